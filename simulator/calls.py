@@ -1,0 +1,158 @@
+"""Calls: one rank's request to communicate, as a frozen value.
+
+A call knows what must agree across ranks (its `Signature`), where it was issued (its `Site`) and what it belongs to (its
+`Origin`). It holds no tensor: matching and diagnosis work on calls alone, whether they come from a live run or elsewhere.
+
+The values here are `NamedTuple`s rather than frozen dataclasses: one is made for each operation of each rank, and a tuple
+is built in a third of the time.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+Shape = tuple[int, ...]
+
+POINT_TO_POINT = frozenset({"send", "recv"})
+
+ANY_SOURCE = -1
+"""The peer of a `recv` that takes a message from whoever sends one."""
+
+
+class Signature(NamedTuple):
+    """What must agree across the ranks of a call."""
+
+    operation: str
+    shapes: tuple[Shape, ...] = ()
+    dtype: str | None = None
+    reduction: str | None = None
+    root: int | None = None
+    """Global rank of the root of a rooted collective."""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    """Input and output split sizes of all_to_all, in rows."""
+    members: tuple[int, ...] | None = None
+    """Global ranks of the group, for the calls that create one."""
+
+    def __str__(self) -> str:
+        parts = [self.operation]
+        if self.reduction is not None:
+            parts.append(self.reduction)
+        if self.dtype is not None:
+            parts.append(self.dtype + shapes_text(self.shapes))
+        if self.root is not None:
+            parts.append(f"root {self.root}")
+        if self.splits is not None:
+            parts.append(f"splits {list(self.splits[0])} -> {list(self.splits[1])}")
+        if self.members is not None:
+            parts.append(f"ranks {list(self.members)}")
+        return " ".join(parts)
+
+
+def shapes_text(shapes: tuple[Shape, ...]) -> str:
+    """Shapes as people write them: `[110]`, `[4, 2]`, and `[4] x 3` for three tensors of one shape."""
+    if not shapes:
+        return ""
+    if all(shape == shapes[0] for shape in shapes):
+        return str(list(shapes[0])) + (f" x {len(shapes)}" if len(shapes) > 1 else "")
+    return ", ".join(str(list(shape)) for shape in shapes[:4]) + (", ..." if len(shapes) > 4 else "")
+
+
+class Site(NamedTuple):
+    """The line of the user's program that issued a call."""
+
+    path: str
+    """As Python reports it; never compared and never part of a digest, since it differs between machines."""
+    line: int
+    function: str
+
+    @property
+    def file(self) -> str:
+        """The file's name without its folders."""
+        return self.path.replace("\\", "/").rsplit("/", 1)[-1]
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+NOWHERE = Site("", 0, "")
+
+
+class Phase(Enum):
+    """What a call is for. Everything but USER is issued by a DDP wrapper (or by `join` on its behalf)."""
+
+    USER = "user"
+    PARAMETER_CHECK = "parameter check"
+    STATE_BROADCAST = "state broadcast"
+    BUFFERS = "buffers"
+    BUCKET = "bucket"
+    USED_MAP = "used map"
+    REBUILD = "rebuild"
+    JOIN_CONTROL = "join control"
+
+
+class Origin(NamedTuple):
+    """What a call belongs to: the user's program, or a DDP wrapper with its phase, bucket and step."""
+
+    phase: Phase = Phase.USER
+    wrapper: int | None = None
+    """Which DDP wrapper of its rank, numbered from 0 in order of construction."""
+    bucket: int | None = None
+    step: int | None = None
+    """Synchronising forward of the wrapper that the call follows, from 1; None where a shadow cannot know it."""
+    shadow: bool = False
+    """Made on a joined rank to keep the others going."""
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters in the bucket, in bucket order."""
+
+    def belongs_with(self, other: Origin) -> bool:
+        """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket and step."""
+        if self.phase is not other.phase or self.wrapper != other.wrapper or self.bucket != other.bucket:
+            return False
+        return self.step is None or other.step is None or self.step == other.step
+
+    def __str__(self) -> str:
+        if self.phase is Phase.USER:
+            return "the user's program"
+        text = f"DDP #{self.wrapper} {self.phase.value}" if self.wrapper is not None else self.phase.value
+        if self.bucket is not None:
+            text += f" {self.bucket}"
+        if self.step is not None:
+            text += f" of step {self.step}"
+        return text + (" (shadow)" if self.shadow else "")
+
+
+USER_ORIGIN = Origin()
+
+
+class Call(NamedTuple):
+    """One rank's request."""
+
+    rank: int
+    group: str
+    sequence: int
+    """Its number within group and rank, from 0; point-to-point calls are counted apart from collectives."""
+    signature: Signature
+    site: Site
+    origin: Origin = USER_ORIGIN
+    peer: int | None = None
+    """The other rank of a point-to-point call (global), `ANY_SOURCE` for a recv from whoever sends."""
+    tag: int = 0
+
+    @property
+    def operation(self) -> str:
+        """The name of the operation, as torch.distributed spells it."""
+        return self.signature.operation
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """True for send and recv."""
+        return self.signature.operation in POINT_TO_POINT
+
+    def __str__(self) -> str:
+        head, _, rest = str(self.signature).partition(" ")
+        text = f"{head} #{self.sequence}" + (f"  {rest}" if rest else "")
+        if self.is_point_to_point:
+            other = "any source" if self.peer == ANY_SOURCE else f"rank {self.peer}"
+            text += ("  to " if head == "send" else "  from ") + other + (f"  tag {self.tag}" if self.tag else "")
+        return f'{text}  group "{self.group}"'

@@ -1,0 +1,125 @@
+"""Choices: everything a run leaves open goes through `choose(point, options)`, and the list of answers is the schedule.
+
+A schedule has a short, versioned text form, the replay token:
+
+    s1:0x12.1.2:9c1e03ab
+    |  |        |
+    |  |        4 hex digits that name the program and world size, 4 that check the whole
+    |  the answers, in order; `AxN` stands for N times A; zeros at the end are left out
+    version
+
+Answer 0 is always the default (the running rank goes on, or else the next one), so a schedule with few switches is short.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from itertools import chain, groupby, repeat
+from typing import NamedTuple, Protocol
+
+from simulator.errors import ReplayError
+
+VERSION = "s1"
+_TOKEN = re.compile(r"(?P<version>s\d+):(?P<answers>[0-9x.]+):(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})")
+_RUN = re.compile(r"(\d+)(?:x(\d+))?")
+_LONGEST_RUN = 10_000_000
+
+
+class ChoiceKind(Enum):
+    """What is being chosen."""
+
+    RANK = "rank"
+    """Which enabled rank runs next; the options are ranks."""
+    SOURCE = "source"
+    """Whose message a receive from any source takes; the options are ranks."""
+
+
+class ChoicePoint(NamedTuple):
+    """Where a choice is made."""
+
+    kind: ChoiceKind
+    step: int
+    """How many choice points came before, in this execution."""
+    rank: int
+    """The rank that stands at the point."""
+
+
+class Policy(Protocol):
+    """Decides what a run leaves open."""
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return an index into `options`, which are never fewer than two; 0 is the default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """The answers given in one execution. `str(schedule)` is its replay token."""
+
+    answers: tuple[int, ...] = ()
+    program: str = ""
+    """What the answers belong to: the name of the program and the world size."""
+
+    def __str__(self) -> str:
+        body = f"{VERSION}:{_encode(self.answers)}"
+        name = _checksum(self.program)
+        return f"{body}:{name}{_checksum(body + name)}"
+
+    @classmethod
+    def parse(cls, token: str, *, program: str) -> Schedule:
+        """Read a token recorded for `program`.
+
+        Raises ReplayError if it is damaged, of another version, or of another program.
+        """
+        found = _TOKEN.fullmatch(token.strip())
+        version = token.partition(":")[0]
+        if re.fullmatch(r"s\d+", version) and version != VERSION:
+            raise ReplayError(
+                f"replay token {_shown(token)} has version {version}, this ddpsim reads {VERSION}: "
+                "record the failure again with this version"
+            )
+        if found is None:
+            raise ReplayError(
+                f"replay token {_shown(token)} is not whole, expected something like "
+                f"{VERSION}:0x12.1.2:9c1e03ab: copy the token to its end"
+            )
+        name, check = found["program"], found["check"]
+        if _checksum(f"{version}:{found['answers']}{name}") != check:
+            raise ReplayError(
+                f"replay token {_shown(token)} does not match its own checksum, expected an unchanged token: "
+                "copy it again from the report"
+            )
+        if name != _checksum(program):
+            raise ReplayError(
+                f"replay token {_shown(token)} was recorded for another program or world size than {program}: "
+                "replay it with the ones it came from"
+            )
+        return cls(tuple(_decode(found["answers"], token)), program)
+
+
+def _shown(token: str) -> str:
+    return repr(token if len(token) <= 60 else token[:57] + "...")
+
+
+def _checksum(text: str) -> str:
+    return f"{zlib.crc32(text.encode()) & 0xFFFF:04x}"
+
+
+def _encode(answers: Sequence[int]) -> str:
+    end = len(answers)
+    while end and answers[end - 1] == 0:
+        end -= 1
+    runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(answers[:end])]
+    texts = chain.from_iterable([f"{answer}x{n}"] if n > 2 else [str(answer)] * n for answer, n in runs)
+    return ".".join(texts) or "0"
+
+
+def _decode(text: str, token: str) -> Iterator[int]:
+    for part in text.split("."):
+        run = _RUN.fullmatch(part)
+        if run is None or int(run[2] or 1) > _LONGEST_RUN:
+            raise ReplayError(f"replay token {_shown(token)} has the answer {part!r}, expected a number or NxM")
+        yield from repeat(int(run[1]), int(run[2] or 1))

@@ -1,0 +1,161 @@
+"""Deadlocks: the readings of the wait-for graph as findings, with a line for each rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.calls import ANY_SOURCE, Call, Phase, Site
+from simulator.diagnosis import wait_graph
+from simulator.diagnosis.explain import heading, indent, rank_list, table
+from simulator.diagnosis.situation import RankSituation, Situation, Standing
+from simulator.diagnosis.wait_graph import Reading
+from simulator.verdict import Code, Finding
+from simulator.waits import CallWait, ClockWait, StoreWait
+
+
+def deadlocks(situation: Situation) -> tuple[Finding, ...]:
+    """One finding for each part of the wait-for graph that hangs together."""
+    return tuple(_finding(situation, reading) for reading in wait_graph.read(situation))
+
+
+def _finding(situation: Situation, reading: Reading) -> Finding:
+    ranks = [situation.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
+    rows = [_row(situation, rank) for rank in ranks]
+    lines = [heading("DEADLOCK", reading.code, situation.step), *table(rows)]
+    if reading.cycle:
+        lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
+    cause, remedy = _explain(situation, reading)
+    lines += [indent("cause", cause), indent("try", remedy)]
+    sites = [site for rank in _culprits_first(ranks, reading) for site in _sites(rank)]
+    return Finding(
+        reading.code, reading.culprits, _summary(situation, reading), "\n".join(lines), tuple(dict.fromkeys(sites)), reading.cycle
+    )
+
+
+def _culprits_first(ranks: Sequence[RankSituation], reading: Reading) -> list[RankSituation]:
+    return sorted(ranks, key=lambda rank: (rank.rank not in reading.culprits, rank.rank))
+
+
+def _sites(rank: RankSituation) -> list[Site]:
+    if isinstance(rank.wait, CallWait):
+        return [call.site for call in rank.wait.calls]
+    if rank.wait is not None:
+        return [rank.wait.site]
+    if rank.error_site is not None:
+        return [rank.error_site]
+    return [rank.last_call.site] if rank.last_call else []
+
+
+def _row(situation: Situation, rank: RankSituation) -> tuple[int, str, str, str]:
+    if rank.standing is Standing.RAISED:
+        return rank.rank, f"raised {rank.error}", str(rank.error_site or ""), _after(rank.last_call)
+    if rank.standing is Standing.RETURNED:
+        return rank.rank, "returned " + _after(rank.last_call), str(rank.last_call.site) if rank.last_call else "", _steps(rank)
+    wait = rank.wait
+    if isinstance(wait, StoreWait):
+        return rank.rank, f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
+    if isinstance(wait, ClockWait) or wait is None:
+        return rank.rank, "waits for the clock", "", ""
+    call = wait.calls[0]
+    more = f" (or one of {len(wait.calls) - 1} other calls)" if len(wait.calls) > 1 else ""
+    return rank.rank, f"waits in {call}{more}", str(call.site), _presence(situation, call)
+
+
+def _presence(situation: Situation, call: Call) -> str:
+    meeting = situation.meeting_of(call)
+    text = "" if call.origin.phase is Phase.USER else f"  {_origin(call)}"
+    if meeting is None:
+        return text.strip()
+    if call.is_point_to_point:
+        needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
+        return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
+    return f"arrived {_short(meeting.arrived)} · missing {_short(meeting.missing)}{text}"
+
+
+def _short(ranks: tuple[int, ...]) -> str:
+    return rank_list(ranks).partition(" ")[2]
+
+
+def _origin(call: Call) -> str:
+    names = ", ".join(call.origin.parameters[:4]) + (", ..." if len(call.origin.parameters) > 4 else "")
+    return f"{call.origin} ({names})" if names else str(call.origin)
+
+
+def _after(call: Call | None) -> str:
+    return f"after {call.operation} #{call.sequence}" + _on_group(call) if call else "before its first call"
+
+
+def _on_group(call: Call) -> str:
+    return "" if call.group == "default" else f' on "{call.group}"'
+
+
+def _steps(rank: RankSituation) -> str:
+    return f"{rank.optimizer_steps} optimizer steps" if rank.optimizer_steps else ""
+
+
+def _summary(situation: Situation, reading: Reading) -> str:
+    victims = rank_list(reading.victims)
+    if reading.code is Code.DEADLOCK_CYCLE:
+        return f"{rank_list(reading.cycle)} wait for each other in a circle"
+    if reading.code is Code.DEADLOCK_DEAD_RANK:
+        return f"{victims} wait for {rank_list(reading.culprits)}, which raised"
+    if set(reading.culprits) <= set(reading.victims):
+        return f"{victims} wait for something that nobody will do"
+    return f"{victims} wait for {rank_list(reading.culprits)}, which returned"
+
+
+def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
+    """What usually causes this, and what to try."""
+    waits = [situation.ranks[rank].wait for rank in reading.victims]
+    calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
+    if reading.code is Code.DEADLOCK_DEAD_RANK:
+        return (
+            f"{rank_list(reading.culprits)} left by an exception, and the others wait for calls it will never make",
+            "fix the exception; in production, abort the group on an error so that its peers end too",
+        )
+    if reading.code is Code.DEADLOCK_CYCLE:
+        return _explain_cycle(situation, reading)
+    if any(call.origin.phase not in (Phase.USER, Phase.PARAMETER_CHECK) for call in calls):
+        return (
+            f"{rank_list(reading.culprits)} ran out of input before the others and nothing shadows its collectives",
+            "wrap the loop in `with model.join():`",
+        )
+    if calls and calls[0].is_point_to_point:
+        return (
+            f"{rank_list(reading.culprits)} returned without the matching {_counterpart(calls[0])}",
+            "give every send one recv with the same peer, group and tag",
+        )
+    if not calls:
+        return "nobody who still runs will set the key", "set the key on another rank before it is waited for"
+    return (
+        f"{rank_list(reading.culprits)} returned without making {calls[0].operation} #{calls[0].sequence}",
+        "let every rank of the group make the same calls in the same order",
+    )
+
+
+def _counterpart(call: Call) -> str:
+    return "recv" if call.operation == "send" else "send"
+
+
+def _explain_cycle(situation: Situation, reading: Reading) -> tuple[str, str]:
+    waits = [situation.ranks[rank].wait for rank in reading.cycle]
+    calls = [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]
+    operations = {call.operation for call in calls}
+    if operations == {"send"}:
+        return (
+            "every rank of the cycle sends before it receives, and a send waits for its recv",
+            "order the calls by the parity of the rank, or give both to batch_isend_irecv",
+        )
+    if operations == {"recv"}:
+        return (
+            "every rank of the cycle receives before it sends",
+            "let one rank send first, or give both calls to batch_isend_irecv",
+        )
+    groups = list(dict.fromkeys(call.group for call in calls if not call.is_point_to_point))
+    if len(groups) > 1:
+        names = " and ".join(f'"{group}"' for group in groups)
+        return f"the ranks call groups {names} in different orders", "let every rank use its groups in one global order"
+    return (
+        "each rank of the cycle waits in a call that the next one reaches only after its own",
+        "let the ranks make the calls they share in one order",
+    )

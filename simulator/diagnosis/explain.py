@@ -1,0 +1,52 @@
+"""The text of a diagnosis: a heading, a line a rank, then cause, remedy and replay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from simulator.verdict import Code
+
+MANY_RANKS = 8
+"""More ranks than this with the same line share one."""
+
+
+def heading(kind: str, code: Code, step: int) -> str:
+    """The first line of a diagnosis."""
+    return f"{kind}  {code}  at step {step}"
+
+
+def indent(label: str, text: str) -> str:
+    """A labelled line under the ranks."""
+    return f"  {label:<7} {text}"
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """`rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
+    ordered = sorted(ranks)
+    runs = []
+    for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
+        members = [rank for _, rank in run]
+        if len(members) > 2:
+            runs.append(f"{members[0]}-{members[-1]}")
+        else:
+            runs.extend(str(rank) for rank in members)
+    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(runs)
+
+
+def table(rows: Sequence[tuple[int, str, str, str]]) -> list[str]:
+    """Lines of (rank, what, where, more), in columns; more than MANY_RANKS equal ones share a line."""
+    shared: dict[tuple[str, str, str], list[int]] = {}
+    for rank, *rest in rows:
+        shared.setdefault((rest[0], rest[1], rest[2]), []).append(rank)
+    lines: list[tuple[str, str, str, str]] = []
+    for (what, where, more), ranks in shared.items():
+        labels = [rank_list(ranks)] if len(ranks) > MANY_RANKS else [f"rank {rank}" for rank in ranks]
+        lines.extend((label, what, where, more) for label in labels)
+    if all(len(ranks) <= MANY_RANKS for ranks in shared.values()):
+        lines = [(f"rank {rank}", *rest) for rank, *rest in sorted(rows)]  # type: ignore[misc]
+    widths = [max(len(line[column]) for line in lines) for column in range(3)]
+    return [
+        "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
+        for line in lines
+    ]

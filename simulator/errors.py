@@ -1,0 +1,42 @@
+"""The exceptions of the simulator.
+
+    SimulatorError                  everything below
+    +-- UsageError                  the caller gave something we cannot work with (one line: found, expected, what to do)
+    |   +-- ReplayError             a replay token that is damaged, of another version, or of another program
+    +-- ReplayDivergedError         the replayed program offers other choices than the recorded one did
+    +-- VerdictError                `Result.raise_for_verdict` on a run that did not pass
+    +-- InjectedCrashError          what a `Crash` fault raises inside a rank
+    +-- InternalError               a bug of ours
+
+What a rank's own program raises is never wrapped: it stands unchanged in `Result.errors`.
+"""
+
+from __future__ import annotations
+
+
+class SimulatorError(Exception):
+    """Base of everything the simulator raises."""
+
+
+class UsageError(SimulatorError, ValueError):
+    """The caller gave something the simulator cannot work with."""
+
+
+class ReplayError(UsageError):
+    """A replay token is damaged, of another version, or belongs to another program."""
+
+
+class ReplayDivergedError(SimulatorError):
+    """The replayed program offered other choices than the recorded one did."""
+
+
+class VerdictError(SimulatorError, AssertionError):
+    """A simulation did not pass; the text is the whole diagnosis."""
+
+
+class InjectedCrashError(SimulatorError):
+    """Raised inside a rank by a `Crash` fault."""
+
+
+class InternalError(SimulatorError):
+    """The simulator broke one of its own rules: a bug of ours, please report it."""

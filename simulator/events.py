@@ -1,0 +1,58 @@
+"""Events: what happened, one value a happening. A `Trace` is their sequence."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+from simulator.calls import Call
+
+
+class EventKind(Enum):
+    """What an event tells."""
+
+    ISSUE = "issue"
+    """A rank issued a call; `call` is set."""
+    MATCH = "match"
+    """The last rank of a slot arrived and the data moved; `call` is the last arrival."""
+    WAIT = "wait"
+    """A rank waits for a call, a store key or the clock; `text` says for what if it is no call."""
+    DONE = "done"
+    """A rank's wait ended."""
+    STORE = "store"
+    """A store operation; `text` names it with its key."""
+    SLEEP = "sleep"
+    """A rank sleeps in virtual time; `text` gives the seconds."""
+    FAULT = "fault"
+    """A fault of the plan struck."""
+    STEP = "step"
+    """A rank's optimizer finished a step; `text` numbers it."""
+    NOTE = "note"
+    """Something worth telling, such as a rank that joined."""
+    RETURN = "return"
+    """A rank's program returned."""
+    RAISE = "raise"
+    """A rank's program raised; `text` is the type of the exception."""
+
+
+class Event(NamedTuple):
+    """One happening."""
+
+    kind: EventKind
+    rank: int
+    step: int
+    """How many choice points came before it."""
+    time: float
+    """Virtual seconds since the start."""
+    call: Call | None = None
+    text: str = ""
+
+    def line(self) -> str:
+        """The event as one line of text, the same on every machine: file names without folders."""
+        call = self.call
+        if call is None:
+            return f"{self.step} {self.time!r} {self.rank} {self.kind.value} {self.text}"
+        return (
+            f"{self.step} {self.time!r} {self.rank} {self.kind.value} {call.group}#{call.sequence} {call.signature} "
+            f"{call.peer} {call.tag} {call.site} {call.origin} {self.text}"
+        )

@@ -1,0 +1,1 @@
+"""Policies: the algorithms that answer `choose(point, options)`, one a file."""

@@ -1,0 +1,20 @@
+"""Random walk: every choice is drawn evenly, from a seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from simulator.choices import ChoicePoint
+
+
+class RandomWalk:
+    """Draws each answer evenly from the options. The same seed gives the same schedule for the same program."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return an index drawn evenly."""
+        # int(random() * n), not randrange: the same bits on every Python version, and a third of the time.
+        return int(self._random.random() * len(options))

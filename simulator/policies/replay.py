@@ -1,0 +1,29 @@
+"""Replay: the answers of a recorded schedule, then the default."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.choices import ChoicePoint, Schedule
+from simulator.errors import ReplayDivergedError
+
+
+class Replay:
+    """Gives the recorded answers in order. Zeros at the end of a schedule are not recorded, so after them come zeros."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._answers = schedule.answers
+        self._next = 0
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return the next recorded answer; raise ReplayDivergedError if there is no such option."""
+        if self._next >= len(self._answers):
+            return 0
+        answer = self._answers[self._next]
+        self._next += 1
+        if answer >= len(options):
+            raise ReplayDivergedError(
+                f"replay diverged at step {point.step}: the schedule takes option {answer} of a {point.kind.value} choice, "
+                f"but only {list(options)} are open: the program or its input has changed since the recording"
+            )
+        return answer

@@ -1,0 +1,44 @@
+"""The result of one simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from simulator.choices import Schedule
+from simulator.errors import VerdictError
+from simulator.trace import Trace
+from simulator.verdict import Finding, Verdict, combine
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one simulation: findings, what the ranks returned or raised, the schedule and the trace."""
+
+    world_size: int
+    findings: tuple[Finding, ...]
+    returns: tuple[Any, ...]
+    """Per rank what its program returned, or None."""
+    errors: dict[int, BaseException]
+    """What ranks raised, by rank, in the order in which they raised."""
+    schedule: Schedule
+    """`str(result.schedule)` is the replay token."""
+    trace: Trace = field(repr=False)
+    virtual_seconds: float = 0.0
+    program: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fail over unknown over pass."""
+        return combine(self.findings)
+
+    def raise_for_verdict(self) -> None:
+        """Do nothing if the run passed; else raise VerdictError with the whole text, from the first error of a rank."""
+        if self.verdict is not Verdict.PASS:
+            raise VerdictError(str(self)) from next(iter(self.errors.values()), None)
+
+    def __str__(self) -> str:
+        if not self.findings:
+            return f"PASS  {self.program}  {len(self.trace)} events"
+        lines = [str(finding) for finding in self.findings]
+        return "\n\n".join(lines) + f"\n  replay  {self.schedule}"

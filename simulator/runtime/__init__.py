@@ -1,0 +1,1 @@
+"""The threaded shell: ranks as threads, one baton, one scheduler."""

@@ -1,0 +1,75 @@
+"""Call sites: which line of the user's program stands behind what a rank does.
+
+A frame is the user's if its file lies neither in torch, nor in this project's packages, nor in the standard library's
+threading. Whether it does is worked out once per code object; finding a site costs a walk over a few frames, no traceback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import sys
+import threading
+import traceback
+from functools import lru_cache
+from types import CodeType, FrameType
+
+from simulator.calls import NOWHERE, Site
+
+_OWN_PACKAGES = ("torch", "simulator", "ddp")
+
+
+@lru_cache(maxsize=1)
+def _foreign_roots() -> tuple[str, ...]:
+    roots = []
+    for package in _OWN_PACKAGES:
+        spec = importlib.util.find_spec(package)
+        for folder in (spec.submodule_search_locations if spec else None) or ():
+            roots.append(os.path.join(os.path.abspath(folder), ""))
+    return (*roots, threading.__file__, contextlib.__file__, "<frozen", "<string>")
+
+
+@lru_cache(maxsize=None)
+def _is_users(code: CodeType) -> bool:
+    return not os.path.abspath(code.co_filename).startswith(_foreign_roots()) and not code.co_filename.startswith("<")
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame of the user's program, from `frame` outwards."""
+    while frame is not None and not _is_users(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+@lru_cache(maxsize=4096)
+def _site(code: CodeType, line: int) -> Site:
+    return Site(code.co_filename, line, code.co_name)
+
+
+def site_of(frame: FrameType | None) -> Site:
+    """The line of the user's program from which `frame` was reached; equal lines give the same object."""
+    found = user_frame(frame)
+    return NOWHERE if found is None else _site(found.f_code, found.f_lineno)
+
+
+def site_here() -> Site:
+    """The line of the user's program that the caller was reached from."""
+    return site_of(sys._getframe(1))
+
+
+def site_of_error(error: BaseException | None) -> Site | None:
+    """The innermost line of the user's program that an exception passed."""
+    site = None
+    for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
+        if _is_users(frame.f_code):
+            site = _site(frame.f_code, line)
+    return site
+
+
+def traceback_text(error: BaseException) -> str:
+    """The exception with its traceback, from the user's first frame on."""
+    entry = error.__traceback__
+    while entry is not None and not _is_users(entry.tb_frame.f_code):
+        entry = entry.tb_next
+    return "".join(traceback.format_exception(type(error), error, entry or error.__traceback__))

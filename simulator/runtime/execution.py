@@ -1,0 +1,366 @@
+"""One execution: N ranks run one program under one schedule, and everything they do to each other passes through here.
+
+The layers above give it three things: `enter_rank`, a context in which each rank's program runs; `isolation`, which swaps
+what a process owns at every hand-over; and `move`, which moves the data of calls that have met. What it does itself is
+matching, waiting, faults, the trace, and ending the run with its findings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from simulator.budget import Budget
+from simulator.calls import ANY_SOURCE, Call, Signature
+from simulator.choices import ChoiceKind, Policy
+from simulator.clock import VirtualClock
+from simulator.diagnosis.deadlock import deadlocks
+from simulator.diagnosis.errors import rank_error
+from simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.errors import InjectedCrashError
+from simulator.events import Event, EventKind
+from simulator.faults import Crash, Delay, FaultPlan
+from simulator.matching.agreement import disagreement, pair_disagreement
+from simulator.matching.point_to_point import PointToPointTable
+from simulator.matching.slots import Slot, SlotTable
+from simulator.runtime import call_sites, limits
+from simulator.runtime.rank_thread import Pending, RankReturned, RankThread, RankUnwound, Status
+from simulator.runtime.scheduler import Scheduler
+from simulator.verdict import Code, Finding
+from simulator.waits import CallWait, ClockWait, Wait
+
+
+class Isolation(Protocol):
+    """Swaps what a process owns when the baton changes hands; None stands for the process outside the simulation."""
+
+    def install(self) -> None:
+        """Take over the process."""
+
+    def switch(self, outgoing: int | None, incoming: int | None) -> None:
+        """Put away the outgoing rank's state, and bring out the incoming one's."""
+
+    def uninstall(self) -> None:
+        """Leave the process as it was before `install`."""
+
+
+class Execution:
+    """The state of one run."""
+
+    def __init__(
+        self,
+        program: Callable[[int], Any],
+        world_size: int,
+        *,
+        policy: Policy,
+        budget: Budget,
+        faults: FaultPlan,
+        isolation: Isolation,
+        move: Callable[[Signature, Sequence[Pending]], None],
+        enter_rank: Callable[[int], AbstractContextManager[object]],
+        hazards: HazardWatch,
+    ) -> None:
+        self.world_size = world_size
+        self.clock = VirtualClock()
+        self.slots = SlotTable()
+        self.messages = PointToPointTable()
+        self.events: list[Event] = []
+        self.findings: list[Finding] = []
+        self.errors: dict[int, BaseException] = {}
+        self.optimizer_steps = [0] * world_size
+        self.ranks = [RankThread(rank, self._run_rank) for rank in range(world_size)]
+        self.hazards = hazards
+        self.scheduler = Scheduler(
+            self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle
+        )
+        self._program = program
+        self._budget = budget
+        self._faults = faults
+        self._isolation = isolation
+        self._move = move
+        self._enter_rank = enter_rank
+        self._pendings: dict[int, Pending] = {}
+        # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
+        self._failure: BaseException | None = None
+
+    # --- the run ------------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Run to the end. What the calling thread is interrupted with (Ctrl-C) comes through once all ranks are unwound."""
+        self._isolation.install()
+        try:
+            self.scheduler.start()
+            limits.watch(self.scheduler, self._budget, self.findings.append)
+        finally:
+            self._isolation.uninstall()
+            for rank in self.ranks:
+                if rank.started:
+                    rank.thread.join(timeout=0.2 if rank.status is Status.ABANDONED else None)
+        if self._failure is not None:
+            raise self._failure
+
+    def _run_rank(self, me: RankThread) -> None:
+        me.baton.acquire()
+        status = Status.UNWOUND
+        try:
+            if not self.scheduler.is_stopping:
+                with self._enter_rank(me.rank):
+                    me.value = self._program(me.rank)
+                status = Status.RETURNED
+        except RankUnwound:
+            pass
+        except RankReturned:
+            status = Status.RETURNED
+        except BaseException as error:
+            # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
+            if not self.scheduler.is_stopping:
+                status = Status.RAISED
+                self._record_error(me, error)
+        try:
+            if status is Status.RETURNED and not self.scheduler.is_stopping:
+                self.record(EventKind.RETURN)
+                self.hazards.rank_ended(me.rank)
+        except Exception as error:  # a bug of ours must not leave the others asleep
+            self._failure = error
+            self.scheduler.stop()
+        finally:
+            self.scheduler.finish(me, status)
+
+    def _record_error(self, me: RankThread, error: BaseException) -> None:
+        me.error = error
+        self.errors[me.rank] = error
+        self.record(EventKind.RAISE, text=type(error).__name__)
+
+    def fail(self, *findings: Finding) -> None:
+        """End the run with findings; the caller is unwound."""
+        self.findings.extend(findings)
+        self.scheduler.stop()
+        raise RankUnwound
+
+    # --- what a running rank does -------------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> RankThread:
+        """The running rank."""
+        running = self.scheduler.running
+        if running is None:
+            raise RankUnwound
+        return running
+
+    def record(self, kind: EventKind, *, call: Call | None = None, text: str = "") -> None:
+        """Write an event of the running rank into the trace."""
+        self.events.append(Event(kind, self.me.rank, self.scheduler.steps, self.clock.now, call, text))
+
+    def checkpoint(self) -> None:
+        """A choice point; afterwards completions that came in the meantime are delivered."""
+        self.scheduler.checkpoint()
+        if self.scheduler.steps > self._budget.steps:
+            self._out_of_steps()
+        self._deliver()
+
+    def poll(self) -> None:
+        """A choice point for a caller that looked for something in vain: the others go first."""
+        polls = self.scheduler.yield_to_others()
+        if polls > self._budget.polls:
+            self._spins(polls)
+        if self.scheduler.steps > self._budget.steps:
+            self._out_of_steps()
+        self._deliver()
+
+    def begin_call(self) -> None:
+        """The choice point before a call, and the faults that strike there."""
+        self.checkpoint()
+        me = self.me
+        if self._faults:
+            for fault in self._faults.before(me.rank, me.calls_made):
+                self.record(EventKind.FAULT, text=type(fault).__name__)
+                if isinstance(fault, Delay):
+                    self.sleep(fault.seconds)
+                elif isinstance(fault, Crash):
+                    raise InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {me.calls_made})")
+                else:
+                    raise RankReturned
+        me.calls_made += 1
+
+    def issue(self, call: Call, pending: Pending) -> None:
+        """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
+        me = self.me
+        me.last_call = call
+        me.pending.append(pending)
+        self._pendings[id(call)] = pending
+        self.record(EventKind.ISSUE, call=call)
+        if call.is_point_to_point:
+            self._issue_message(call, pending)
+        else:
+            slot = self.slots.arrive(call)
+            if slot.is_full:
+                self._fill(slot)
+
+    def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
+        """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
+        self.checkpoint()
+        if any(pending.is_complete for pending in pendings):
+            return True
+        calls = tuple(pending.call for pending in pendings)
+        self.record(EventKind.WAIT, call=calls[0])
+        in_time = self.block(CallWait(calls), timeout_seconds)
+        self.record(EventKind.DONE, call=calls[0], text="" if in_time else "timed out")
+        return in_time
+
+    def block(self, wait: Wait, timeout_seconds: float | None = None) -> bool:
+        """Wait until woken. False if the time-out came first."""
+        me = self.me
+        me.timed_out = False
+        if timeout_seconds is not None:
+            self.clock.set_alarm(me.rank, timeout_seconds)
+        self.scheduler.block(wait)
+        self._deliver()
+        return not me.timed_out
+
+    def sleep(self, seconds: float) -> None:
+        """Let virtual time pass."""
+        self.checkpoint()
+        self.record(EventKind.SLEEP, text=repr(seconds))
+        self.block(ClockWait(seconds), seconds)
+
+    def choose_source(self, candidates: Sequence[Call]) -> Call:
+        """Which sender a receive from any source takes."""
+        ranks = [call.rank for call in candidates]
+        return candidates[self.scheduler.choose(ChoiceKind.SOURCE, self.me.rank, ranks)]
+
+    # --- matching -----------------------------------------------------------------------------------------------------
+
+    def _fill(self, slot: Slot) -> None:
+        calls = [slot.calls[rank] for rank in slot.members]
+        code = disagreement(calls)
+        if code is not None:
+            self.fail(mismatch(calls, code, self.scheduler.steps))
+        self.hazards.slot_filled(calls)
+        self._complete(calls[0].signature, calls)
+
+    def _issue_message(self, call: Call, pending: Pending) -> None:
+        if call.operation == "send":
+            receive = self.messages.post_send(call)
+            if receive is not None:
+                self._exchange(call, receive)
+            return
+        candidates = self.messages.candidates(call)
+        if not candidates:
+            self.messages.post_receive(call)
+            return
+        send = self.choose_source(candidates)
+        self.messages.take(send)
+        self._exchange(send, call)
+
+    def _exchange(self, send: Call, receive: Call) -> None:
+        code = pair_disagreement(send, receive)
+        if code is not None:
+            self.fail(pair_mismatch(send, receive, code, self.scheduler.steps))
+        self._pendings[id(receive)].source = send.rank
+        self._complete(send.signature, (send, receive))
+
+    def _complete(self, signature: Signature, calls: Sequence[Call]) -> None:
+        """Move the data of calls that have met; their ranks learn of it when they run next."""
+        pendings = [self._pendings.pop(id(call)) for call in calls]
+        self._move(signature, pendings)
+        self.record(EventKind.MATCH, call=self.me.last_call)
+        for pending in pendings:
+            pending.is_complete = True
+            owner = pending.owner
+            owner.pending.remove(pending)
+            owner.completed.append(pending)
+            if isinstance(owner.wait, CallWait) and pending.call in owner.wait.calls:
+                self.scheduler.wake(owner.rank)
+
+    def _deliver(self) -> None:
+        """Hand completions to the running rank, in the order they came: its futures are set, and their chains run here."""
+        completed = self.me.completed
+        while completed:
+            pending = completed.pop(0)
+            if pending.receive_completion is not None:
+                pending.receive_completion()
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _diagnose_idle(self) -> None:
+        """Nobody is enabled, and the clock has nothing to fire: say why ranks wait, if any do."""
+        if all(rank.is_finished for rank in self.ranks):
+            return
+        mismatches = [
+            mismatch(list(slot.calls.values()), code, self.scheduler.steps, complete=False)
+            for slot in self.slots.open_slots()
+            if len(slot.calls) > 1
+            and (code := disagreement(list(slot.calls.values()))) is not None
+            and code is not Code.MISMATCH_SPLITS
+        ]
+        self.findings.extend(mismatches or deadlocks(self.situation()))
+
+    def situation(self) -> Situation:
+        """Every rank and every open meeting, as frozen values."""
+        meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in self.slots.open_slots()]
+        meetings += [self._half_message(call) for call in self.messages.open_calls()]
+        return Situation(tuple(self._situation_of(rank) for rank in self.ranks), tuple(meetings), self.scheduler.steps)
+
+    def _half_message(self, call: Call) -> Meeting:
+        if call.peer != ANY_SOURCE:
+            assert call.peer is not None
+            return Meeting((call,), (call.peer,))
+        others = tuple(rank for rank in self.slots.members(call.group) if rank != call.rank)
+        return Meeting((call,), others, any_suffices=True)
+
+    def _situation_of(self, rank: RankThread) -> RankSituation:
+        error = self.errors.get(rank.rank)
+        return RankSituation(
+            rank.rank,
+            Standing.RAISED if error else Standing.RETURNED if rank.is_finished else Standing.WAITING,
+            rank.wait,
+            rank.last_call,
+            rank.calls_made,
+            self.optimizer_steps[rank.rank],
+            _one_line(error),
+            call_sites.site_of_error(error),
+        )
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        """What ranks raised first, in the order they did; then the rest, hazards last."""
+        raised = [
+            rank_error(rank, _one_line(error), call_sites.site_of_error(error), call_sites.traceback_text(error))
+            for rank, error in self.errors.items()
+        ]
+        found = sorted(self.findings, key=lambda finding: finding.code.value.startswith("hazard."))
+        return (*raised, *found, *self.hazards.findings())
+
+    def _out_of_steps(self) -> None:
+        me = self.me
+        summary = f"the run took more than {self._budget.steps} steps"
+        self._end_by_budget(me, summary, "raise Budget(steps=...), or give the ranks less to do")
+
+    def _spins(self, polls: int) -> None:
+        me = self.me
+        summary = f"rank {me.rank} polled {polls} times in a row while nobody else could run"
+        self._end_by_budget(me, summary, "wait() for the work instead of polling it, or raise Budget(polls=...)")
+
+    def _end_by_budget(self, me: RankThread, summary: str, remedy: str) -> None:
+        text = f"UNKNOWN  {Code.BUDGET}\n  {summary}\n  try     {remedy}\n  stack of rank {me.rank}\n{limits.stack_of(me)}"
+        self.fail(Finding(Code.BUDGET, (me.rank,), summary, text.rstrip()))
+
+
+class HazardWatch(Protocol):
+    """Looks for what passes here and may fail elsewhere."""
+
+    def slot_filled(self, calls: Sequence[Call]) -> None:
+        """Calls met and agree."""
+
+    def rank_ended(self, rank: int) -> None:
+        """A rank's program returned."""
+
+    def findings(self) -> Sequence[Finding]:
+        """What was found."""
+
+
+def _one_line(error: BaseException | None) -> str:
+    if error is None:
+        return ""
+    message = str(error).strip().split("\n", 1)[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

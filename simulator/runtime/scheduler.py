@@ -1,0 +1,227 @@
+"""The scheduler: which ranks are enabled, which one runs next, and the hand-over of the baton.
+
+Exactly one rank's thread runs at a time. A rank gives the baton away only in `checkpoint`, `yield_to_others`, `block` and
+`finish`, each called on its own thread; the receiver wakes up inside its own call of one of these. Nobody else decides, so
+there is no scheduler thread and a hand-over costs one lock release and one acquire.
+
+When no rank is enabled the virtual clock moves; when it has nothing to fire either, the run is over: `on_idle` is told, and
+every rank is unwound in turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left, insort
+from collections.abc import Callable, Sequence
+from typing import overload
+
+from simulator.choices import ChoiceKind, ChoicePoint, Policy
+from simulator.clock import VirtualClock
+from simulator.errors import UsageError
+from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
+from simulator.waits import Wait
+
+POLL_SECONDS = 0.001
+"""Virtual time that passes when a rank polls in vain and nobody else is enabled."""
+
+
+class EnabledRanks(Sequence[int]):
+    """The enabled ranks as options: from the rank at the choice point on, in a circle. A view, made in O(1)."""
+
+    __slots__ = ("_ranks", "_start")
+
+    def __init__(self, ranks: list[int], start: int) -> None:
+        self._ranks = ranks
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self._ranks) <= index < len(self._ranks):
+            raise IndexError(index)
+        return self._ranks[(self._start + index) % len(self._ranks)]
+
+
+class Scheduler:
+    """The baton and who gets it."""
+
+    def __init__(
+        self,
+        ranks: Sequence[RankThread],
+        policy: Policy,
+        clock: VirtualClock,
+        *,
+        switch: Callable[[int | None, int | None], None],
+        on_idle: Callable[[], None],
+    ) -> None:
+        self._ranks = ranks
+        self._policy = policy
+        self._clock = clock
+        self._switch = switch
+        self._on_idle = on_idle
+        self._enabled = list(range(len(ranks)))
+        self._idle_polls = 0
+        self.answers: list[int] = []
+        self.steps = 0
+        self.running: RankThread | None = None
+        self.is_stopping = False
+        self.over = threading.Lock()
+        """Held until the last rank is finished."""
+        self.over.acquire()
+
+    # --- called by the thread that starts the execution ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every rank's thread and hand the baton to the first one chosen."""
+        for rank in self._ranks:
+            rank.thread.start()
+            rank.started = True
+        first = self._ranks[self._enabled[self._choose_rank(0, 0)]]
+        self._pass_baton(None, first)
+
+    def abandon(self, stuck: RankThread) -> None:
+        """Take the baton from a rank that does not come back, and unwind the others without it."""
+        stuck.status = Status.ABANDONED
+        self.is_stopping = True
+        self._leave_enabled(stuck.rank)
+        self._pass_baton(stuck, self._next_unfinished())
+
+    # --- called by the running rank -----------------------------------------------------------------------------------
+
+    def checkpoint(self) -> None:
+        """A choice point: anybody enabled may run before the caller goes on. The default is the caller."""
+        me = self._enter()
+        if len(self._enabled) > 1:
+            here = bisect_left(self._enabled, me.rank)
+            answer = self._choose_rank(me.rank, here)
+            if answer:
+                self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
+
+    def yield_to_others(self) -> int:
+        """A choice point whose default is the next enabled rank, for a caller that polled in vain.
+
+        Returns how often in a row a rank has polled while nobody else was enabled.
+        """
+        me = self._enter()
+        if len(self._enabled) > 1:
+            self._idle_polls = 0
+            here = bisect_left(self._enabled, me.rank) + 1
+            answer = self._choose_rank(me.rank, here)
+            self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
+            return 0
+        self._idle_polls += 1
+        self._clock.tick(POLL_SECONDS)
+        if self._clock.due():
+            self._ring()
+        return self._idle_polls
+
+    def block(self, wait: Wait) -> None:
+        """Let the others run until somebody wakes the caller."""
+        me = self._enter()
+        me.wait = wait
+        me.status = Status.WAITING
+        self._leave_enabled(me.rank)
+        self._hand_over(me, self._next(me.rank))
+
+    def wake(self, rank: int) -> None:
+        """Enable a waiting rank; it runs when it is chosen."""
+        woken = self._ranks[rank]
+        woken.wait = None
+        woken.status = Status.READY
+        self._clock.cancel(rank)
+        insort(self._enabled, rank)
+
+    def finish(self, me: RankThread, status: Status) -> None:
+        """The caller's program has ended: give the baton away for good. Called last on a rank's thread."""
+        if me.status is Status.ABANDONED:
+            return
+        me.status = status
+        self._leave_enabled(me.rank)
+        successor = self._next(me.rank)
+        self._pass_baton(me, successor)
+
+    def stop(self) -> None:
+        """End the execution: every rank is carried out of its program, in rank order."""
+        self.is_stopping = True
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _enter(self) -> RankThread:
+        me = self.running
+        if self.is_stopping or me is None:
+            raise RankUnwound
+        if me.thread.ident != threading.get_ident():
+            raise UsageError(
+                f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only the "
+                "rank's own thread to: threads started by a rank are not simulated yet, make the call on the rank's thread"
+            )
+        self.steps += 1
+        return me
+
+    def choose(self, kind: ChoiceKind, rank: int, options: Sequence[int]) -> int:
+        """Ask the policy, and write its answer into the schedule. One option is no choice."""
+        if len(options) < 2:
+            return 0
+        answer = self._policy.choose(ChoicePoint(kind, self.steps, rank), options)
+        if not 0 <= answer < len(options):
+            raise UsageError(
+                f"policy {type(self._policy).__name__} answered {answer!r}, expected 0 to {len(options) - 1}: "
+                "choose() returns an index into options"
+            )
+        self.answers.append(answer)
+        return answer
+
+    def _choose_rank(self, rank: int, start: int) -> int:
+        return self.choose(ChoiceKind.RANK, rank, EnabledRanks(self._enabled, start))
+
+    def _next(self, rank: int) -> RankThread | None:
+        """Whom the caller, which is not enabled, hands over to; None once everybody is finished."""
+        while not self.is_stopping:
+            if self._enabled:
+                start = bisect_left(self._enabled, rank) % len(self._enabled)
+                answer = self._choose_rank(rank, start)
+                return self._ranks[self._enabled[(start + answer) % len(self._enabled)]]
+            if not self._ring():
+                self._on_idle()
+                self.is_stopping = True
+        return self._next_unfinished()
+
+    def _next_unfinished(self) -> RankThread | None:
+        return next((rank for rank in self._ranks if not rank.is_finished), None)
+
+    def _ring(self) -> bool:
+        """Let the clock's next alarms wake their ranks."""
+        woken = self._clock.advance()
+        for rank in woken:
+            self._ranks[rank].timed_out = True
+            self.wake(rank)
+        return bool(woken)
+
+    def _leave_enabled(self, rank: int) -> None:
+        index = bisect_left(self._enabled, rank)
+        if index < len(self._enabled) and self._enabled[index] == rank:
+            del self._enabled[index]
+
+    def _hand_over(self, me: RankThread, successor: RankThread | None) -> None:
+        """Give the baton away and sleep until it comes back."""
+        self._idle_polls = 0
+        if successor is not me:
+            self._pass_baton(me, successor)
+            me.baton.acquire()
+        if self.is_stopping:
+            raise RankUnwound
+
+    def _pass_baton(self, giver: RankThread | None, successor: RankThread | None) -> None:
+        self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
+        self.running = successor
+        if successor is None:
+            self.over.release()
+        else:
+            successor.baton.release()

@@ -1,0 +1,20 @@
+"""What one rank brings to a call, and takes from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+
+class Payload(NamedTuple):
+    """The tensors one rank brings to a call."""
+
+    inputs: Sequence[Tensor]
+    outputs: Sequence[Tensor]
+    factor: Any = None
+    """The factor of a PREMUL_SUM."""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    gathered: list[Tensor] | None = None
+    """Where an operation without output tensors of its own leaves what it gathered."""

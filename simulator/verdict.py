@@ -1,0 +1,80 @@
+"""Verdicts and findings: what a run comes to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+from simulator.calls import Site
+
+
+class Verdict(Enum):
+    """The outcome of a run. Fail wins over unknown, and unknown over pass; a budget that ran out is unknown."""
+
+    PASS = "pass"
+    UNKNOWN = "unknown"
+    FAIL = "fail"
+
+
+class Code(str, Enum):
+    """The finding codes. They are strings, so `finding.code == "deadlock.cycle"` holds."""
+
+    MISMATCH_OPERATION = "mismatch.operation"
+    MISMATCH_SHAPE = "mismatch.shape"
+    MISMATCH_DTYPE = "mismatch.dtype"
+    MISMATCH_REDUCTION = "mismatch.reduction"
+    MISMATCH_ROOT = "mismatch.root"
+    MISMATCH_SPLITS = "mismatch.splits"
+    MISMATCH_GROUP = "mismatch.group"
+    MISMATCH_ORIGIN = "mismatch.origin"
+    DEADLOCK_CYCLE = "deadlock.cycle"
+    DEADLOCK_MISSING_RANK = "deadlock.missing_rank"
+    DEADLOCK_DEAD_RANK = "deadlock.dead_rank"
+    RANK_ERROR = "rank_error"
+    STUCK = "stuck"
+    DIVERGENCE_PARAMETERS = "divergence.parameters"
+    DIVERGENCE_BUFFERS = "divergence.buffers"
+    DIVERGENCE_GRADIENTS = "divergence.gradients"
+    HAZARD_GROUP_ORDER = "hazard.group_order"
+    HAZARD_UNWAITED_WORK = "hazard.unwaited_work"
+    HAZARD_TENSOR_IN_FLIGHT = "hazard.tensor_in_flight"
+    HAZARD_CALL_SITE = "hazard.call_site"
+    NONDETERMINISM = "nondeterminism"
+    BUDGET = "budget"
+
+    def __str__(self) -> str:
+        return self.value
+
+    @property
+    def verdict(self) -> Verdict:
+        """What a run with this finding comes to."""
+        if self.value.startswith("hazard."):
+            return Verdict.PASS
+        return Verdict.UNKNOWN if self is Code.BUDGET else Verdict.FAIL
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosed fact. `str(finding)` is the whole text."""
+
+    code: Code
+    ranks: tuple[int, ...]
+    """The culprits, not the victims."""
+    summary: str
+    """One line."""
+    text: str = ""
+    """The whole diagnosis, over several lines."""
+    sites: tuple[Site, ...] = ()
+    """Lines of the user's program that the finding speaks of, the culprits' first."""
+    cycle: tuple[int, ...] = ()
+    """The ranks of the cycle in order, for `deadlock.cycle`."""
+
+    def __str__(self) -> str:
+        return self.text or f"{self.code}  {self.summary}"
+
+
+def combine(findings: Iterable[Finding]) -> Verdict:
+    """The worst verdict of the findings; pass if there are none."""
+    verdicts = {finding.code.verdict for finding in findings}
+    return next((verdict for verdict in (Verdict.FAIL, Verdict.UNKNOWN) if verdict in verdicts), Verdict.PASS)

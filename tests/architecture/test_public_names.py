@@ -1,0 +1,41 @@
+"""The front door of each package: what `__all__` lists is all there is, belongs to the package and is documented."""
+
+import __future__
+
+import importlib
+import inspect
+import types
+
+import pytest
+
+PACKAGES = ("simulator", "ddp", "reports", "scenarios")
+CONTRACT = {
+    "simulator": {"simulate", "replay", "Verdict", "Budget"},
+}
+
+
+def public_names(package: types.ModuleType) -> set[str]:
+    """The names a reader finds in the package, without submodules, private names and `from __future__` flags."""
+    apart = (types.ModuleType, __future__._Feature)
+    return {name for name, value in vars(package).items() if name[0] != "_" and not isinstance(value, apart)}
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_public_names_are_exactly_all(name):
+    package = importlib.import_module(name)
+    exported = list(getattr(package, "__all__", ()))
+    modules = {export for export in exported if isinstance(getattr(package, export), types.ModuleType)}
+    assert len(exported) == len(set(exported))
+    assert set(exported) - modules == public_names(package)
+    assert CONTRACT.get(name, set()) <= set(exported)
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_public_names_are_our_own_and_documented(name):
+    package = importlib.import_module(name)
+    for export in getattr(package, "__all__", ()):
+        value = getattr(package, export)
+        if isinstance(value, types.ModuleType) or callable(value):
+            home = getattr(value, "__module__", None) or value.__name__
+            assert home.split(".")[0] in PACKAGES, f"{name}.{export} comes from {home}"
+            assert inspect.getdoc(value), f"{name}.{export} has no docstring"
