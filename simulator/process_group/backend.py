@@ -147,7 +147,6 @@ class Backend:
             label=label,
             members=members,
             rank=rank,
-            backend=backend,
             store=store,
         )
         group._set_group_name(name)

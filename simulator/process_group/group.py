@@ -41,17 +41,16 @@ class SimulatedGroup(ProcessGroup):
         label: str,
         members: tuple[int, ...],
         rank: int,
-        backend: str,
         store: Any,
     ) -> None:
         self._group_rank = members.index(rank)
-        super().__init__(store, self._group_rank, len(members))
+        super().__init__(self._group_rank, len(members))  # torch's other constructor, with a store, allows no subclass
+        self._store = store
         self._execution = execution
         self._origins = origins
         self._label = label
         self._members = members
         self._rank = rank
-        self._backend = backend
         self._sequence = 0
         self._messages = 0
         self._is_destroyed = False
@@ -60,8 +59,11 @@ class SimulatedGroup(ProcessGroup):
     # --- what torch asks of a group -----------------------------------------------------------------------------------
 
     def getBackendName(self) -> str:  # noqa: N802 - torch's name
-        """The name of the backend that is simulated."""
-        return self._backend
+        """Always "simulated": for "gloo" or "nccl" DDP's logger (logger.cpp) would look for the C++ backend object.
+
+        Programs ask `dist.get_backend()`, which answers the name they asked the group for.
+        """
+        return "simulated"
 
     def getRank(self) -> int:  # noqa: N802
         """This rank's number in the group."""
@@ -70,6 +72,10 @@ class SimulatedGroup(ProcessGroup):
     def getSize(self) -> int:  # noqa: N802
         """How many ranks the group has."""
         return len(self._members)
+
+    def get_group_store(self) -> Any:
+        """The store the group was made with."""
+        return self._store
 
     @property
     def _device_types(self) -> list[torch.device]:
