@@ -41,6 +41,8 @@ class Backend:
         self._execution = execution
         self._contents = StoreContents()
         self._trackers = [OriginTracker() for _ in execution.ranks]
+        self._everybody = tuple(range(execution.world_size))
+        self._same_rank = {rank: rank for rank in self._everybody}
 
     # --- around the whole run -----------------------------------------------------------------------------------------
 
@@ -76,10 +78,10 @@ class Backend:
         torch.autograd.set_multithreading_enabled(False)  # backward, hooks and finalisation stay on this thread
         world = distributed_c10d._world
         store = MemoryStore(self._execution, self._contents)
-        members = tuple(range(self._execution.world_size))
+        members = self._everybody
         group = self._make_group("0", DEFAULT_GROUP, members, rank, "gloo", PrefixStore("default_pg/0", store), "default_pg")
         world.default_pg = group
-        world.pg_group_ranks[group] = {member: member for member in members}
+        world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
         yield
 
@@ -118,7 +120,7 @@ class Backend:
             if existing:
                 return existing, world.pg_map[existing][1]
         is_default = not ranks
-        members = tuple(range(self._execution.world_size)) if is_default else tuple(ranks)
+        members = self._everybody if is_default else tuple(ranks)
         if rank not in members:
             self._execution.checkpoint()
             return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None

@@ -95,7 +95,7 @@ class Execution:
         finally:
             self._isolation.uninstall()
             for rank in self.ranks:
-                if rank.started:
+                if rank.ident:
                     rank.thread.join(timeout=0.2 if rank.status is Status.ABANDONED else None)
         if self._failure is not None:
             raise self._failure
@@ -154,10 +154,12 @@ class Execution:
 
     def checkpoint(self) -> None:
         """A choice point; afterwards completions that came in the meantime are delivered."""
-        self.scheduler.checkpoint()
-        if self.scheduler.steps > self._budget.steps:
+        scheduler = self.scheduler
+        scheduler.checkpoint()
+        if scheduler.steps > self._budget.steps:
             self._out_of_steps()
-        self._deliver()
+        if scheduler.running.completed:  # type: ignore[union-attr]
+            self._deliver()
 
     def poll(self) -> None:
         """A choice point for a caller that looked for something in vain: the others go first."""
@@ -200,8 +202,9 @@ class Execution:
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
         self.checkpoint()
-        if any(pending.is_complete for pending in pendings):
-            return True
+        for pending in pendings:
+            if pending.is_complete:
+                return True
         calls = tuple(pending.call for pending in pendings)
         self.record(EventKind.WAIT, call=calls[0])
         in_time = self.block(CallWait(calls), timeout_seconds)
@@ -278,8 +281,8 @@ class Execution:
         completed = self.me.completed
         while completed:
             pending = completed.pop(0)
-            if pending.receive_completion is not None:
-                pending.receive_completion()
+            pending.receive_completion()
+            pending.release()
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -72,21 +72,21 @@ def _drain(scheduler: Scheduler) -> None:
 
 def _interrupt(rank: RankThread) -> None:
     """Raise RankUnwound in the rank's thread at its next bytecode. Code blocked in C does not notice until it returns."""
-    if rank.thread.ident is not None:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.thread.ident), ctypes.py_object(RankUnwound))
+    if rank.ident:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.ident), ctypes.py_object(RankUnwound))
 
 
 def _cpu_ticks(rank: RankThread) -> float:
     """CPU seconds the rank's thread has used; where the platform cannot tell, wall time, so that nobody counts as stuck."""
     try:
-        return round(time.clock_gettime(time.pthread_getcpuclockid(rank.thread.ident or 0)), 3)
+        return round(time.clock_gettime(time.pthread_getcpuclockid(rank.ident)), 3)
     except (AttributeError, OSError):
         return time.monotonic()
 
 
 def stack_of(rank: RankThread) -> str:
     """The rank's Python stack, innermost call last, without our own frames at its start."""
-    frame = sys._current_frames().get(rank.thread.ident or 0)
+    frame = sys._current_frames().get(rank.ident)
     if frame is None:
         return "    (no Python stack)\n"
     frames = [f for f in traceback.extract_stack(frame) if f.filename not in _OWN_FILES]

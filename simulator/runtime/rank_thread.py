@@ -44,10 +44,10 @@ class RankThread:
         "calls_made",
         "completed",
         "error",
+        "ident",
         "last_call",
         "pending",
         "rank",
-        "started",
         "status",
         "thread",
         "timed_out",
@@ -70,8 +70,14 @@ class RankThread:
         """Issued and not complete, in the order of issue."""
         self.completed: list[Pending] = []
         """Complete, and not yet delivered to this rank."""
-        self.started = False
+        self.ident = 0
+        """Of the thread, once it has started; 0 before."""
         self.thread = threading.Thread(target=body, args=(self,), name=f"ddpsim rank {rank}", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; it sleeps until it gets the baton."""
+        self.thread.start()
+        self.ident = self.thread.ident or 0
 
     @property
     def is_finished(self) -> bool:
@@ -93,5 +99,14 @@ class Pending:
         self.waited = False
         self.source: int | None = None
         """Who sent the message, once a receive is complete."""
-        self.receive_completion: Callable[[], None] | None = None
+        self.receive_completion: Callable[[], None] = _ignore
         """Runs on the owner's thread when the completion is delivered: sets futures and runs their chains."""
+
+    def release(self) -> None:
+        """Let go of the tensors and of the handle, which holds this in turn."""
+        self.payload = None
+        self.receive_completion = _ignore
+
+
+def _ignore() -> None:
+    """Nobody asked for the completion."""

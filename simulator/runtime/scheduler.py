@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from threading import get_ident as _thread_ident
 from typing import overload
 
 from simulator.choices import ChoiceKind, ChoicePoint, Policy
@@ -81,8 +82,7 @@ class Scheduler:
     def start(self) -> None:
         """Start every rank's thread and hand the baton to the first one chosen."""
         for rank in self._ranks:
-            rank.thread.start()
-            rank.started = True
+            rank.start()
         first = self._ranks[self._enabled[self._choose_rank(0, 0)]]
         self._pass_baton(None, first)
 
@@ -157,7 +157,7 @@ class Scheduler:
         me = self.running
         if self.is_stopping or me is None:
             raise RankUnwound
-        if me.thread.ident != threading.get_ident():
+        if me.ident != _thread_ident():
             raise UsageError(
                 f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only the "
                 "rank's own thread to: threads started by a rank are not simulated yet, make the call on the rank's thread"

@@ -1,0 +1,139 @@
+"""Uneven-input join under the simulator, beside torch's threaded group and the sequential floor, in one run.
+
+    python benchmarks/uneven_join.py [--world-sizes 4 32 256 1024] [--rounds 5]
+
+The case: a small MLP in torch's own DDP, ranks with 2 to 5 batches, inside `join()`. Three ways to run it:
+
+- `simulated`  `simulator.simulate`, the whole of it: threads, groups, training, trace, result;
+- `floor`      the same training with real DDP, one rank after another, each on a one-rank simulated group that has nothing
+               to schedule and nobody to talk to: what the engine itself costs;
+- `threaded`   torch's threaded group for tests (torch.testing._internal.distributed.multi_threaded_pg), a thread a rank.
+
+Rounds alternate between the three, so that a slow moment of the machine hits all; figures are medians, and what counts are the
+ratios within one run. `threaded` is left out above --threaded-limit ranks, where it takes minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed import multi_threaded_pg
+
+from simulator import Verdict, simulate
+
+
+def batches(rank: int) -> int:
+    """How many batches a rank has: 2, 3, 4, 5, 2, ..."""
+    return 2 + rank % 4
+
+
+def train(rank: int, join: bool = True) -> None:
+    """Train for the rank's batches; every rank starts from the same parameters."""
+    model = torch.nn.Sequential(torch.nn.Linear(10, 10), torch.nn.ReLU(), torch.nn.Linear(10, 1))
+    wrapped = DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.01)
+    batch = torch.full((4, 10), float(rank + 1))
+    with wrapped.join(enable=join):
+        for _ in range(batches(rank)):
+            optimizer.zero_grad()
+            wrapped(batch).square().mean().backward()
+            optimizer.step()
+
+
+def simulated(world_size: int) -> None:
+    """The case under the simulator."""
+    result = simulate(train, world_size)
+    assert result.verdict is Verdict.PASS, str(result)
+
+
+def floor(world_size: int) -> None:
+    """The same training on one-rank groups, one rank after another."""
+    for rank in range(world_size):
+        train(rank)
+
+
+def threaded(world_size: int) -> None:
+    """The case on torch's threaded group."""
+    store = dist.HashStore()
+    failures: list[BaseException] = []
+
+    def body(rank: int) -> None:
+        try:
+            dist.init_process_group("threaded", rank=rank, world_size=world_size, store=store)
+            torch.autograd.set_multithreading_enabled(False)
+            train(rank)
+            dist.destroy_process_group()
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    multi_threaded_pg._install_threaded_pg()
+    torch._C._distributed_c10d._set_thread_isolation_mode(True)
+    try:
+        threads = [threading.Thread(target=body, args=(rank,), daemon=True) for rank in range(world_size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        torch._C._distributed_c10d._set_thread_isolation_mode(False)
+        multi_threaded_pg._uninstall_threaded_pg()
+        multi_threaded_pg.ProcessLocalGroup.reset()
+    assert not failures, failures[0]
+
+
+def with_one_rank_group(run: Callable[[int], None]) -> Callable[[int], None]:
+    """Run inside a real gloo group of one rank, made before the clock starts."""
+
+    def inside(world_size: int) -> None:
+        dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+        try:
+            run(world_size)
+        finally:
+            dist.destroy_process_group()
+
+    return inside
+
+
+def seconds(run: Callable[[int], None], world_size: int) -> float:
+    """Wall seconds of one run."""
+    start = time.perf_counter()
+    run(world_size)
+    return time.perf_counter() - start
+
+
+def main() -> None:
+    """Measure and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--world-sizes", type=int, nargs="+", default=[4, 32, 256, 1024])
+    parser.add_argument("--rounds", type=int, default=5, help="alternating rounds (default 5)")
+    parser.add_argument("--threaded-limit", type=int, default=32, help="most ranks for the threaded group")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    ways = {"simulated": simulated, "floor": with_one_rank_group(floor), "threaded": threaded}
+    print(f"torch {torch.__version__}, medians of {options.rounds} alternating rounds")
+    print(f"{'ranks':>6}  {'simulated':>12}  {'floor':>12}  {'threaded':>12}  {'/ floor':>8}  {'us/rank':>8}")
+    for world_size in options.world_sizes:
+        chosen = {name: run for name, run in ways.items() if name != "threaded" or world_size <= options.threaded_limit}
+        for run in chosen.values():
+            run(min(world_size, 32))
+        times: dict[str, list[float]] = {name: [] for name in chosen}
+        for _ in range(options.rounds):
+            for name, run in chosen.items():
+                times[name].append(seconds(run, world_size))
+        median = {name: statistics.median(values) for name, values in times.items()}
+        cells = [f"{median[name] * 1e3:9.1f} ms" if name in median else f"{'-':>12}" for name in ways]
+        ratio = median["simulated"] / median["floor"]
+        per_rank = median["simulated"] / world_size * 1e6
+        print(f"{world_size:>6}  " + "  ".join(cells) + f"  {ratio:8.2f}  {per_rank:8.0f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
