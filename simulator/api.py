@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -32,6 +33,9 @@ POLICIES: dict[str, Callable[[int], Policy]] = {
 }
 """The policies that have a name, made from a seed."""
 
+_LONGEST_LITERAL = 80
+"""More characters of arguments than this would hide the rest of the replay line."""
+
 _ONE_AT_A_TIME = threading.Lock()
 # What a simulation replaces belongs to the whole process, so a process has one lock for it.
 
@@ -54,19 +58,21 @@ def simulate(
     torch.distributed's default group is initialised in each rank. Nothing a rank raises comes out of here: it stands in
     the result, as do deadlocks and mismatches. `name` is what reports and replay tokens call the program.
 
-    Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is initialised
-    in this process.
+    Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
+    initialised in this process.
     """
     identity = _check_usage(program, world_size, name)
     return _execute(
-        partial(_call, program, tuple(args)),
-        identity,
+        program,
         world_size,
+        identity=identity,
+        args=tuple(args),
         policy=_policy(policy, seed),
         transport=transport,
         faults=faults,
         check=check,
         budget=budget,
+        name=name,
     )
 
 
@@ -84,20 +90,22 @@ def replay(
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
-    Raises ReplayError if the token is damaged, of another version, or of another program, and ReplayDivergedError if the
-    program no longer offers the recorded choices.
+    Raises ReplayError if the token is damaged, of another version, or of another program, and ReplayDivergedError if
+    the program no longer offers the recorded choices.
     """
     identity = _check_usage(program, world_size, name)
     token = Schedule.parse(str(schedule), program=identity)
     return _execute(
-        partial(_call, program, tuple(args)),
-        identity,
+        program,
         world_size,
+        identity=identity,
+        args=tuple(args),
         policy=Replay(token),
         transport=transport,
         faults=faults,
         check=check,
         budget=budget,
+        name=name,
     )
 
 
@@ -106,20 +114,22 @@ def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
 
 
 def _execute(
-    program: Callable[[int], Any],
-    identity: str,
+    program: Callable[..., Any],
     world_size: int,
     *,
+    identity: str,
+    args: tuple[Any, ...],
     policy: Policy,
     transport: str,
     faults: Sequence[Fault],
     check: str | None,
     budget: Budget | None,
+    name: str | None,
 ) -> Result:
     if transport != "memory":
-        raise UsageError(f"transport is {transport!r}, expected 'memory'")
+        raise UsageError(f"transport is {transport!r}, expected 'memory': leave the argument out")
     if check not in (None, "replicas"):
-        raise UsageError(f"check is {check!r}, expected None or 'replicas'")
+        raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
     plan = FaultPlan(faults, world_size)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
@@ -128,7 +138,7 @@ def _execute(
         )
     try:
         execution = Execution(
-            program,
+            partial(_call, program, args),
             world_size,
             policy=policy,
             budget=budget or Budget(),
@@ -143,16 +153,40 @@ def _execute(
             execution.run()
     finally:
         _ONE_AT_A_TIME.release()
-    return Result(
+    schedule = Schedule(tuple(execution.scheduler.answers), identity)
+    result = Result(
         world_size=world_size,
         findings=execution.all_findings(),
         returns=tuple(rank.value for rank in execution.ranks),
         errors=execution.errors,
-        schedule=Schedule(tuple(execution.scheduler.answers), identity),
+        schedule=schedule,
         trace=Trace(tuple(execution.events)),
         virtual_seconds=execution.clock.now,
         program=identity,
     )
+    options = {"args": args, "transport": transport, "faults": list(faults), "check": check, "name": name}
+    return result.with_replay(_replay_call(program, world_size, schedule, options))
+
+
+def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, options: dict[str, Any]) -> str:
+    """The call that repeats a run, to paste into Python; `...` stands for a value that has no short literal."""
+    name = getattr(program, "__name__", "")
+    arguments = [name if name.isidentifier() else "program", str(world_size), f'"{schedule}"']
+    arguments += [
+        f"{option}={value if option == 'faults' else _literal(value)}"
+        for option, value in options.items()
+        if value and value != "memory"
+    ]
+    return f"replay({', '.join(arguments)})"
+
+
+def _literal(value: Any) -> str:
+    text = repr(value)
+    try:
+        ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return "..."
+    return text if len(text) <= _LONGEST_LITERAL else "..."
 
 
 def _move(signature: Signature, pendings: Sequence[Pending]) -> None:
@@ -168,11 +202,13 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
-        raise UsageError(f"world_size is {world_size!r}, expected a whole number of 1 or more")
+        raise UsageError(
+            f"world_size is {world_size!r}, expected a whole number of 1 or more: say how many ranks to run"
+        )
     if dist.is_initialized():
         raise UsageError(
-            "torch.distributed is initialised in this process (or simulate was called inside a rank), expected it not to "
-            "be: call simulate outside ranks, after destroy_process_group() or in another process"
+            "torch.distributed is initialised in this process (or simulate was called inside a rank), expected it not "
+            "to be: call simulate outside ranks, after destroy_process_group() or in another process"
         )
     return f"{name or getattr(program, '__qualname__', type(program).__qualname__)} on {world_size} ranks"
 
@@ -183,5 +219,5 @@ def _policy(policy: str | Policy, seed: int) -> Policy:
             raise UsageError(f"policy is {policy!r}, expected a name or an object with choose(point, options)")
         return policy
     if policy not in POLICIES:
-        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(POLICIES)}")
+        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(POLICIES)}: give one of these names")
     return POLICIES[policy](seed)

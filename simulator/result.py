@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
 from simulator.choices import Schedule
 from simulator.errors import VerdictError
 from simulator.trace import Trace
-from simulator.verdict import Finding, Verdict, combine
+from simulator.verdict import Finding, Verdict, combine, replay_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +27,18 @@ class Result:
     trace: Trace = field(repr=False)
     virtual_seconds: float = 0.0
     program: str = ""
+    replay: str = ""
+    """What to paste to see this run again: a call of `replay`, or a command."""
 
     @property
     def verdict(self) -> Verdict:
         """Fail over unknown over pass."""
         return combine(self.findings)
+
+    def with_replay(self, replay: str) -> Result:
+        """The same result, with another way to run it again in its text and in that of its findings."""
+        findings = tuple(dataclasses.replace(finding, replay=replay) for finding in self.findings)
+        return dataclasses.replace(self, findings=findings, replay=replay)
 
     def raise_for_verdict(self) -> None:
         """Do nothing if the run passed; else raise VerdictError with the whole text, from the first error of a rank."""
@@ -38,7 +46,9 @@ class Result:
             raise VerdictError(str(self)) from next(iter(self.errors.values()), None)
 
     def __str__(self) -> str:
-        if not self.findings:
-            return f"PASS  {self.program}  {len(self.trace)} events"
-        lines = [str(finding) for finding in self.findings]
-        return "\n\n".join(lines) + f"\n  replay  {self.schedule}"
+        """All findings, then the replay line; a run that passed says so first."""
+        parts = [finding.body for finding in self.findings]
+        if self.verdict is Verdict.PASS:
+            parts.insert(0, f"PASS  {self.program}  {len(self.trace)} events")
+        text = "\n\n".join(parts)
+        return f"{text}\n{replay_line(self.replay)}" if self.replay else text

@@ -64,14 +64,26 @@ class Finding:
     summary: str
     """One line."""
     text: str = ""
-    """The whole diagnosis, over several lines."""
+    """The diagnosis, over several lines."""
     sites: tuple[Site, ...] = ()
     """Lines of the user's program that the finding speaks of, the culprits' first."""
     cycle: tuple[int, ...] = ()
     """The ranks of the cycle in order, for `deadlock.cycle`."""
+    replay: str = ""
+    """What to paste to see the run again; set once the run is over, when its schedule is known."""
+
+    @property
+    def body(self) -> str:
+        """The text without its last line, the replay line."""
+        return self.text or f"{self.code}  {self.summary}"
 
     def __str__(self) -> str:
-        return self.text or f"{self.code}  {self.summary}"
+        return f"{self.body}\n{replay_line(self.replay)}" if self.replay else self.body
+
+
+def replay_line(replay: str) -> str:
+    """The last line of the text of a finding and of a result."""
+    return f"  replay  {replay}"
 
 
 def combine(findings: Iterable[Finding]) -> Verdict:
