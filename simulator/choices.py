@@ -74,7 +74,8 @@ class Schedule:
 
         Raises ReplayError if it is damaged, of another version, or of another program.
         """
-        found = _TOKEN.fullmatch(token.strip())
+        token = token.strip()
+        found = _TOKEN.fullmatch(token)
         version = token.partition(":")[0]
         if re.fullmatch(r"s\d+", version) and version != VERSION:
             raise ReplayError(
@@ -97,7 +98,7 @@ class Schedule:
                 f"replay token {_shown(token)} was recorded for another program or world size than {program}: "
                 "replay it with the ones it came from"
             )
-        return cls(tuple(_decode(found["answers"], token)), program)
+        return cls(_without_defaults_at_the_end(list(_decode(found["answers"], token))), program)
 
 
 def _shown(token: str) -> str:
@@ -109,12 +110,16 @@ def _checksum(text: str) -> str:
 
 
 def _encode(answers: Sequence[int]) -> str:
+    runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(_without_defaults_at_the_end(answers))]
+    texts = chain.from_iterable([f"{answer}x{n}"] if n > 2 else [str(answer)] * n for answer, n in runs)
+    return ".".join(texts) or "0"
+
+
+def _without_defaults_at_the_end(answers: Sequence[int]) -> tuple[int, ...]:
     end = len(answers)
     while end and answers[end - 1] == 0:
         end -= 1
-    runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(answers[:end])]
-    texts = chain.from_iterable([f"{answer}x{n}"] if n > 2 else [str(answer)] * n for answer, n in runs)
-    return ".".join(texts) or "0"
+    return tuple(answers[:end])
 
 
 def _decode(text: str, token: str) -> Iterator[int]:

@@ -41,7 +41,7 @@ class VirtualClock:
             else:
                 heapq.heappop(self._alarms)
                 del self._live[rank]
-                self.now = time
+                self.now = max(self.now, time)
                 ranks.append(rank)
         return ranks
 

@@ -28,7 +28,12 @@ def _finding(situation: Situation, reading: Reading) -> Finding:
     lines += [indent("cause", cause), indent("try", remedy)]
     sites = [site for rank in _culprits_first(ranks, reading) for site in _sites(rank)]
     return Finding(
-        reading.code, reading.culprits, _summary(situation, reading), "\n".join(lines), tuple(dict.fromkeys(sites)), reading.cycle
+        reading.code,
+        reading.culprits,
+        _summary(situation, reading),
+        "\n".join(lines),
+        tuple(dict.fromkeys(sites)),
+        reading.cycle,
     )
 
 
@@ -50,7 +55,12 @@ def _row(situation: Situation, rank: RankSituation) -> tuple[int, str, str, str]
     if rank.standing is Standing.RAISED:
         return rank.rank, f"raised {rank.error}", str(rank.error_site or ""), _after(rank.last_call)
     if rank.standing is Standing.RETURNED:
-        return rank.rank, "returned " + _after(rank.last_call), str(rank.last_call.site) if rank.last_call else "", _steps(rank)
+        return (
+            rank.rank,
+            "returned " + _after(rank.last_call),
+            str(rank.last_call.site) if rank.last_call else "",
+            _steps(rank),
+        )
     wait = rank.wait
     if isinstance(wait, StoreWait):
         return rank.rank, f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"

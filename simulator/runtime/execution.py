@@ -71,9 +71,7 @@ class Execution:
         self.optimizer_steps = [0] * world_size
         self.ranks = [RankThread(rank, self._run_rank) for rank in range(world_size)]
         self.hazards = hazards
-        self.scheduler = Scheduler(
-            self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle
-        )
+        self.scheduler = Scheduler(self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle)
         self._program = program
         self._budget = budget
         self._faults = faults
@@ -345,7 +343,9 @@ class Execution:
         self._end_by_budget(me, summary, "wait() for the work instead of polling it, or raise Budget(polls=...)")
 
     def _end_by_budget(self, me: RankThread, summary: str, remedy: str) -> None:
-        text = f"UNKNOWN  {Code.BUDGET}\n  {summary}\n  try     {remedy}\n  stack of rank {me.rank}\n{limits.stack_of(me)}"
+        text = (
+            f"UNKNOWN  {Code.BUDGET}\n  {summary}\n  try     {remedy}\n  stack of rank {me.rank}\n{limits.stack_of(me)}"
+        )
         self.fail(Finding(Code.BUDGET, (me.rank,), summary, text.rstrip()))
 
 

@@ -1,0 +1,117 @@
+"""The wait-for graph and its readings, on situations written down by hand."""
+
+import networkx as nx
+import pytest
+
+from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from simulator.diagnosis import wait_graph
+from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.waits import CallWait, StoreWait
+
+W, RETURNED, RAISED = Standing.WAITING, Standing.RETURNED, Standing.RAISED
+
+
+def collective(rank, group="g", sequence=0):
+    return Call(rank, group, sequence, Signature("all_reduce"), NOWHERE)
+
+
+def message(operation, rank, peer):
+    return Call(rank, "g", 0, Signature(operation), NOWHERE, peer=peer)
+
+
+def situation(waits, meetings, standings=None):
+    standings = standings or {}
+    ranks = [
+        RankSituation(rank, standings.get(rank, W), CallWait((call,)) if call else None)
+        for rank, call in enumerate(waits)
+    ]
+    return Situation(tuple(ranks), tuple(meetings))
+
+
+def one(readings):
+    (reading,) = readings
+    return reading.code, reading.culprits, reading.victims, reading.cycle
+
+
+def test_a_returned_rank_is_missing():
+    calls = [collective(0), collective(1)]
+    found = wait_graph.read(situation([*calls, None], [Meeting(tuple(calls), (2,))], {2: RETURNED}))
+    assert one(found) == ("deadlock.missing_rank", (2,), (0, 1), ())
+
+
+def test_a_rank_that_raised_is_dead():
+    calls = [collective(0), collective(1)]
+    found = wait_graph.read(situation([*calls, None], [Meeting(tuple(calls), (2,))], {2: RAISED}))
+    assert one(found) == ("deadlock.dead_rank", (2,), (0, 1), ())
+
+
+def test_two_groups_in_opposite_order_are_a_cycle():
+    a, b = collective(0, "a"), collective(1, "b")
+    found = wait_graph.read(situation([a, b], [Meeting((a,), (1,)), Meeting((b,), (0,))]))
+    assert one(found) == ("deadlock.cycle", (0, 1), (0, 1), (0, 1))
+
+
+@pytest.mark.parametrize("operation", ["send", "recv"])
+def test_a_ring_of_messages_is_a_cycle_of_all(operation):
+    calls = [message(operation, rank, (rank + 1) % 5) for rank in range(5)]
+    found = wait_graph.read(situation(calls, [Meeting((call,), (call.peer,)) for call in calls]))
+    assert one(found) == ("deadlock.cycle", (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), (0, 1, 2, 3, 4))
+
+
+def test_the_shortest_cycle_is_shown_and_the_others_are_victims():
+    # 0 waits for 1; 1 waits for 0 and for 2; 2 waits for 0 (a longer way round).
+    calls = [message("recv", 0, 1), collective(1), message("recv", 2, 0)]
+    meetings = [Meeting((calls[0],), (1,)), Meeting((calls[1],), (0, 2)), Meeting((calls[2],), (0,))]
+    found = wait_graph.read(situation(calls, meetings))
+    assert one(found) == ("deadlock.cycle", (0, 1), (0, 1, 2), (0, 1))
+
+
+def test_a_receive_from_any_source_waits_for_one_of_many():
+    call = message("recv", 0, ANY_SOURCE)
+    told = situation([call, None, None], [Meeting((call,), (1, 2), any_suffices=True)], {1: RETURNED, 2: RETURNED})
+    graph = wait_graph.build(told)
+    assert graph.nodes["meeting", 0]["any_suffices"]
+    assert one(wait_graph.read(told)) == ("deadlock.missing_rank", (1, 2), (0,), ())
+
+
+def test_parts_that_do_not_touch_are_read_apart():
+    a, b, c = message("send", 0, 1), message("send", 1, 0), collective(2)
+    meetings = [Meeting((a,), (1,)), Meeting((b,), (0,)), Meeting((c,), (3,))]
+    readings = wait_graph.read(situation([a, b, c, None], meetings, {3: RETURNED}))
+    assert [(r.code, r.culprits) for r in readings] == [("deadlock.cycle", (0, 1)), ("deadlock.missing_rank", (3,))]
+
+
+def test_ranks_that_are_done_and_not_needed_are_not_named():
+    a, b = message("send", 0, 1), message("send", 1, 0)
+    meetings = [Meeting((a,), (1,)), Meeting((b,), (0,))]
+    (reading,) = wait_graph.read(situation([a, b, None], meetings, {2: RETURNED}))
+    assert reading.victims == (0, 1)
+
+
+def test_a_chain_ends_in_the_rank_that_is_really_missing():
+    # 0 waits for 1, 1 waits for 2, and 2 has returned.
+    calls = [message("recv", 0, 1), message("recv", 1, 2)]
+    meetings = [Meeting((calls[0],), (1,)), Meeting((calls[1],), (2,))]
+    found = wait_graph.read(situation([*calls, None], meetings, {2: RETURNED}))
+    assert one(found) == ("deadlock.missing_rank", (2,), (0, 1), ())
+
+
+def test_a_store_key_that_nobody_sets():
+    ranks = (RankSituation(0, W, StoreWait(("key",))), RankSituation(1, RETURNED))
+    assert one(wait_graph.read(Situation(ranks, ()))) == ("deadlock.missing_rank", (0,), (0,), ())
+
+
+def test_two_ranks_that_wait_for_each_others_keys_are_a_cycle():
+    ranks = (RankSituation(0, W, StoreWait(("b",))), RankSituation(1, W, StoreWait(("a",))))
+    assert one(wait_graph.read(Situation(ranks, ()))) == ("deadlock.cycle", (0, 1), (0, 1), (0, 1))
+
+
+def test_half_the_world_waiting_for_the_other_half_has_a_small_graph():
+    size = 1024
+    a = [collective(rank, "a") for rank in range(size // 2)]
+    b = [collective(rank, "b") for rank in range(size // 2, size)]
+    everybody = situation([*a, *b], [Meeting(tuple(a), tuple(range(512, 1024))), Meeting(tuple(b), tuple(range(512)))])
+    graph = wait_graph.build(everybody)
+    assert graph.number_of_edges() == 2 * size
+    assert nx.is_strongly_connected(graph)
+    assert one(wait_graph.read(everybody))[3] == (0, 512)

@@ -1,0 +1,68 @@
+"""The schedule's text form: what is written is what is read, and what is damaged is refused in one line."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simulator.choices import Schedule
+from simulator.errors import ReplayError
+
+
+def without_zeros_at_the_end(answers):
+    answers = list(answers)
+    while answers and answers[-1] == 0:
+        answers.pop()
+    return tuple(answers)
+
+
+@given(st.lists(st.integers(0, 5)), st.text())
+def test_a_token_round_trips_but_for_zeros_at_the_end(answers, program):
+    schedule = Schedule(tuple(answers), program)
+    assert Schedule.parse(str(schedule), program=program) == Schedule(without_zeros_at_the_end(answers), program)
+
+
+def test_long_runs_are_short():
+    token = str(Schedule((0,) * 10_000 + (3,) + (1,) * 5, "p"))
+    assert token.startswith("s1:0x10000.3.1x5:")
+
+
+def test_a_schedule_of_defaults_only_is_zero():
+    assert str(Schedule((0, 0), "p")).split(":")[1] == "0"
+
+
+def test_surrounding_space_is_forgiven():
+    schedule = Schedule((1, 2), "p")
+    assert Schedule.parse(f" {schedule}\n", program="p") == schedule
+
+
+TOKEN = str(Schedule((0, 0, 0, 1, 2), "p on 4 ranks"))
+
+
+@pytest.mark.parametrize("length", range(len(TOKEN)))
+def test_a_token_cut_short_is_refused(length):
+    with pytest.raises(ReplayError, match="replay token .* expected"):
+        Schedule.parse(TOKEN[:length], program="p on 4 ranks")
+
+
+@pytest.mark.parametrize("position", range(3, len(TOKEN)))
+def test_a_changed_character_is_noticed(position):
+    changed = TOKEN[:position] + ("1" if TOKEN[position] != "1" else "2") + TOKEN[position + 1 :]
+    with pytest.raises(ReplayError, match="^replay token "):
+        Schedule.parse(changed, program="p on 4 ranks")
+
+
+def test_a_token_of_another_version_is_refused_by_its_version():
+    with pytest.raises(ReplayError, match=r"has version s2, this ddpsim reads s1: record the failure again"):
+        Schedule.parse(TOKEN.replace("s1:", "s2:"), program="p on 4 ranks")
+
+
+@pytest.mark.parametrize("program", ["q on 4 ranks", "p on 5 ranks"])
+def test_a_token_of_another_program_or_world_size_is_refused(program):
+    with pytest.raises(ReplayError, match=f"recorded for another program or world size than {program}"):
+        Schedule.parse(TOKEN, program=program)
+
+
+@pytest.mark.parametrize("token", ["", "s1", "nonsense", "s1:::", "s1:0.x.1:00000000", "x" * 10_000])
+def test_garbage_is_refused_in_one_short_line(token):
+    with pytest.raises(ReplayError, match=r"^replay token [^\n]{0,200}$"):
+        Schedule.parse(token, program="p")
