@@ -5,12 +5,13 @@
 The case: a small MLP in torch's own DDP, ranks with 2 to 5 batches, inside `join()`. Three ways to run it:
 
 - `simulated`  `simulator.simulate`, the whole of it: threads, groups, training, trace, result;
-- `floor`      the same training with real DDP, one rank after another, each on a one-rank simulated group that has nothing
-               to schedule and nobody to talk to: what the engine itself costs;
-- `threaded`   torch's threaded group for tests (torch.testing._internal.distributed.multi_threaded_pg), a thread a rank.
+- `floor`      the same training with real DDP, one rank after another, each on a one-rank gloo group:
+               what the engine itself costs, without communication;
+- `threaded`   torch's threaded group for tests (torch.testing._internal.distributed.multi_threaded_pg), a
+               thread a rank.
 
-Rounds alternate between the three, so that a slow moment of the machine hits all; figures are medians, and what counts are the
-ratios within one run. `threaded` is left out above --threaded-limit ranks, where it takes minutes.
+Rounds alternate between the three, so that a slow moment of the machine hits all; figures are medians, and what
+counts are the ratios within one run. `threaded` is left out above --threaded-limit ranks, where it takes minutes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ddpsim's simulator: N ranks in one process, exactly one running at a time, under a scheduler that decides every hand-over."""
+"""ddpsim's simulator: N ranks in one process, one running at a time, under a scheduler that decides every hand-over."""
 
 from simulator.api import replay, simulate
 from simulator.budget import Budget

@@ -1,10 +1,11 @@
 """Calls: one rank's request to communicate, as a frozen value.
 
-A call knows what must agree across ranks (its `Signature`), where it was issued (its `Site`) and what it belongs to (its
-`Origin`). It holds no tensor: matching and diagnosis work on calls alone, whether they come from a live run or elsewhere.
+A call knows what must agree across ranks (its `Signature`), where it was issued (its `Site`) and what it belongs to
+(its `Origin`). It holds no tensor: matching and diagnosis work on calls alone, whether they come from a live run or
+elsewhere.
 
-The values here are `NamedTuple`s rather than frozen dataclasses: one is made for each operation of each rank, and a tuple
-is built in a third of the time.
+The values here are `NamedTuple`s rather than frozen dataclasses: one is made for each operation of each rank, and a
+tuple is built in a third of the time.
 """
 
 from __future__ import annotations

@@ -8,7 +8,8 @@ A schedule has a short, versioned text form, the replay token:
     |  the answers, in order; `AxN` stands for N times A; zeros at the end are left out
     version
 
-Answer 0 is always the default (the running rank goes on, or else the next one), so a schedule with few switches is short.
+Answer 0 is always the default (the running rank goes on, or else the next one), so a schedule with few switches is
+short.
 """
 
 from __future__ import annotations

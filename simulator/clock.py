@@ -30,7 +30,7 @@ class VirtualClock:
         self._live.pop(rank, None)
 
     def advance(self) -> list[int]:
-        """Move to the next alarm and return the ranks it wakes, in the order their alarms were set; [] if there is none."""
+        """Move to the next alarm and return the ranks it wakes, in the order of their alarms; [] if there is none."""
         ranks: list[int] = []
         while self._alarms:
             time, order, rank = self._alarms[0]

@@ -1,7 +1,7 @@
 """The exceptions of the simulator.
 
     SimulatorError                  everything below
-    +-- UsageError                  the caller gave something we cannot work with (one line: found, expected, what to do)
+    +-- UsageError                  the caller gave something we cannot work with
     |   +-- ReplayError             a replay token that is damaged, of another version, or of another program
     +-- ReplayDivergedError         the replayed program offers other choices than the recorded one did
     +-- VerdictError                `Result.raise_for_verdict` on a run that did not pass

@@ -1,4 +1,4 @@
-"""The trace: the ordered events of one execution, its only product. Verdict, report, digest and replay derive from it."""
+"""The trace: the ordered events of one execution, from which verdict, report, digest and replay derive."""
 
 from __future__ import annotations
 

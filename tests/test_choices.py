@@ -40,14 +40,14 @@ TOKEN = str(Schedule((0, 0, 0, 1, 2), "p on 4 ranks"))
 
 @pytest.mark.parametrize("length", range(len(TOKEN)))
 def test_a_token_cut_short_is_refused(length):
-    with pytest.raises(ReplayError, match="replay token .* expected"):
+    with pytest.raises(ReplayError, match=r"^replay token .* expected"):
         Schedule.parse(TOKEN[:length], program="p on 4 ranks")
 
 
 @pytest.mark.parametrize("position", range(3, len(TOKEN)))
 def test_a_changed_character_is_noticed(position):
     changed = TOKEN[:position] + ("1" if TOKEN[position] != "1" else "2") + TOKEN[position + 1 :]
-    with pytest.raises(ReplayError, match="^replay token "):
+    with pytest.raises(ReplayError, match=r"^replay token"):
         Schedule.parse(changed, program="p on 4 ranks")
 
 

@@ -22,7 +22,7 @@ _FIELDS = {
 
 
 def mismatch(calls: Sequence[Call], code: Code, step: int, *, complete: bool = True) -> Finding:
-    """The finding for calls that met in one slot, or as a message and its receive, and differ in the field of `code`."""
+    """The finding for calls that met in one slot, or as message and receive, and differ in the field of `code`."""
     culprits = agreement.minority(calls, code)
     field = _FIELDS[code]
     first = calls[0]

@@ -1,12 +1,12 @@
 """The wait-for graph: who waits for whom, and its readings.
 
-Nodes are ranks and the meetings they wait in; an edge goes from a rank to its meeting and from a meeting to each rank that
-has not come. The meetings in between keep the graph small: half of 1,024 ranks waiting for the other half are 1,024 edges,
-not 262,144.
+Nodes are ranks and the meetings they wait in; an edge goes from a rank to its meeting and from a meeting to each rank
+that has not come. The meetings in between keep the graph small: half of 1,024 ranks waiting for the other half are
+1,024 edges, not 262,144.
 
-An AND node needs all its successors, an OR node (a receive from any source, a store key that anybody may set) needs one.
-The graph is only built when no rank is enabled and the clock has nothing to fire, so every waiting rank waits for good; the
-readings say why.
+An AND node needs all its successors, an OR node (a receive from any source, a store key that anybody may set) needs
+one. The graph is only built when no rank is enabled and the clock has nothing to fire, so every waiting rank waits
+for good; the readings say why.
 """
 
 from __future__ import annotations

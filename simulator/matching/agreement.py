@@ -1,7 +1,7 @@
 """Do the calls that met agree? Pure comparison of signatures and origins.
 
-What must agree follows what gloo and NCCL require of the operation. Nobody is judged by who came first: the callers get the
-code of the first field that differs, and `minority` says which ranks stand against the most common value.
+What must agree follows what gloo and NCCL require of the operation. Nobody is judged by who came first: the callers
+get the code of the first field that differs, and `minority` says which ranks stand against the most common value.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import Hashable, Iterable, Sequence
 
 from simulator.calls import Call, Phase, Shape, Signature
 from simulator.verdict import Code
-
 
 _FREE_ROWS = frozenset({"all_to_all_single"})
 """Operations whose first dimension may differ by rank: the splits say how."""

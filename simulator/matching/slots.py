@@ -45,7 +45,7 @@ class SlotTable:
         self._open: dict[tuple[str, int], Slot] = {}
 
     def declare(self, group: str, members: tuple[int, ...]) -> None:
-        """Make a group known. The first declaration stands; a rank that disagrees is found when its calls are compared."""
+        """Make a group known. The first declaration stands; a rank that disagrees is found when calls are compared."""
         self._members.setdefault(group, members)
 
     def members(self, group: str) -> tuple[int, ...]:

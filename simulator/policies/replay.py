@@ -9,7 +9,7 @@ from simulator.errors import ReplayDivergedError
 
 
 class Replay:
-    """Gives the recorded answers in order. Zeros at the end of a schedule are not recorded, so after them come zeros."""
+    """Gives the recorded answers in order. Zeros at the end are not recorded, so after them come zeros."""
 
     def __init__(self, schedule: Schedule) -> None:
         self._answers = schedule.answers
@@ -23,7 +23,7 @@ class Replay:
         self._next += 1
         if answer >= len(options):
             raise ReplayDivergedError(
-                f"replay diverged at step {point.step}: the schedule takes option {answer} of a {point.kind.value} choice, "
-                f"but only {list(options)} are open: the program or its input has changed since the recording"
+                f"replay diverged at step {point.step}: the schedule takes option {answer} of a {point.kind.value} "
+                f"choice, but only {list(options)} are open: the program or its input has changed since the recording"
             )
         return answer

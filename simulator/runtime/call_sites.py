@@ -1,7 +1,8 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
 A frame is the user's if its file lies neither in torch, nor in this project's packages, nor in the standard library's
-threading. Whether it does is worked out once per code object; finding a site costs a walk over a few frames, no traceback.
+threading. Whether it does is worked out once per code object; finding a site costs a walk over a few frames, no
+traceback.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sys
 import threading
 import traceback
-from functools import lru_cache
+from functools import cache, lru_cache
 from types import CodeType, FrameType
 
 from simulator.calls import NOWHERE, Site
@@ -30,7 +31,7 @@ def _foreign_roots() -> tuple[str, ...]:
     return (*roots, threading.__file__, contextlib.__file__, "<frozen", "<string>")
 
 
-@lru_cache(maxsize=None)
+@cache
 def _is_users(code: CodeType) -> bool:
     return not os.path.abspath(code.co_filename).startswith(_foreign_roots()) and not code.co_filename.startswith("<")
 

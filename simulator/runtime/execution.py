@@ -1,8 +1,8 @@
 """One execution: N ranks run one program under one schedule, and everything they do to each other passes through here.
 
-The layers above give it three things: `enter_rank`, a context in which each rank's program runs; `isolation`, which swaps
-what a process owns at every hand-over; and `move`, which moves the data of calls that have met. What it does itself is
-matching, waiting, faults, the trace, and ending the run with its findings.
+The layers above give it three things: `enter_rank`, a context in which each rank's program runs; `isolation`, which
+swaps what a process owns at every hand-over; and `move`, which moves the data of calls that have met. What it does
+itself is matching, waiting, faults, the trace, and ending the run with its findings.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Execution:
     # --- the run ------------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Run to the end. What the calling thread is interrupted with (Ctrl-C) comes through once all ranks are unwound."""
+        """Run to the end. An interrupt of the calling thread (Ctrl-C) comes through once all ranks are unwound."""
         self._isolation.install()
         try:
             self.scheduler.start()
@@ -275,7 +275,7 @@ class Execution:
                 self.scheduler.wake(owner.rank)
 
     def _deliver(self) -> None:
-        """Hand completions to the running rank, in the order they came: its futures are set, and their chains run here."""
+        """Hand completions to the running rank, in the order they came: futures are set, their chains run here."""
         completed = self.me.completed
         while completed:
             pending = completed.pop(0)

@@ -1,8 +1,8 @@
 """Limits: watch a running execution from outside, and end it when it takes too long or does not come back.
 
-The watcher is the caller's own thread, which has nothing else to do. A rank that computes is told from one that is blocked in
-a lock, a socket or native code by the CPU time of its thread: the first may take as long as the budget has seconds, the
-second is `stuck` after `Budget.stuck_seconds`.
+The watcher is the caller's own thread, which has nothing else to do. A rank that computes is told from one that is
+blocked in a lock, a socket or native code by the CPU time of its thread: the first may take as long as the budget has
+seconds, the second is `stuck` after `Budget.stuck_seconds`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GRACE_SECONDS = 1.0
 
 
 def watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None]) -> None:
-    """Wait until the execution is over; end it when a limit passes. What the caller's thread raises (Ctrl-C) ends it too."""
+    """Wait until the execution is over; end it when a limit passes. An interrupt of the caller (Ctrl-C) ends it too."""
     try:
         _watch(scheduler, budget, report)
     except BaseException:
@@ -71,13 +71,13 @@ def _drain(scheduler: Scheduler) -> None:
 
 
 def _interrupt(rank: RankThread) -> None:
-    """Raise RankUnwound in the rank's thread at its next bytecode. Code blocked in C does not notice until it returns."""
+    """Raise RankUnwound in the rank's thread at its next bytecode. Code blocked in C does not notice before then."""
     if rank.ident:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.ident), ctypes.py_object(RankUnwound))
 
 
 def _cpu_ticks(rank: RankThread) -> float:
-    """CPU seconds the rank's thread has used; where the platform cannot tell, wall time, so that nobody counts as stuck."""
+    """CPU seconds of the rank's thread; where the platform cannot tell, wall time, so that nobody counts as stuck."""
     try:
         return round(time.clock_gettime(time.pthread_getcpuclockid(rank.ident)), 3)
     except (AttributeError, OSError):

@@ -11,11 +11,11 @@ from simulator.calls import Call
 from simulator.waits import Wait
 
 
-class RankUnwound(BaseException):  # noqa: N818 - not an error: it carries a rank out of its program
-    """Leaves a rank's program when the execution is over. A BaseException, so that `except Exception` lets it through."""
+class RankUnwound(BaseException):  # not an error: it carries a rank out
+    """Leaves a rank's program when the execution is over. A BaseException: `except Exception` lets it through."""
 
 
-class RankReturned(BaseException):  # noqa: N818 - not an error either
+class RankReturned(BaseException):  # not an error either
     """Ends a rank's program as if it had returned (an `EarlyReturn` fault)."""
 
 

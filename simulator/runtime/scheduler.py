@@ -1,11 +1,11 @@
 """The scheduler: which ranks are enabled, which one runs next, and the hand-over of the baton.
 
-Exactly one rank's thread runs at a time. A rank gives the baton away only in `checkpoint`, `yield_to_others`, `block` and
-`finish`, each called on its own thread; the receiver wakes up inside its own call of one of these. Nobody else decides, so
-there is no scheduler thread and a hand-over costs one lock release and one acquire.
+Exactly one rank's thread runs at a time. A rank gives the baton away only in `checkpoint`, `yield_to_others`, `block`
+and `finish`, each called on its own thread; the receiver wakes up inside its own call of one of these. Nobody else
+decides, so there is no scheduler thread and a hand-over costs one lock release and one acquire.
 
-When no rank is enabled the virtual clock moves; when it has nothing to fire either, the run is over: `on_idle` is told, and
-every rank is unwound in turn.
+When no rank is enabled the virtual clock moves; when it has nothing to fire either, the run is over: `on_idle` is
+told, and every rank is unwound in turn.
 """
 
 from __future__ import annotations
@@ -160,7 +160,8 @@ class Scheduler:
         if me.ident != _thread_ident():
             raise UsageError(
                 f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only the "
-                "rank's own thread to: threads started by a rank are not simulated yet, make the call on the rank's thread"
+                "rank's own thread to: threads started by a rank are not simulated yet, make the call on the rank's
+                thread"
             )
         self.steps += 1
         return me
