@@ -22,7 +22,7 @@ from simulator.process_group.backend import Backend
 from simulator.process_group.hazards import Hazards
 from simulator.result import Result
 from simulator.runtime.execution import Execution
-from simulator.runtime.isolation import Isolation
+from simulator.runtime.isolation import Isolation, VirtualTime
 from simulator.runtime.rank_thread import Pending
 from simulator.trace import Trace
 from simulator.transport import memory
@@ -149,8 +149,13 @@ def _execute(
             hazards=Hazards(),
         )
         backend = Backend(execution)
+        virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, lambda: execution.clock.now)
         with backend.installed():
-            execution.run()
+            virtual_time.install()
+            try:
+                execution.run()
+            finally:
+                virtual_time.uninstall()
     finally:
         _ONE_AT_A_TIME.release()
     schedule = Schedule(tuple(execution.scheduler.answers), identity)

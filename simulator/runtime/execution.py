@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from threading import get_ident
 from typing import Any, Protocol
 
 from simulator.budget import Budget
@@ -145,6 +146,11 @@ class Execution:
         if running is None:
             raise RankUnwound
         return running
+
+    def is_rank_thread(self) -> bool:
+        """True on the thread of the running rank."""
+        running = self.scheduler.running
+        return running is not None and running.ident == get_ident()
 
     def record(self, kind: EventKind, *, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running rank into the trace."""

@@ -159,9 +159,8 @@ class Scheduler:
             raise RankUnwound
         if me.ident != _thread_ident():
             raise UsageError(
-                f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only the "
-                "rank's own thread to: threads started by a rank are not simulated yet, make the call on the rank's
-                thread"
+                f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only "
+                "the rank's own thread to: threads that a rank starts are not simulated yet, so call on its own"
             )
         self.steps += 1
         return me

@@ -1,0 +1,10 @@
+"""What a process owns, each rank owns; and what a rank does leaves no mark on the process.
+
+`Isolation` swaps the state of a process at every hand-over of the baton, one `Kind` of state a file. `VirtualTime`
+replaces the clocks of the `time` module inside ranks.
+"""
+
+from simulator.runtime.isolation.isolation import Isolation
+from simulator.runtime.isolation.virtual_time import VirtualTime
+
+__all__ = ["Isolation", "VirtualTime"]

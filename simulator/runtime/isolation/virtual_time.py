@@ -1,0 +1,81 @@
+"""The clocks of the `time` module, inside ranks.
+
+Each function of the module is replaced while a simulation runs. Called on a rank's thread it tells virtual time, which
+starts at zero (`monotonic`, `perf_counter`) or at 2000-01-01T00:00:00Z (`time`), and `sleep` is a wait in virtual time;
+on any other thread it is the original, so the host, and the machinery around the ranks, keep real time.
+
+Not covered: functions bound before the simulation (`from time import sleep` in a module that is imported already),
+clocks read by native code (`datetime.now`, `time.localtime()` and the others that take "now" as their default), CPU
+clocks, and waits that are no sleep (`threading.Event.wait(timeout)`, `select`).
+"""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Callable
+from typing import Any
+
+EPOCH_SECONDS = 946_684_800
+"""2000-01-01T00:00:00Z: what `time.time` says in a rank when the simulation starts."""
+
+NANOSECONDS = 1_000_000_000
+LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
+"""More does not fit into CPython's `PyTime_t`."""
+
+
+class VirtualTime:
+    """Replaces the clocks of the `time` module for the threads of ranks, from `install` to `uninstall`."""
+
+    def __init__(
+        self, is_rank_thread: Callable[[], bool], sleep: Callable[[float], None], now: Callable[[], float]
+    ) -> None:
+        """Take `now`, the virtual seconds since the start, and `sleep`, which waits for virtual seconds."""
+        self._is_rank_thread = is_rank_thread
+        self._sleep = sleep
+        self._now = now
+        self._originals: dict[str, Callable[..., Any]] = {}
+
+    def install(self) -> None:
+        """Replace the functions."""
+        assert not self._originals, "installed twice"
+        now = self._now
+        virtual: dict[str, Callable[[], float]] = {
+            "monotonic": now,
+            "monotonic_ns": lambda: round(now() * NANOSECONDS),
+            "perf_counter": now,
+            "perf_counter_ns": lambda: round(now() * NANOSECONDS),
+            "time": lambda: EPOCH_SECONDS + now(),
+            "time_ns": lambda: EPOCH_SECONDS * NANOSECONDS + round(now() * NANOSECONDS),
+        }
+        self._originals = {name: vars(time)[name] for name in ("sleep", *virtual)}
+        module = vars(time)
+        for name, clock in virtual.items():
+            module[name] = self._on_ranks(clock, self._originals[name])
+        module["sleep"] = self._sleep_on_ranks(self._originals["sleep"])
+
+    def uninstall(self) -> None:
+        """Put the functions back. May be called twice."""
+        vars(time).update(self._originals)
+        self._originals = {}
+
+    def _on_ranks(self, clock: Callable[[], float], original: Callable[[], float]) -> Callable[[], float]:
+        is_rank_thread = self._is_rank_thread
+
+        def read() -> float:
+            return clock() if is_rank_thread() else original()
+
+        return read
+
+    def _sleep_on_ranks(self, original: Callable[[float], None]) -> Callable[[float], None]:
+        is_rank_thread, virtual_sleep = self._is_rank_thread, self._sleep
+
+        def sleep(seconds: float, /) -> None:
+            if is_rank_thread():
+                seconds = seconds if isinstance(seconds, float) else operator.index(seconds)
+                if 0 <= seconds < LONGEST_SLEEP_SECONDS:
+                    virtual_sleep(float(seconds))
+                    return
+            original(seconds)  # on a rank only what it refuses, with the error it has for that
+
+        return sleep

@@ -1,0 +1,176 @@
+"""torch.distributed's own state: which process groups there are, and which of them is the default one.
+
+c10d keeps it in three places. In Python, `distributed_c10d._world` is one object that every function looks up in its
+module at each call, so swapping the module attribute is enough. In C++, group names resolve through a registry that
+`_set_thread_isolation_mode(True)` makes per thread (torch/csrc/distributed/c10d/GroupRegistry.cpp), and it does the
+same for the functional collectives' pending works. And a DeviceMesh hashes by what it describes, so the meshes of
+different ranks would be one key in DTensor's caches, although what is cached depends on the rank.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch.distributed import ProcessGroup, device_mesh, distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+_in_c: Any = torch._C._distributed_c10d
+"""Its stub lacks what is used here."""
+
+WorldState = tuple["RankWorld", str | None, str | None, DistributedDataParallel | None, object]
+
+
+class RankWorld(distributed_c10d._World):
+    """One rank's c10d world.
+
+    `_World` itself keeps most of its attributes in globals of its module, so each of those is overridden; an attribute
+    that a later torch adds to `_World` works, and is shared between ranks only if it is such a global again.
+    """
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank = rank
+        self._pg_map: dict[ProcessGroup, tuple[str, Any]] = {}
+        self._pg_names: dict[ProcessGroup, Any] = {}
+        self._pg_group_ranks: dict[ProcessGroup, dict[int, int]] = {}
+        self._pg_backend_config: dict[ProcessGroup, str] = {}
+        self._group_count = 0
+        self._tags_to_pg: dict[str, list[ProcessGroup]] = {}
+        self._pg_to_tag: dict[ProcessGroup, str] = {}
+
+    @property
+    def pg_map(self) -> dict[ProcessGroup, tuple[str, Any]]:
+        """Each group's backend name and store."""
+        return self._pg_map
+
+    @property
+    def pg_names(self) -> dict[ProcessGroup, Any]:
+        """Each group's name."""
+        return self._pg_names
+
+    @property
+    def pg_group_ranks(self) -> dict[ProcessGroup, dict[int, int]]:
+        """Each group's map from global rank to group rank."""
+        return self._pg_group_ranks
+
+    @property
+    def pg_backend_config(self) -> dict[ProcessGroup, str]:
+        """Each group's backend configuration."""
+        return self._pg_backend_config
+
+    @property
+    def group_count(self) -> int:
+        """How many groups were made; names are made from it."""
+        return self._group_count
+
+    @group_count.setter
+    def group_count(self, value: int) -> None:
+        self._group_count = value
+
+    @property
+    def tags_to_pg(self) -> dict[str, list[ProcessGroup]]:
+        """The groups under each tag."""
+        return self._tags_to_pg
+
+    @property
+    def pg_to_tag(self) -> dict[ProcessGroup, str]:
+        """Each group's tag."""
+        return self._pg_to_tag
+
+
+class World:
+    """The c10d world with the module globals around it, and DDP's note of the module whose forward is running."""
+
+    def __init__(self, world_size: int) -> None:
+        self._worlds: list[RankWorld | None] = [None] * world_size
+        self._c10d: dict[str, Any] = vars(distributed_c10d)
+        self._was_isolating_threads = False
+        self._mesh_constructor: Callable[..., None] = device_mesh.DeviceMesh.__init__
+
+    def of(self, rank: int) -> RankWorld:
+        """Return the world of a rank."""
+        world = self._worlds[rank]
+        if world is None:
+            world = self._worlds[rank] = RankWorld(rank)
+        return world
+
+    def install(self) -> None:
+        """Give each thread its own registry of groups, and each rank's meshes an identity of their own."""
+        self._was_isolating_threads = _isolate_threads()
+        self._mesh_constructor = device_mesh.DeviceMesh.__init__
+        device_mesh.DeviceMesh.__init__ = _constructor_with_identity(self._mesh_constructor)  # type: ignore[method-assign]
+
+    def initial(self, rank: int) -> WorldState:
+        """Return the world of a process that has not called `init_process_group`."""
+        return (self.of(rank), None, None, None, None)
+
+    def save(self) -> WorldState:
+        """Return the world in place."""
+        c10d = self._c10d
+        dtensor_random = sys.modules.get("torch.distributed.tensor._random")
+        return (
+            c10d["_world"],
+            c10d["_backend"],
+            c10d["_default_pg_init_method"],
+            DistributedDataParallel._active_ddp_module,
+            dtensor_random and dtensor_random._rng_tracker,
+        )
+
+    def load(self, state: WorldState) -> None:
+        """Put a world in place."""
+        c10d = self._c10d
+        c10d["_world"], c10d["_backend"], c10d["_default_pg_init_method"], active, tracker = state
+        if DistributedDataParallel._active_ddp_module is not active:
+            DistributedDataParallel._active_ddp_module = active
+        dtensor_random = sys.modules.get("torch.distributed.tensor._random")
+        if dtensor_random is not None:
+            vars(dtensor_random)["_rng_tracker"] = tracker
+
+    def uninstall(self) -> None:
+        """Put the registry back to how threads shared it, and let go of the ranks' groups."""
+        device_mesh.DeviceMesh.__init__ = self._mesh_constructor  # type: ignore[method-assign]
+        _in_c._set_thread_isolation_mode(self._was_isolating_threads)
+        default = distributed_c10d._world.default_pg
+        # init_process_group tells C++ the rank, for its logs.
+        _in_c._set_global_rank(-1 if default is None else default.rank())
+        self._worlds = [None] * len(self._worlds)
+
+
+def _isolate_threads() -> bool:
+    """Turn thread isolation on, and return whether it was on: a name registered before still resolves only then.
+
+    Python cannot ask for the mode.
+    """
+    name = "ddpsim: is thread isolation on?"
+    group = cast(Any, ProcessGroup)(0, 1)  # the stub lacks this constructor
+    _in_c._register_process_group(name, group)
+    _in_c._set_thread_isolation_mode(True)
+    try:
+        _in_c._resolve_process_group(name)
+    except RuntimeError:
+        _in_c._set_thread_isolation_mode(False)
+        _in_c._unregister_process_group(name)
+        _in_c._set_thread_isolation_mode(True)
+        return False
+    _in_c._unregister_process_group(name)
+    return True
+
+
+def _constructor_with_identity(constructor: Callable[..., None]) -> Callable[..., None]:
+    """Return the constructor of DeviceMesh, with the rank noted where torch notes the thread.
+
+    `_thread_id` is part of a mesh's hash and equality, and torch sets it for its own threaded group only. The rank, and
+    not the thread, so that caches do not grow with every simulation.
+    """
+
+    def construct(mesh: device_mesh.DeviceMesh, *args: Any, **kwargs: Any) -> None:
+        constructor(mesh, *args, **kwargs)
+        world = distributed_c10d._world
+        if isinstance(world, RankWorld):
+            mesh._thread_id = world.rank
+            mesh._hash = None
+
+    return construct
