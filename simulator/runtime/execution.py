@@ -81,7 +81,6 @@ class Execution:
         self._enter_rank = enter_rank
         self._pendings: dict[int, Pending] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
-        self._failure: BaseException | None = None
 
     # --- the run ------------------------------------------------------------------------------------------------------
 
@@ -96,8 +95,8 @@ class Execution:
             for rank in self.ranks:
                 if rank.ident:
                     rank.thread.join(timeout=0.2 if rank.status is Status.ABANDONED else None)
-        if self._failure is not None:
-            raise self._failure
+        if self.scheduler.failure is not None:
+            raise self.scheduler.failure
 
     def _run_rank(self, me: RankThread) -> None:
         me.baton.acquire()
@@ -121,8 +120,7 @@ class Execution:
                 self.record(EventKind.RETURN)
                 self.hazards.rank_ended(me.rank)
         except Exception as error:  # a bug of ours must not leave the others asleep
-            self._failure = error
-            self.scheduler.stop()
+            self.scheduler.break_off(error)
         finally:
             self.scheduler.finish(me, status)
 

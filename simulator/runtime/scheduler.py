@@ -73,6 +73,8 @@ class Scheduler:
         self.steps = 0
         self.running: RankThread | None = None
         self.is_stopping = False
+        self.failure: Exception | None = None
+        """What broke the machinery (a policy that raised); no rank's error."""
         self.over = threading.Lock()
         """Held until the last rank is finished."""
         self.over.acquire()
@@ -101,6 +103,8 @@ class Scheduler:
         if len(self._enabled) > 1:
             here = bisect_left(self._enabled, me.rank)
             answer = self._choose_rank(me.rank, here)
+            if self.is_stopping:
+                raise RankUnwound
             if answer:
                 self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
 
@@ -151,6 +155,11 @@ class Scheduler:
         """End the execution: every rank is carried out of its program, in rank order."""
         self.is_stopping = True
 
+    def break_off(self, error: Exception) -> None:
+        """End the execution with an error of the machinery, which whoever runs the execution shall raise."""
+        self.failure = self.failure or error
+        self.is_stopping = True
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _enter(self) -> RankThread:
@@ -169,12 +178,16 @@ class Scheduler:
         """Ask the policy, and write its answer into the schedule. One option is no choice."""
         if len(options) < 2:
             return 0
-        answer = self._policy.choose(ChoicePoint(kind, self.steps, rank), options)
-        if not 0 <= answer < len(options):
-            raise UsageError(
-                f"policy {type(self._policy).__name__} answered {answer!r}, expected 0 to {len(options) - 1}: "
-                "choose() returns an index into options"
-            )
+        try:
+            answer = self._policy.choose(ChoicePoint(kind, self.steps, rank), options)
+            if not 0 <= answer < len(options):
+                raise UsageError(
+                    f"policy {type(self._policy).__name__} answered {answer!r}, expected 0 to {len(options) - 1}: "
+                    "choose() returns an index into options"
+                )
+        except Exception as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
+            self.break_off(error)
+            return 0
         self.answers.append(answer)
         return answer
 
@@ -189,7 +202,7 @@ class Scheduler:
                 answer = self._choose_rank(rank, start)
                 return self._ranks[self._enabled[(start + answer) % len(self._enabled)]]
             if not self._ring():
-                self._on_idle()
+                self._guarded(self._on_idle)
                 self.is_stopping = True
         return self._next_unfinished()
 
@@ -218,8 +231,17 @@ class Scheduler:
         if self.is_stopping:
             raise RankUnwound
 
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Run what a bug of ours might break: the baton must go on all the same, or everybody sleeps for ever."""
+        try:
+            action()
+        except Exception as error:
+            self.break_off(error)
+
     def _pass_baton(self, giver: RankThread | None, successor: RankThread | None) -> None:
-        self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
+        leaving = None if giver is None else giver.rank
+        entering = None if successor is None else successor.rank
+        self._guarded(lambda: self._switch(leaving, entering))
         self.running = successor
         if successor is None:
             self.over.release()

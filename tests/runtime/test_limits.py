@@ -1,0 +1,158 @@
+"""Nothing hangs: what blocks outside our control, or never ends, is found, told with its stack, and left behind clean.
+
+The limits are wall-clock seconds, small here; no assertion depends on how long anything takes.
+"""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Budget, Verdict, simulate
+
+QUICK = Budget(stuck_seconds=0.3, seconds=60)
+
+
+def only(result):
+    (finding,) = result.findings
+    return finding
+
+
+def threads():
+    return {thread for thread in threading.enumerate() if thread.name.startswith("ddpsim")}
+
+
+def test_a_lock_that_another_rank_holds():
+    lock = threading.Lock()
+
+    def program(rank):
+        with lock:
+            dist.barrier()
+
+    finding = only(simulate(program, 2, budget=QUICK))
+    assert (finding.code.value, finding.ranks) == ("stuck", (1,))
+    assert "with lock:" in str(finding)
+    assert "test_limits.py" in str(finding)
+    assert not lock.locked()
+    assert threads() == set()
+
+
+def test_a_socket_that_nobody_writes_to():
+    ours, theirs = socket.socketpair()
+
+    def program(rank):
+        if rank == 1:
+            theirs.recv(1)
+        dist.barrier()
+
+    result = simulate(program, 3, budget=QUICK)
+    assert (only(result).code.value, only(result).ranks) == ("stuck", (1,))
+    assert "theirs.recv(1)" in str(result)
+    assert result.verdict is Verdict.FAIL
+    assert simulate(lambda rank: rank, 2).returns == (0, 1)
+    ours.send(b"x")  # lets the thread that was left behind end
+    for thread in threads():
+        thread.join(10)
+    assert threads() == set()
+    ours.close()
+    theirs.close()
+
+
+def test_a_spin_on_is_completed_that_nobody_will_end():
+    def program(rank):
+        if rank == 0:
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            while not work.is_completed():
+                pass
+
+    finding = only(simulate(program, 2, budget=Budget(polls=1000)))
+    assert (finding.code.value, finding.ranks) == ("budget", (0,))
+    assert finding.summary == "rank 0 polled 1001 times in a row while nobody else could run"
+    assert "while not work.is_completed():" in str(finding)
+
+
+def test_a_spin_on_is_completed_lets_the_others_run():
+    def program(rank):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        polls = 0
+        while not work.is_completed():
+            polls += 1
+        return polls
+
+    result = simulate(program, 3)
+    assert result.verdict is Verdict.PASS
+    assert result.returns == (1, 1, 0)
+
+
+def test_a_spin_that_never_yields_ends_with_the_seconds():
+    def program(rank):
+        while rank == 0:
+            pass
+
+    result = simulate(program, 2, budget=Budget(seconds=0.3, stuck_seconds=60))
+    assert (only(result).code.value, result.verdict) == ("budget", Verdict.UNKNOWN)
+    assert "while rank == 0:" in str(result)
+    assert threads() == set()
+
+
+def test_the_number_of_steps_is_a_limit():
+    def program(rank):
+        while True:
+            dist.barrier()
+
+    result = simulate(program, 2, budget=Budget(steps=500))
+    assert (only(result).code.value, result.verdict) == ("budget", Verdict.UNKNOWN)
+    assert only(result).summary == "the run took more than 500 steps"
+
+
+def test_a_rank_that_computes_is_not_stuck():
+    def program(rank):
+        total = 0
+        for number in range(3_000_000):
+            total += number
+        dist.barrier()
+        return total
+
+    result = simulate(program, 2, budget=Budget(stuck_seconds=0.05))
+    result.raise_for_verdict()
+    assert result.returns == (4499998500000,) * 2
+
+
+def test_an_interrupt_of_the_caller_comes_through_and_leaves_no_rank_behind():
+    def program(rank):
+        if rank == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            dist.barrier()
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(program, 3)
+    assert threads() == set()
+    assert not dist.is_initialized()
+    assert simulate(lambda rank: dist.get_world_size(), 2).returns == (2, 2)
+
+
+DEADLOCKS_AND_ENDS = """
+import threading, torch, torch.distributed as dist
+from simulator import simulate
+lock = threading.Lock()
+def program(rank):
+    with lock:
+        threading.Event().wait()
+from simulator import Budget
+print(simulate(program, 2, budget=Budget(stuck_seconds=0.2)).findings[0].code)
+print(simulate(lambda rank: rank or dist.barrier(), 2).findings[0].code)
+"""
+
+
+def test_the_interpreter_exits_by_itself_after_a_rank_was_left_behind():
+    done = subprocess.run(
+        [sys.executable, "-c", DEADLOCKS_AND_ENDS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, ["stuck", "deadlock.missing_rank"]), done.stderr
