@@ -1,0 +1,5 @@
+"""The command line `ddpsim`."""
+
+from scenarios.cli.commands import main
+
+__all__ = ["main"]
