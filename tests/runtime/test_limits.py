@@ -85,9 +85,11 @@ def test_a_spin_on_is_completed_lets_the_others_run():
             polls += 1
         return polls
 
-    result = simulate(program, 3)
-    assert result.verdict is Verdict.PASS
-    assert result.returns == (1, 1, 0)
+    # The others run before the caller looks, so round robin never sees it incomplete; another policy may.
+    assert simulate(program, 3).returns == (0, 0, 0)
+    seen = [simulate(program, 3, policy="random", seed=seed) for seed in range(10)]
+    assert all(result.verdict is Verdict.PASS for result in seen)
+    assert max(max(result.returns) for result in seen) > 0
 
 
 def test_a_spin_that_never_yields_ends_with_the_seconds():
