@@ -7,7 +7,8 @@ and DDP run unmodified. What is replaced, and put back afterwards:
 - `distributed_c10d._new_process_group_helper`, through which every group is made;
 - `init_process_group`, which has been called already when a rank's program starts;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
-- `torch.distributed._verify_params_across_processes`, see Note [Counting parameters].
+- `torch.distributed._verify_params_across_processes`, see Note [Counting parameters];
+- `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds].
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from threading import get_ident
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -64,6 +66,7 @@ class Backend:
             (dist, "_verify_params_across_processes", self._parameter_check),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
+            (dist.Reducer, "_set_forward_pass_work_handle", self._forward_work),
         ]
 
     def _is_rank_thread(self) -> bool:
@@ -193,6 +196,21 @@ class Backend:
             return original(future)
 
         return done
+
+    def _forward_work(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Note [Works that only C++ holds].
+
+        The Reducer keeps the C++ half of the work with which a forward told the others that this rank has not joined, and
+        waits for it in the backward if gradients are divided by the ranks present (Reducer::set_divide_factor). Nobody in
+        Python keeps the other half, and without it the C++ half waits for ever. So it lives as long as the Reducer here.
+        """
+        works: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+        def set_forward_pass_work_handle(reducer: Any, work: Any, use_static_world_size: bool) -> None:
+            works[reducer] = work
+            original(reducer, work, use_static_world_size)
+
+        return set_forward_pass_work_handle
 
     # --- DDP's check of its parameters --------------------------------------------------------------------------------
 
