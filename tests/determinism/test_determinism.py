@@ -1,0 +1,111 @@
+"""The same schedule gives the same trace, in this interpreter and in others; sums are the same under every schedule."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator import replay, simulate
+
+
+def train(rank, batches):
+    """Uneven inputs under join, with numbers from the rank's own generator."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(5, 7), torch.nn.ReLU(), torch.nn.Linear(7, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    with model.join():
+        for _ in range(batches[rank]):
+            optimizer.zero_grad()
+            model(torch.randn(3, 5)).square().mean().backward()
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def messages(rank):
+    """Receives from any source: what rank 0 sees depends on the schedule."""
+    if rank:
+        dist.send(torch.tensor([float(rank)]), 0)
+        return None
+    tensor = torch.zeros(1)
+    return [dist.recv(tensor) for _ in range(dist.get_world_size() - 1)]
+
+
+def test_a_hundred_runs_of_one_schedule_are_one():
+    first = simulate(messages, 5, policy="random", seed=3)
+    token = str(first.schedule)
+    runs = [replay(messages, 5, token) for _ in range(100)]
+    assert {run.trace.digest() for run in runs} == {first.trace.digest()}
+    assert all(run.returns == first.returns for run in runs)
+
+
+def test_schedules_differ_in_what_they_show():
+    """Otherwise the test above would show nothing."""
+    runs = [simulate(messages, 5, policy="random", seed=seed) for seed in range(20)]
+    assert len({run.trace.digest() for run in runs}) > 10
+    assert len({tuple(run.returns[0]) for run in runs}) > 10
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_replay_repeats_ddp_training_to_the_last_bit(seed):
+    batches = [3, 1, 4, 2]
+    first = simulate(train, 4, args=(batches,), policy="random", seed=seed)
+    first.raise_for_verdict()
+    again = replay(train, 4, first.schedule, args=(batches,))
+    assert again.trace.digest() == first.trace.digest()
+
+
+def test_training_is_bit_identical_under_every_schedule():
+    batches = [3, 1, 4, 2]
+    expected = simulate(train, 4, args=(batches,)).returns
+    for seed in range(10):
+        returns = simulate(train, 4, args=(batches,), policy="random", seed=seed).returns
+        for own, other in zip(expected, returns, strict=True):
+            assert all(torch.equal(a, b) for a, b in zip(own, other, strict=True))
+
+
+def add_up(rank):
+    """Numbers whose sum depends on the order of addition."""
+    torch.manual_seed(rank)
+    tensor = torch.randn(1000) * 10.0 ** (rank % 7)
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def test_a_sum_adds_rank_0_first_whatever_the_schedule():
+    tensors = []
+    for rank in range(9):
+        generator = torch.Generator().manual_seed(rank)
+        tensors.append(torch.randn(1000, generator=generator) * 10.0 ** (rank % 7))
+    expected = tensors[0]
+    for tensor in tensors[1:]:
+        expected = expected + tensor
+    assert not torch.equal(expected, sum(reversed(tensors))), "these numbers do not tell orders apart"
+    for seed in range(5):
+        for returned in simulate(add_up, 9, policy="random", seed=seed).returns:
+            assert torch.equal(returned, expected)
+
+
+DIGESTS = """
+from simulator import simulate
+from tests.determinism.test_determinism import messages, train
+print(simulate(messages, 5, policy="random", seed=3).trace.digest())
+result = simulate(train, 3, args=([2, 0, 3],), policy="random", seed=1)
+result.raise_for_verdict()
+print(result.trace.digest(), result.schedule)
+"""
+
+
+def test_two_interpreters_with_different_hash_seeds_agree():
+    outputs = []
+    for hash_seed in ("1", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", DIGESTS], env=environment, capture_output=True, text=True, timeout=120, check=True
+        )
+        outputs.append(done.stdout.split())
+    assert outputs[0] == outputs[1]
+    assert outputs[0][0] == simulate(messages, 5, policy="random", seed=3).trace.digest()
