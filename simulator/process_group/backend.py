@@ -8,16 +8,17 @@ and DDP run unmodified. What is replaced, and put back afterwards:
 - `init_process_group`, which has been called already when a rank's program starts;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters];
-- `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds].
+- `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
+  see Note [Static graphs]; both in reducer.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import get_ident
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from torch._C._distributed_c10d import _register_process_group
 from torch.distributed import PrefixStore, distributed_c10d
 
 from simulator.calls import Signature
+from simulator.process_group import reducer
 from simulator.process_group.group import SimulatedGroup
 from simulator.process_group.origins import OriginTracker
 from simulator.process_group.store import MemoryStore, StoreContents
@@ -66,7 +68,8 @@ class Backend:
             (dist, "_verify_params_across_processes", self._parameter_check),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
-            (dist.Reducer, "_set_forward_pass_work_handle", self._forward_work),
+            (dist.Reducer, "_set_forward_pass_work_handle", reducer.keep_forward_work),
+            (dist.Reducer, "_delay_all_reduce", partial(reducer.reduce_at_once, self._execution)),
         ]
 
     def _is_rank_thread(self) -> bool:
@@ -196,21 +199,6 @@ class Backend:
             return original(future)
 
         return done
-
-    def _forward_work(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Note [Works that only C++ holds].
-
-        The Reducer keeps the C++ half of the work with which a forward told the others that this rank has not joined, and
-        waits for it in the backward if gradients are divided by the ranks present (Reducer::set_divide_factor). Nobody in
-        Python keeps the other half, and without it the C++ half waits for ever. So it lives as long as the Reducer here.
-        """
-        works: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
-
-        def set_forward_pass_work_handle(reducer: Any, work: Any, use_static_world_size: bool) -> None:
-            works[reducer] = work
-            original(reducer, work, use_static_world_size)
-
-        return set_forward_pass_work_handle
 
     # --- DDP's check of its parameters --------------------------------------------------------------------------------
 

@@ -94,6 +94,8 @@ class SimulatedGroup(ProcessGroup):
 
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
         """Reduce onto every rank, in place."""
+        if isinstance(tensors, Tensor):  # DDP's join calls the group by torch's other signature
+            tensors = [tensors]
         return self._reduce_in_place("all_reduce", tensors, opts)
 
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
@@ -260,7 +262,10 @@ class SimulatedGroup(ProcessGroup):
         work = SimulatedWork(execution, pending, result)
         execution.issue(call, pending)
         if torch._C._current_graph_task_id() != -1:
-            _wait_before_backward_ends(work)
+            if execution.me.is_reducing_at_once:
+                work.wait()  # see Note [Static graphs]
+            else:
+                _wait_before_backward_ends(work)
         return work
 
 

@@ -45,6 +45,7 @@ class RankThread:
         "completed",
         "error",
         "ident",
+        "is_reducing_at_once",
         "last_call",
         "pending",
         "rank",
@@ -65,6 +66,8 @@ class RankThread:
         self.error: BaseException | None = None
         self.value: Any = None
         self.calls_made = 0
+        self.is_reducing_at_once = False
+        """The Reducer issues all its calls and then waits for them without coming back to Python in between."""
         self.last_call: Call | None = None
         self.pending: list[Pending] = []
         """Issued and not complete, in the order of issue."""

@@ -1,0 +1,50 @@
+"""What the C++ Reducer of DDP needs, because it waits in C++, where no hand-over is possible.
+
+Each function takes the method of `torch.distributed.Reducer` that it replaces while an execution runs, and returns the
+replacement. What happens inside an ordinary backward is another matter, see Note [Waiting inside backward].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from simulator.runtime.execution import Execution
+
+
+def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
+    """Note [Works that only C++ holds], for `_set_forward_pass_work_handle`.
+
+    The Reducer keeps the C++ half of the work with which a forward told the others that this rank has not joined, and waits
+    for it in the backward if gradients are divided by the ranks present (Reducer::set_divide_factor). Nobody in Python
+    keeps the other half, and without it the C++ half waits for ever. So it lives as long as the Reducer here.
+    """
+    works: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+
+    def set_forward_pass_work_handle(reducer: Any, work: Any, use_static_world_size: bool) -> None:
+        works[reducer] = work
+        original(reducer, work, use_static_world_size)
+
+    return set_forward_pass_work_handle
+
+
+def reduce_at_once(execution: Execution, original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """Note [Static graphs], for `_delay_all_reduce`.
+
+    In the first backward of a static graph one engine callback issues all the Reducer's calls and waits for them, in C++
+    (Reducer::delay_all_reduce). No other callback runs in between, so each call made there is waited for as it is issued.
+    """
+
+    def delay_all_reduce(reducer: Any) -> None:
+        me = execution.scheduler.running
+        if me is None or me.thread.ident != get_ident():
+            return original(reducer)
+        me.is_reducing_at_once = True
+        try:
+            original(reducer)
+        finally:
+            me.is_reducing_at_once = False
+
+    return delay_all_reduce
