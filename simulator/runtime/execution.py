@@ -27,6 +27,7 @@ from simulator.matching.agreement import disagreement, pair_disagreement
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import Slot, SlotTable
 from simulator.runtime import call_sites, limits
+from simulator.runtime.garbage import fewer_collections
 from simulator.runtime.rank_thread import Pending, RankReturned, RankThread, RankUnwound, Status
 from simulator.runtime.scheduler import Scheduler
 from simulator.verdict import Code, Finding
@@ -88,8 +89,9 @@ class Execution:
         """Run to the end. An interrupt of the calling thread (Ctrl-C) comes through once all ranks are unwound."""
         self._isolation.install()
         try:
-            self.scheduler.start()
-            limits.watch(self.scheduler, self._budget, self.findings.append)
+            with fewer_collections():
+                self.scheduler.start()
+                limits.watch(self.scheduler, self._budget, self.findings.append)
         finally:
             self._isolation.uninstall()
             for rank in self.ranks:
@@ -200,6 +202,12 @@ class Execution:
             slot = self.slots.arrive(call)
             if slot.is_full:
                 self._fill(slot)
+
+    def announce(self, call: Call) -> None:
+        """Tell the members of a new group what this rank, which is none of them, takes the group for."""
+        slot = self.slots.arrive(call)
+        if call.rank in slot.calls and slot.is_full:
+            self._fill(slot)
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""

@@ -21,7 +21,8 @@ from simulator.verdict import Code, Finding
 
 _WATCH_SECONDS = 0.05
 _GRACE_SECONDS = 1.0
-"""How long a rank may take to notice that the execution is over before it is interrupted, and then abandoned."""
+"""How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
+abandoned."""
 
 
 def watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None]) -> None:
@@ -46,6 +47,8 @@ def _watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], Non
             seen, seen_at = progress, now
         if rank is not None and now - seen_at > budget.stuck_seconds:
             report(_stuck(rank, budget))
+            scheduler.stop()
+            return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         elif now - start > budget.seconds:
             report(_out_of_time(rank, budget))
         else:
@@ -54,7 +57,7 @@ def _watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], Non
         return _drain(scheduler)
 
 
-def _drain(scheduler: Scheduler) -> None:
+def _drain(scheduler: Scheduler, grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
     rank = scheduler.running
     waited_since = time.monotonic()
@@ -62,7 +65,7 @@ def _drain(scheduler: Scheduler) -> None:
     while not scheduler.over.acquire(timeout=_WATCH_SECONDS / 5):
         if scheduler.running is not rank:
             rank, waited_since, interrupted = scheduler.running, time.monotonic(), False
-        elif rank is not None and time.monotonic() - waited_since > _GRACE_SECONDS:
+        elif rank is not None and time.monotonic() - waited_since > grace_seconds:
             if interrupted:
                 scheduler.abandon(rank)
             else:

@@ -12,6 +12,7 @@ A rank starts as if it had called `numpy.random.seed(rank)`.
 
 from __future__ import annotations
 
+import sys
 from struct import Struct, calcsize
 from typing import Any
 
@@ -50,12 +51,13 @@ def find_gauss(random_state: Any) -> int | None:
 def is_layout_known(random_state: Any, gauss_address: int) -> bool:
     """Whether both structs in memory are what `get_state` says, and a variate put there is the next one drawn."""
     state = random_state.get_state(legacy=False)
-    struct = window(random_state._bit_generator.ctypes.state_address, STRUCT_BYTES).cast("I")
+    struct = window(random_state._bit_generator.ctypes.state_address, STRUCT_BYTES)
+    key, position = state["state"]["key"], state["state"]["pos"]
     gauss = window(gauss_address, GAUSS.size)
     before = gauss.tobytes()
     has_gauss, variate = GAUSS.unpack(before)
     if (
-        struct.tolist() != [*state["state"]["key"].tolist(), state["state"]["pos"]]
+        struct.tobytes() != key.tobytes() + position.to_bytes(4, sys.byteorder)
         or has_gauss != state["has_gauss"]
         or variate != state["gauss"]
     ):
@@ -63,6 +65,8 @@ def is_layout_known(random_state: Any, gauss_address: int) -> bool:
     gauss[:] = GAUSS.pack(1, 0.25)
     drawn = random_state.standard_normal()
     gauss[:] = before
+    if drawn != 0.25:
+        random_state.set_state(state)  # it drew in earnest
     return bool(drawn == 0.25)
 
 
@@ -76,7 +80,7 @@ class NumpyByState:
     def __init__(self, random_state: Any) -> None:
         self._random_state = random_state
         current = random_state._bit_generator
-        self._mersenne = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
+        self._mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
 
     def install(self) -> None:
         """Nothing to prepare."""
@@ -87,13 +91,17 @@ class NumpyByState:
         self._random_state.seed(rank)
         return self.save()
 
-    def save(self) -> tuple[Any, dict[str, Any]]:
-        """Return the bit generator in place, and its state."""
-        return (self._random_state._bit_generator, self._random_state.get_state(legacy=False))
+    def save(self) -> tuple[Any, Any, Any]:
+        """Return the bit generator in place, its state, and that of the Mersenne twister it may stand in for."""
+        current = self._random_state._bit_generator
+        behind = None if current is self._mersenne else self._mersenne.state
+        return (current, self._random_state.get_state(legacy=False), behind)
 
-    def load(self, state: tuple[Any, dict[str, Any]]) -> None:
+    def load(self, state: tuple[Any, Any, Any]) -> None:
         """Put a bit generator and its state in place."""
-        bit_generator, values = state
+        bit_generator, values, behind = state
+        if behind is not None:
+            self._mersenne.state = behind
         self.put_in_place(bit_generator)
         self._random_state.set_state(values)
 
@@ -126,19 +134,21 @@ class NumpyByCopy:
         return self.save()
 
     def save(self) -> Any:
-        """Return the two structs, and what was put in place of the Mersenne twister, if anything."""
-        replaced = None if self._random_state._bit_generator is self._mersenne else self._by_state.save()
-        return (self._struct.tobytes(), self._gauss.tobytes(), replaced)
+        """Return the two structs, or all there is if another bit generator is in place of the Mersenne twister."""
+        if self._random_state._bit_generator is not self._mersenne:
+            return (None, self._by_state.save())
+        return (self._struct.tobytes(), self._gauss.tobytes())
 
     def load(self, state: Any) -> None:
         """Put a state in place."""
-        self._struct[:], gauss, replaced = state
-        if replaced is not None:
-            self._by_state.load(replaced)
+        struct, rest = state
+        if struct is None:
+            self._by_state.load(rest)
             return
         if self._random_state._bit_generator is not self._mersenne:
             self._by_state.put_in_place(self._mersenne)
-        self._gauss[:] = gauss
+        self._struct[:] = struct
+        self._gauss[:] = rest
 
     def uninstall(self) -> None:
         """Nothing to undo."""

@@ -11,6 +11,7 @@ A rank starts as if it had called `random.seed(rank)`.
 from __future__ import annotations
 
 import random
+from array import array
 from typing import Any
 
 from simulator.runtime.isolation.kind import Kind
@@ -30,8 +31,9 @@ def is_layout_known(generator: random.Random) -> bool:
     """Whether the struct in memory is what `getstate` says."""
     if type(generator) is not random.Random or type(generator).__basicsize__ < object.__basicsize__ + STRUCT_BYTES:
         return False
-    index, *words = window(id(generator) + object.__basicsize__, STRUCT_BYTES).cast("I")
-    return bool(generator.getstate()[1] == (*words, index))
+    struct = window(id(generator) + object.__basicsize__, STRUCT_BYTES)
+    *words, index = generator.getstate()[1]
+    return struct.tobytes() == array("I", (index, *words)).tobytes()
 
 
 class RandomByCopy:

@@ -1,0 +1,43 @@
+"""The collector is calmer during a run, still collects young cycles, and is as it was afterwards."""
+
+import gc
+import weakref
+
+import pytest
+
+from simulator import simulate
+from simulator.runtime.garbage import fewer_collections
+
+
+class Node:
+    """One end of a cycle."""
+
+
+def test_the_collector_is_as_it_was_even_after_an_error():
+    before = gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()
+    with pytest.raises(ValueError, match="inside"), fewer_collections():
+        assert gc.get_threshold() != before[0]
+        raise ValueError("inside")
+    assert (gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()) == before
+
+
+def test_a_collector_that_the_process_switched_off_stays_off():
+    gc.disable()
+    try:
+        with fewer_collections():
+            assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+def test_cycles_that_die_young_are_collected_during_a_run():
+    def program(rank):
+        node = Node()
+        node.itself = node
+        dead = weakref.ref(node)
+        del node
+        objects = [[] for _ in range(200_000)]
+        return dead() is None and len(objects)
+
+    assert simulate(program, 1).returns == (200_000,)
