@@ -1,0 +1,95 @@
+"""Running scenarios from Python: defaults, replay, and arguments it cannot work with."""
+
+import re
+
+import pytest
+
+from scenarios import Expectation, Scenario, load, replay_scenario, run_scenario
+from simulator import Code, Crash, ReplayError, UsageError, Verdict
+
+
+def returns_its_rank(rank):
+    return rank
+
+
+@pytest.mark.parametrize("world_size", [1, 0, -3])
+def test_world_too_small(world_size):
+    expected = f"world size is {world_size}, send-send expects 2 or more: give it more ranks"
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+        run_scenario("send-send", world_size=world_size)
+
+
+def test_world_size_that_is_no_number():
+    with pytest.raises(UsageError, match=r"^world_size is '4', expected a whole number of 1 or more"):
+        run_scenario("send-send", world_size="4")
+
+
+@pytest.mark.parametrize("engine", ["ddp", "nothing"])
+def test_unknown_engine(engine):
+    with pytest.raises(UsageError, match=f"^engine is '{engine}', expected 'torch'"):
+        run_scenario("send-send", engine)
+
+
+def test_unknown_transport():
+    with pytest.raises(UsageError, match=r"^transport is 'carrier pigeon', expected 'memory'"):
+        run_scenario("send-send", transport="carrier pigeon")
+
+
+def test_token_of_another_scenario():
+    token = str(run_scenario("send-send").schedule)
+    with pytest.raises(ReplayError, match=r"was recorded for another program or world size than rank-crash on 4 ranks"):
+        replay_scenario("rank-crash", token)
+
+
+def test_token_of_another_world_size():
+    token = str(run_scenario("send-send", world_size=3).schedule)
+    with pytest.raises(ReplayError, match=r"than send-send on 4 ranks: replay it with the ones it came from$"):
+        replay_scenario("send-send", token)
+
+
+def test_scenario_by_name_and_by_value_are_the_same():
+    assert str(run_scenario("rank-crash")) == str(run_scenario(load("rank-crash")))
+
+
+def test_arguments_and_faults_reach_the_program():
+    def program(rank, first, second):
+        import torch.distributed as dist
+
+        dist.barrier()
+        return first, second
+
+    scenario = Scenario("own", "", program, args=(1, 2), faults=(Crash(0, 0),), world_size=2)
+    result = run_scenario(scenario)
+    assert result.returns[1] is None
+    assert list(result.errors) == [0]
+    again = replay_scenario(scenario, result.schedule)
+    assert str(again) == str(result)
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_met", "text"),
+    [
+        (Expectation(), True, "pass"),
+        (Expectation(Verdict.FAIL), False, "fail"),
+        (Expectation(Verdict.FAIL, Code.DEADLOCK_CYCLE, (0, 1)), False, "fail, deadlock.cycle, ranks 0, 1"),
+    ],
+)
+def test_expectation_of_a_run_that_passed(expected, is_met, text):
+    result = run_scenario(Scenario("own", "", returns_its_rank))
+    assert expected.is_met_by(result) is is_met
+    assert expected.text(4) == text
+
+
+@pytest.mark.parametrize(
+    ("expected", "is_met"),
+    [
+        (Expectation(), False),
+        (Expectation(Verdict.FAIL), True),
+        (Expectation(Verdict.FAIL, Code.DEADLOCK_CYCLE, (0, 1, 2, 3)), True),
+        (Expectation(Verdict.FAIL, Code.DEADLOCK_CYCLE, lambda world_size: tuple(range(world_size))), True),
+        (Expectation(Verdict.FAIL, Code.DEADLOCK_CYCLE, (0, 1)), False),
+        (Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (0, 1, 2, 3)), False),
+    ],
+)
+def test_expectation_of_a_run_that_failed(expected, is_met):
+    assert expected.is_met_by(run_scenario("send-send")) is is_met

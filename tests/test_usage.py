@@ -1,0 +1,316 @@
+"""What the public functions cannot work with: one clear line each, and the process stays as it was."""
+
+import re
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from simulator import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
+
+
+def add_up(rank):
+    total = torch.tensor(rank)
+    dist.all_reduce(total)
+    return total.item()
+
+
+def process_state():
+    """What a simulation replaces or might leave behind."""
+    return {
+        "world": distributed_c10d._world,
+        "init_process_group": dist.init_process_group,
+        "new group": distributed_c10d._new_process_group_helper,
+        "future wait": torch._C.Future.wait,
+        "threads": threading.active_count(),
+        "torch threads": torch.get_num_threads(),
+        "torch generator": torch.get_rng_state().tolist(),
+        "grad mode": torch.is_grad_enabled(),
+        "default dtype": torch.get_default_dtype(),
+        "warnings": list(warnings.filters),
+        "initialised": dist.is_initialized(),
+    }
+
+
+@pytest.fixture(autouse=True)
+def _process_is_left_as_it_was():
+    before = process_state()
+    yield
+    assert process_state() == before
+    assert simulate(add_up, 3).returns == (3, 3, 3)
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world_size", [0, -1, 2.0, "4", None, True])
+def test_world_size(world_size):
+    expected = f"world_size is {world_size!r}, expected a whole number of 1 or more: say how many ranks to run"
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+        simulate(add_up, world_size)
+
+
+@pytest.mark.parametrize("program", [None, 3, "train"])
+def test_program_that_is_not_callable(program):
+    expected = f"program is {program!r}, expected a function that takes a rank: pass the function itself"
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+        simulate(program, 2)
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+        replay(program, 2, "s1:0:00000000")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": "fair"}, r"policy is 'fair', expected one of round_robin, random: give one of these names"),
+        ({"policy": 3}, r"policy is 3, expected a name or an object with choose\(point, options\).*"),
+        ({"transport": "pigeon"}, r"transport is 'pigeon', expected .*"),
+        ({"check": "everything"}, r"check is 'everything', expected None or 'replicas': .*"),
+        ({"faults": [Crash(3, 0)]}, r"Crash\(rank=3, .*\) names rank 3, expected 0 to 2: correct the rank"),
+        ({"faults": [Crash(0, -1)]}, r"Crash\(.*\) has before_call -1, expected 0 or more: calls count from 0"),
+        ({"faults": [Delay(0, 0, -1.0)]}, r"Delay\(.*\) has -1.0 seconds, expected 0 or more.*"),
+        ({"faults": ["crash"]}, r"faults has 'crash', expected Crash, Delay or EarlyReturn values.*"),
+    ],
+)
+def test_other_arguments(arguments, message):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        simulate(add_up, 3, **arguments)
+
+
+def test_budget_of_nothing():
+    with pytest.raises(UsageError, match=r"^Budget\(steps=0\), expected more than 0"):
+        Budget(steps=0)
+
+
+# --- replay tokens ----------------------------------------------------------------------------------------------------
+
+
+def recorded_token():
+    return str(simulate(add_up, 3, policy="random", seed=1).schedule)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda token: token[:-1], "is not whole, expected something like .*: copy the token to its end"),
+        (lambda token: token[:3], "is not whole, expected something like .*: copy the token to its end"),
+        (lambda token: "", "is not whole, expected something like .*: copy the token to its end"),
+        (lambda token: "rubbish " * 40, "is not whole, expected something like .*: copy the token to its end"),
+        (
+            lambda token: token.replace("s1:", "s2:"),
+            "has version s2, this ddpsim reads s1: record the failure again .*",
+        ),
+        (
+            lambda token: token.replace("s1:", "s1:2."),
+            "does not match its own checksum, expected an unchanged token: .*",
+        ),
+    ],
+)
+def test_damaged_token(damage, message):
+    with pytest.raises(ReplayError, match=f"^replay token '.*' {message}$") as caught:
+        replay(add_up, 3, damage(recorded_token()))
+    assert len(str(caught.value)) < 250
+
+
+def test_token_of_another_program_or_world_size():
+    token = recorded_token()
+    expected = (
+        r"^replay token '.*' was recorded for another program or world size than {} on {} ranks: replay it with .*$"
+    )
+    with pytest.raises(ReplayError, match=expected.format("add_up", 4)):
+        replay(add_up, 4, token)
+    with pytest.raises(ReplayError, match=expected.format("other", 3)):
+        replay(add_up, 3, token, name="other")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_program_that_has_changed_since_the_recording(seed):
+    def program(rank):
+        for _ in range(repeats):
+            dist.barrier()
+
+    repeats = 5
+    token = simulate(program, 8, policy="random", seed=seed).schedule
+    repeats = 0
+    with pytest.raises(ReplayDivergedError, match=r"^replay diverged at step \d+: .* has changed since the recording$"):
+        replay(program, 8, token)
+
+
+# --- where simulate is called -----------------------------------------------------------------------------------------
+
+
+def test_inside_a_rank():
+    def program(rank):
+        with pytest.raises(UsageError, match=r"inside a rank.*: call simulate outside ranks"):
+            simulate(add_up, 2)
+        return add_up(rank)
+
+    assert simulate(program, 2).returns == (1, 1)
+
+
+def test_while_another_simulation_runs():
+    def program(rank):
+        if rank == 0:
+            with ThreadPoolExecutor(1) as pool:
+                return pool.submit(simulate, add_up, 2).exception()
+        return None
+
+    result = simulate(program, 2)
+    assert result.verdict is Verdict.PASS
+    assert isinstance(result.returns[0], UsageError)
+    assert "\n" not in str(result.returns[0])
+
+
+@pytest.fixture
+def own_group():
+    """A default group of this process, which is none of the simulator's business."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+def test_where_torch_distributed_is_initialised(own_group):
+    with pytest.raises(UsageError, match=r"^torch.distributed is initialised in this process .*: call simulate"):
+        simulate(add_up, 2)
+    assert dist.group.WORLD is own_group
+    assert add_up(5) == 5
+
+
+# --- what a rank does -------------------------------------------------------------------------------------------------
+
+
+def errors_of(program, world_size=2, ranks=(0, 1)):
+    """What the ranks raise, after checking that the findings say so."""
+    result = simulate(program, world_size)
+    assert result.verdict is Verdict.FAIL
+    leading = result.findings[0]
+    assert leading.code == "rank_error"
+    assert leading.ranks == tuple(result.errors)[:1]
+    assert tuple(sorted(result.errors)) == ranks
+    assert str(result).splitlines()[-1] == f"  replay  {result.replay}"
+    return [result.errors[rank] for rank in ranks]
+
+
+def test_init_process_group_again():
+    def program(rank):
+        dist.init_process_group("gloo")
+
+    for error in errors_of(program):
+        assert isinstance(error, ValueError)
+        assert re.fullmatch(
+            r"trying to initialize the default process group twice! .*: leave .* out, or .*", str(error)
+        )
+
+
+def test_init_process_group_guarded():
+    def program(rank):
+        if not dist.is_initialized():
+            dist.init_process_group("gloo")
+        return add_up(rank)
+
+    assert simulate(program, 2).returns == (1, 1)
+
+
+@pytest.mark.parametrize("ranks", [[0, 7], [-1, 0]])
+def test_group_with_an_unknown_rank(ranks):
+    def program(rank):
+        dist.new_group(ranks)
+
+    for error in errors_of(program):
+        assert isinstance(error, (ValueError, RuntimeError))
+        assert str(error)
+        assert "\n" not in str(error)
+
+
+def test_use_of_a_destroyed_group():
+    def program(rank):
+        group = dist.new_group([0, 1])
+        dist.destroy_process_group(group)
+        dist.all_reduce(torch.ones(1), group=group)
+
+    for error in errors_of(program):
+        assert re.search("destroyed|not initialized", str(error))
+        assert "\n" not in str(error)
+
+
+def test_use_of_the_default_group_after_its_end():
+    def program(rank):
+        dist.destroy_process_group()
+        dist.all_reduce(torch.ones(1))
+
+    for error in errors_of(program):
+        assert isinstance(error, ValueError)
+        assert str(error).startswith("Default process group has not been initialized")
+
+
+@pytest.mark.parametrize("kind", [ValueError, SystemExit, KeyboardInterrupt, GeneratorExit, MemoryError])
+def test_whatever_a_rank_raises_is_reported(kind):
+    raised = kind("enough")
+
+    def program(rank):
+        if rank == 1:
+            raise raised
+        return add_up(rank)
+
+    (error,) = errors_of(program, world_size=3, ranks=(1,))
+    assert error is raised
+    result = simulate(program, 3)
+    assert [str(finding.code) for finding in result.findings] == ["rank_error", "deadlock.dead_rank"]
+    assert result.findings[0].summary.startswith(f"rank 1 raised {kind.__name__}: enough at test_usage.py:")
+
+
+def test_a_rank_that_only_exits_is_reported_too():
+    def program(rank):
+        raise SystemExit
+
+    assert all(isinstance(error, SystemExit) for error in errors_of(program))
+
+
+# --- the replay line --------------------------------------------------------------------------------------------------
+
+
+def fails(rank, *arguments):
+    if rank == 1:
+        raise ValueError(arguments)
+
+
+def test_replay_line_is_a_call_to_paste():
+    result = simulate(fails, 2, args=(3, "a"), policy="random", seed=4, faults=[Crash(0, 9)], name="mine")
+    assert result.replay == (
+        f"replay(fails, 2, \"{result.schedule}\", args=(3, 'a'), "
+        f"faults=[Crash(rank=0, before_call=9, message='injected crash')], name='mine')"
+    )
+    assert str(eval(result.replay)) == str(result)
+    assert str(result.findings[0]).endswith(f"\n  replay  {result.replay}")
+
+
+def test_replay_line_without_options():
+    result = simulate(fails, 2)
+    assert result.replay == f'replay(fails, 2, "{result.schedule}")'
+
+
+def test_replay_line_leaves_out_what_text_cannot_give():
+    result = simulate(lambda rank, tensor: fails(rank), 2, args=(torch.ones(2),))
+    assert result.replay == f'replay(program, 2, "{result.schedule}", args=...)'
+
+
+def test_result_with_several_findings_has_one_replay_line():
+    def program(rank):
+        raise ValueError(rank)
+
+    result = simulate(program, 2)
+    assert len(result.findings) == 2
+    assert str(result).count("  replay  ") == 1
+
+
+def test_raise_for_verdict_gives_the_text_and_the_error():
+    result = simulate(fails, 2)
+    with pytest.raises(AssertionError) as caught:
+        result.raise_for_verdict()
+    assert str(caught.value) == str(result)
+    assert caught.value.__cause__ is result.errors[1]
+    assert simulate(add_up, 2).raise_for_verdict() is None
