@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from simulator import Result
 
 _STYLES = (
-    (r"^(?:DEADLOCK|MISMATCH|ERROR|STUCK|DIVERGENCE)\b|^not as expected", "bold red"),
-    (r"^(?:HAZARD|UNKNOWN)\b|^unknown", "bold yellow"),
-    (r"^PASS\b|^as expected", "bold green"),
+    (r"(?m)^(?:DEADLOCK|MISMATCH|ERROR|STUCK|DIVERGENCE)\b|^not as expected", "bold red"),
+    (r"(?m)^(?:HAZARD|UNKNOWN)\b|^unknown", "bold yellow"),
+    (r"(?m)^PASS\b|^as expected", "bold green"),
     (r"(?m)^  (?:cause|try|note|cycle|replay) ", "bold"),
     (r"(?m)^  ranks? [\d, -]+", "cyan"),
 )
