@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simulator.calls import ANY_SOURCE, Call, Phase, Site
 from simulator.diagnosis import wait_graph
-from simulator.diagnosis.explain import heading, indent, rank_list, table
+from simulator.diagnosis.explain import heading, indent, rank_list, shortened, table
 from simulator.diagnosis.situation import RankSituation, Situation, Standing
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code, Finding
@@ -53,7 +53,7 @@ def _sites(rank: RankSituation) -> list[Site]:
 
 def _row(situation: Situation, rank: RankSituation) -> tuple[int, str, str, str]:
     if rank.standing is Standing.RAISED:
-        return rank.rank, f"raised {rank.error}", str(rank.error_site or ""), _after(rank.last_call)
+        return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank.last_call)
     if rank.standing is Standing.RETURNED:
         return (
             rank.rank,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simulator.calls import Site
-from simulator.diagnosis.explain import indent
+from simulator.diagnosis.explain import indent, shortened
 from simulator.verdict import Code, Finding
 
 _KNOWN_CAUSES = (
@@ -27,7 +27,7 @@ _KNOWN_CAUSES = (
 
 def rank_error(rank: int, error: str, site: Site | None, traceback_text: str) -> Finding:
     """The finding for an exception that left a rank's program. `error` is its type and message in one line."""
-    summary = f"rank {rank} raised {error}" + (f" at {site}" if site else "")
+    summary = f"rank {rank} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
     lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     for fragment, cause, remedy in _KNOWN_CAUSES:
         if fragment in error:

@@ -21,6 +21,11 @@ def indent(label: str, text: str) -> str:
     return f"  {label:<7} {text}"
 
 
+def shortened(text: str, width: int = 72) -> str:
+    """A line that fits into a table."""
+    return text if len(text) <= width else text[: width - 3].rstrip() + "..."
+
+
 def rank_list(ranks: Iterable[int]) -> str:
     """`rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
     ordered = sorted(ranks)

@@ -69,8 +69,9 @@ def site_of_error(error: BaseException | None) -> Site | None:
 
 
 def traceback_text(error: BaseException) -> str:
-    """The exception with its traceback, from the user's first frame on."""
-    entry = error.__traceback__
-    while entry is not None and not _is_users(entry.tb_frame.f_code):
-        entry = entry.tb_next
-    return "".join(traceback.format_exception(type(error), error, entry or error.__traceback__))
+    """The exception with the user's frames of its traceback; the exception itself still has them all."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    users = [(frame, line) for frame, line in frames if _is_users(frame.f_code)]
+    stack = traceback.StackSummary.extract(iter(users or frames))
+    lines = ["Traceback (the user's frames):\n", *stack.format(), *traceback.format_exception_only(error)]
+    return "".join(lines)
