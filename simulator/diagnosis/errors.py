@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from simulator.calls import Site
-from simulator.diagnosis.explain import indent, shortened
+from simulator.diagnosis.explain import indent, rank_list, shortened
 from simulator.verdict import Code, Finding
 
 _KNOWN_CAUSES = (
@@ -25,12 +27,12 @@ _KNOWN_CAUSES = (
 )
 
 
-def rank_error(rank: int, error: str, site: Site | None, traceback_text: str) -> Finding:
-    """The finding for an exception that left a rank's program. `error` is its type and message in one line."""
-    summary = f"rank {rank} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
+def rank_error(ranks: Sequence[int], error: str, site: Site | None, traceback_text: str) -> Finding:
+    """The finding for an exception that left the program of `ranks`. `error` is its type and message in one line."""
+    summary = f"{rank_list(ranks)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
     lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     for fragment, cause, remedy in _KNOWN_CAUSES:
         if fragment in error:
             lines += [indent("cause", cause), indent("try", remedy)]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    return Finding(Code.RANK_ERROR, (rank,), summary, "\n".join(lines), (site,) if site else ())
+    return Finding(Code.RANK_ERROR, tuple(ranks), summary, "\n".join(lines), (site,) if site else ())

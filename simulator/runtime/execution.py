@@ -13,7 +13,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from simulator.budget import Budget
-from simulator.calls import ANY_SOURCE, Call, Signature
+from simulator.calls import ANY_SOURCE, Call, Signature, Site
 from simulator.choices import ChoiceKind, Policy
 from simulator.clock import VirtualClock
 from simulator.diagnosis.deadlock import deadlocks
@@ -336,10 +336,13 @@ class Execution:
         )
 
     def all_findings(self) -> tuple[Finding, ...]:
-        """What ranks raised first, in the order they did; then the rest, hazards last."""
+        """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
+        alike: dict[tuple[str, Site | None], list[int]] = {}
+        for rank, error in self.errors.items():
+            alike.setdefault((_one_line(error), call_sites.site_of_error(error)), []).append(rank)
         raised = [
-            rank_error(rank, _one_line(error), call_sites.site_of_error(error), call_sites.traceback_text(error))
-            for rank, error in self.errors.items()
+            rank_error(ranks, line, site, call_sites.traceback_text(self.errors[ranks[0]]))
+            for (line, site), ranks in alike.items()
         ]
         found = sorted(self.findings, key=lambda finding: finding.code.value.startswith("hazard."))
         return (*raised, *found, *self.hazards.findings())

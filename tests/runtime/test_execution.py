@@ -198,3 +198,15 @@ def test_completions_are_delivered_to_a_rank_on_its_own_thread():
         return threads == [threading.get_ident()]
 
     assert simulate(program, 3).returns == (True, True, True)
+
+
+def test_the_same_error_on_many_ranks_is_one_finding():
+    def program(rank):
+        raise ValueError("odd" if rank % 2 else "even")
+
+    result = simulate(program, 6)
+    assert [(finding.code.value, finding.ranks) for finding in result.findings] == [
+        ("rank_error", (0, 2, 4)),
+        ("rank_error", (1, 3, 5)),
+    ]
+    assert "ranks 1, 3, 5 raised ValueError: odd" in str(result.findings[1])

@@ -1,0 +1,111 @@
+"""Environment variables per rank, in Python and in C."""
+
+import ctypes
+import os
+from unittest import mock
+
+import pytest
+
+from simulator.runtime.isolation.environment import MASTER_ADDR, MASTER_PORT
+
+early = os.environ
+
+
+def in_c(name):
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_char_p
+    value = getenv(name.encode())
+    return None if value is None else value.decode()
+
+
+@pytest.fixture(autouse=True)
+def _variables(monkeypatch):
+    monkeypatch.setenv("KEPT", "host")
+    monkeypatch.delenv("MADE", raising=False)
+    monkeypatch.setenv("RANK", "a launcher's")
+
+
+def test_what_a_launcher_sets(interleave):
+    def program(rank):
+        yield
+        names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "KEPT")
+        return [os.environ[name] for name in names]
+
+    assert interleave(program, 3) == [
+        [str(rank), str(rank), "3", "3", MASTER_ADDR, MASTER_PORT, "host"] for rank in range(3)
+    ]
+    assert os.environ["RANK"] == "a launcher's"
+
+
+def test_each_rank_has_its_own(interleave):
+    def program(rank):
+        os.environ["MADE"] = str(rank)
+        yield
+        if rank == 1:
+            del os.environ["KEPT"]
+        yield
+        return (
+            early.get("MADE"),
+            early.get("KEPT"),
+            os.environb.get(b"MADE"),
+            os.getenv("MADE"),
+            in_c("MADE"),
+            in_c("KEPT"),
+        )
+
+    assert interleave(program, 3) == [
+        (str(rank), kept, str(rank).encode(), str(rank), str(rank), kept)
+        for rank, kept in enumerate(["host", None, "host"])
+    ]
+    assert (os.environ.get("MADE"), os.environ["KEPT"], in_c("MADE"), in_c("KEPT")) == (None, "host", None, "host")
+
+
+def test_c_sees_the_host_again_when_ranks_are_abandoned(isolation):
+    isolation.switch(None, 0)
+    os.environ["MADE"] = "0"
+    os.environb[b"KEPT"] = b"0"
+    isolation.switch(0, 1)
+    assert (in_c("MADE"), in_c("KEPT")) == (None, "host")
+    os.environ["MADE"] = "1"
+    del os.environ["KEPT"]
+    isolation.uninstall()
+    assert (in_c("MADE"), in_c("KEPT")) == (None, "host")
+    assert in_c("RANK") == "a launcher's"
+
+
+def test_patched_in_a_rank(interleave):
+    def program(rank):
+        with mock.patch.dict(os.environ, {"MADE": str(rank)}, clear=rank == 1):
+            yield
+            inside = os.environ.get("MADE"), os.environ.get("KEPT"), in_c("MADE"), in_c("KEPT")
+            yield
+        yield
+        return inside, os.environ.get("MADE"), os.environ["KEPT"], os.environ["RANK"]
+
+    assert interleave(program, 2) == [
+        (("0", "host", "0", "host"), None, "host", "0"),
+        (("1", None, "1", None), None, "host", "1"),
+    ]
+    assert (in_c("MADE"), in_c("KEPT")) == (None, "host")
+
+
+def test_patching_leaves_nothing_to_put_into_c(isolation):
+    isolation.switch(None, 0)
+    with mock.patch.dict(os.environ, {"MADE": "0"}):
+        pass
+    isolation.switch(0, 1)
+    isolation.switch(1, 0)
+    # What a launcher sets is not in C unless it was written there.
+    assert sorted(os.environ._data.written) == sorted(
+        os.environ.encodekey(name)
+        for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    )
+
+
+def test_the_host_object_is_put_back(installed):
+    data = os.environ._data
+    with installed(1) as isolation:
+        isolation.switch(None, 0)
+        assert os.environ._data is not data
+    assert os.environ._data is data
+    assert os.environb._data is data

@@ -1,0 +1,325 @@
+"""Each kind of state: ranks do not see each other's, the host sees nobody's, and afterwards all is as it was."""
+
+import gc
+import os
+import random
+import sys
+import time
+import warnings
+import weakref
+
+import numpy
+import pytest
+import torch
+from torch.distributed import device_mesh, distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator.runtime.isolation import Isolation
+from simulator.runtime.isolation.environment import Environment
+from simulator.runtime.isolation.modes import Modes
+
+
+def random_state():
+    return random.getstate()
+
+
+def numpy_state():
+    state = numpy.random.get_state(legacy=False)
+    return (state["bit_generator"], str(state["state"]), state["has_gauss"], state["gauss"])
+
+
+def torch_state():
+    return torch.get_rng_state().tolist()
+
+
+def environment():
+    return dict(os.environ)
+
+
+def filters():
+    return (list(warnings.filters), warnings.showwarning, warnings._showwarnmsg_impl)
+
+
+def streams():
+    return (sys.stdin, sys.stdout, sys.stderr, list(sys.argv), sys.excepthook)
+
+
+def modes():
+    return (
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.is_deterministic_algorithms_warn_only_enabled(),
+        torch.is_anomaly_enabled(),
+        torch.is_anomaly_check_nan_enabled(),
+    )
+
+
+def world():
+    c10d = distributed_c10d
+    return (
+        c10d._world,
+        c10d._world.default_pg,
+        dict(c10d._world.pg_map),
+        c10d._world.group_count,
+        c10d._default_pg_init_method,
+        c10d._backend,
+        DistributedDataParallel._active_ddp_module,
+    )
+
+
+def seeds_for_cuda():
+    tracker = torch.cuda._lazy_seed_tracker
+    return (tracker, tracker.manual_seed_all_cb)
+
+
+def set_environment(key, value):
+    os.environ[key] = value
+
+
+def set_attribute(owner, name, value):
+    setattr(owner, name, value)
+
+
+TOUCHES = {
+    "random": (random_state, random.random),
+    "random-seed": (random_state, lambda: random.seed(99)),
+    "random-gauss": (random_state, lambda: random.gauss(0, 1)),
+    "random-state": (random_state, lambda: random.setstate(random.Random(5).getstate())),
+    "numpy": (numpy_state, numpy.random.rand),
+    "numpy-seed": (numpy_state, lambda: numpy.random.seed(99)),
+    "numpy-normal": (numpy_state, numpy.random.standard_normal),
+    "numpy-generator": (numpy_state, lambda: numpy.random.set_bit_generator(numpy.random.PCG64(3))),
+    "torch": (torch_state, lambda: torch.rand(1)),
+    "torch-seed": (torch_state, lambda: torch.manual_seed(99)),
+    "torch-normal": (torch_state, lambda: torch.randn(1)),
+    "cuda-seed": (seeds_for_cuda, lambda: torch.cuda.manual_seed_all(99)),
+    "environ-set": (environment, lambda: set_environment("DDPSIM_TEST", "1")),
+    "environ-delete": (environment, lambda: os.environ.pop("PATH")),
+    "warnings-filter": (filters, lambda: warnings.simplefilter("always")),
+    "warnings-show": (filters, lambda: set_attribute(warnings, "showwarning", print)),
+    "warnings-catch": (filters, lambda: warnings.catch_warnings(record=True).__enter__()),
+    "stdout": (streams, lambda: set_attribute(sys, "stdout", sys.stderr)),
+    "argv": (streams, lambda: sys.argv.append("--more")),
+    "excepthook": (streams, lambda: set_attribute(sys, "excepthook", print)),
+    "dtype": (modes, lambda: torch.set_default_dtype(torch.float64)),
+    "deterministic": (modes, lambda: torch._C._set_deterministic_algorithms(True, warn_only=True)),
+    "anomaly": (modes, lambda: torch.autograd.set_detect_anomaly(True, check_nan=False)),
+    "world-group": (world, lambda: set_attribute(distributed_c10d._world, "default_pg", "a group")),
+    "world-map": (world, lambda: distributed_c10d._world.pg_map.update({"a group": ("gloo", None)})),
+    "world-count": (world, lambda: set_attribute(distributed_c10d._world, "group_count", 7)),
+    "init-method": (world, lambda: set_attribute(distributed_c10d, "_default_pg_init_method", "env://")),
+    "active-module": (world, lambda: set_attribute(DistributedDataParallel, "_active_ddp_module", "a module")),
+}
+
+
+@pytest.mark.parametrize("kind", TOUCHES)
+def test_what_a_rank_touches(kind, isolation):
+    read, touch = TOUCHES[kind]
+    host = read()
+    isolation.switch(None, 0)
+    isolation.switch(0, 1)
+    fresh = read()
+    isolation.switch(1, 0)
+
+    touch()
+    touched = read()
+    isolation.switch(0, 1)
+    assert read() == fresh
+    isolation.switch(1, 0)
+    assert read() == touched
+    isolation.switch(0, None)
+    assert read() == host
+    isolation.switch(None, 0)
+    assert read() == touched
+
+    isolation.uninstall()
+    assert read() == host
+
+
+@pytest.mark.parametrize("kind", TOUCHES)
+def test_without_a_switch_it_leaks(kind, isolation):
+    # Keeps the test above honest: each touch is one that the next rank would see.
+    read, touch = TOUCHES[kind]
+    isolation.switch(None, 0)
+    before = read()
+    touch()
+    assert read() != before
+
+
+@pytest.mark.parametrize("kind", TOUCHES)
+def test_uninstall_brings_the_host_back_from_the_middle_of_a_rank(kind):
+    read, touch = TOUCHES[kind]
+    host = read()
+    isolation = Isolation(2)
+    isolation.install()
+    isolation.switch(None, 1)
+    touch()
+    isolation.uninstall()
+    assert read() == host
+
+
+def fingerprint(in_thread):
+    """All that the tests here touch, and the identities of the objects that hold it."""
+    name, group = "is it found in another thread?", torch.distributed.ProcessGroup(0, 1)
+    c10d = torch._C._distributed_c10d
+    c10d._register_process_group(name, group)
+    try:
+        is_shared = in_thread(lambda: resolves(name))
+    finally:
+        c10d._unregister_process_group(name)
+    return (
+        [read() for read, _ in TOUCHES.values()],
+        [id(x) for x in (os.environ._data, warnings.filters, sys.argv, device_mesh.DeviceMesh.__init__)],
+        [time.sleep, time.time, time.monotonic],
+        [torch.get_num_threads(), in_thread(torch.get_num_threads), is_shared],
+    )
+
+
+def resolves(name):
+    try:
+        torch._C._distributed_c10d._resolve_process_group(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_a_thousand_rounds_leave_no_mark(in_thread):
+    before = fingerprint(in_thread)
+    for round_number in range(1000):
+        isolation = Isolation(2)
+        isolation.install()
+        isolation.switch(None, 0)
+        for touch in [touch for _, touch in TOUCHES.values()][round_number % 4 :: 4]:
+            touch()
+        isolation.switch(0, 1)
+        torch.rand(1)
+        isolation.uninstall()
+    assert fingerprint(in_thread) == before
+
+
+def test_uninstall_twice(in_thread):
+    before = fingerprint(in_thread)
+    isolation = Isolation(1)
+    isolation.uninstall()
+    isolation.install()
+    isolation.uninstall()
+    random.random()
+    drawn = random.getstate()
+    isolation.uninstall()
+    assert random.getstate() == drawn
+    assert fingerprint(in_thread)[1:] == before[1:]
+
+
+def test_installed_again_ranks_start_afresh(isolation):
+    isolation.switch(None, 0)
+    fresh = [read() for read, _ in TOUCHES.values()]
+    for _, touch in TOUCHES.values():
+        touch()
+    isolation.uninstall()
+    isolation.install()
+    isolation.switch(None, 0)
+    again = [read() for read, _ in TOUCHES.values()]
+    for (read, _), first, second in zip(TOUCHES.values(), fresh, again, strict=True):
+        assert read in (world, seeds_for_cuda) or first == second  # those two are new objects
+    assert distributed_c10d._world.default_pg is None
+    assert torch.cuda._lazy_seed_tracker.manual_seed_all_cb is None
+
+
+def test_an_exception_in_a_rank(installed, in_thread):
+    before = fingerprint(in_thread)
+    with pytest.raises(ZeroDivisionError), installed(2) as isolation:
+        touch_everything_and_fail(isolation)
+    assert fingerprint(in_thread) == before
+
+
+def touch_everything_and_fail(isolation):
+    isolation.switch(None, 0)
+    for _, touch in TOUCHES.values():
+        touch()
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize("step", ["save", "load", "initial"])
+def test_ctrl_c_in_the_middle_of_a_switch(step, monkeypatch, in_thread):
+    before = fingerprint(in_thread)
+    isolation = Isolation(2)
+    with monkeypatch.context() as patch:
+        isolation.install()
+        isolation.switch(None, 0)
+        for _, touch in TOUCHES.values():
+            touch()
+        rows = list(isolation._rows)
+        at = {"save": 0, "load": 1, "initial": 2}[step]
+        middle = list(rows[4])
+        middle[at] = interrupt
+        patch.setattr(isolation, "_rows", (*rows[:4], tuple(middle), *rows[5:]))
+        with pytest.raises(KeyboardInterrupt):
+            isolation.switch(0, 1)
+    isolation.uninstall()
+    assert fingerprint(in_thread) == before
+
+
+def interrupt(*args):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("step", ["__init__", "install", "save"])
+@pytest.mark.parametrize("kind", [Environment, Modes])
+def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
+    before = fingerprint(in_thread)
+    isolation = Isolation(2)
+    with monkeypatch.context() as patch:
+        patch.setattr(kind, step, interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            isolation.install()
+    isolation.uninstall()
+    assert fingerprint(in_thread) == before
+
+
+def test_one_part_that_fails_to_go_back_does_not_keep_the_others(monkeypatch):
+    before = random.getstate()
+    monkeypatch.setattr(Environment, "uninstall", interrupt)
+    isolation = Isolation(1)
+    isolation.install()
+    isolation.switch(None, 0)
+    random.random()
+    with pytest.raises(KeyboardInterrupt):
+        isolation.uninstall()
+    assert random.getstate() == before
+
+
+def test_who_does_not_hold_the_baton_cannot_give_it_away(isolation):
+    isolation.switch(None, 0)
+    with pytest.raises(AssertionError, match="1 gives away what 0 has"):
+        isolation.switch(1, 2)
+
+
+def test_a_straggler_that_switches_after_the_end_changes_nothing(isolation, in_thread):
+    isolation.switch(None, 0)
+    isolation.uninstall()
+    before = fingerprint(in_thread)
+    isolation.switch(0, 1)
+    assert fingerprint(in_thread) == before
+
+
+def test_states_are_dropped():
+    isolation = Isolation(2)
+    isolation.install()
+    isolation.switch(None, 0)
+    isolation.switch(0, 1)
+    seen = weakref.ref(isolation.world_of(0))
+    isolation.uninstall()
+    gc.collect()
+    assert seen() is None
+
+
+def test_host_may_run_between_ranks(isolation):
+    isolation.switch(None, 0)
+    isolation.switch(0, None)
+    torch.set_default_dtype(torch.float64)
+    isolation.switch(None, 1)
+    assert torch.get_default_dtype() is torch.float32
+    isolation.switch(1, None)
+    assert torch.get_default_dtype() is torch.float64
+    isolation.uninstall()
+    assert torch.get_default_dtype() is torch.float32

@@ -1,0 +1,110 @@
+"""The clocks of `time` inside ranks and outside."""
+
+import threading
+import time
+from decimal import Decimal
+
+import pytest
+
+from simulator.runtime.isolation import VirtualTime
+from simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
+
+CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
+ORIGINALS = {name: getattr(time, name) for name in ("sleep", *CLOCKS)}
+
+
+class Clock:
+    """A virtual clock, and the one thread for which it counts."""
+
+    def __init__(self):
+        self.now = 0.0
+        self.owner = threading.get_ident()
+
+    def is_rank_thread(self):
+        return threading.get_ident() == self.owner
+
+    def sleep(self, seconds):
+        assert type(seconds) is float
+        self.now += seconds
+
+
+@pytest.fixture
+def clock():
+    clock = Clock()
+    virtual_time = VirtualTime(clock.is_rank_thread, clock.sleep, lambda: clock.now)
+    virtual_time.install()
+    yield clock
+    virtual_time.uninstall()
+    assert {name: getattr(time, name) for name in ORIGINALS} == ORIGINALS
+    virtual_time.uninstall()
+
+
+def read():
+    return {name: getattr(time, name)() for name in CLOCKS}
+
+
+def test_a_rank_sees_virtual_time(clock):
+    time.sleep(2.5)
+    time.sleep(1)
+    assert read() == {
+        "time": EPOCH_SECONDS + 3.5,
+        "time_ns": (EPOCH_SECONDS * 1000 + 3500) * 1_000_000,
+        "monotonic": 3.5,
+        "monotonic_ns": 3_500_000_000,
+        "perf_counter": 3.5,
+        "perf_counter_ns": 3_500_000_000,
+    }
+    assert all(type(value) is (int if name.endswith("_ns") else float) for name, value in read().items())
+
+
+def test_the_first_day(clock):
+    assert time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(time.time())) == "2000-01-01 00:00:00"
+
+
+def test_other_threads_see_real_time(clock, in_thread):
+    earlier = {name: ORIGINALS[name]() for name in CLOCKS}
+    seen = in_thread(read)
+    later = {name: ORIGINALS[name]() for name in CLOCKS}
+    assert all(earlier[name] <= seen[name] <= later[name] for name in CLOCKS)
+    in_thread(lambda: time.sleep(0))
+    assert clock.now == 0.0
+
+
+@pytest.mark.parametrize(
+    "seconds", [-1, -0.5, float("nan"), float("inf"), float("-inf"), 1e300, 2**70, "1", None, Decimal(1), 1j]
+)
+def test_what_sleep_refuses(clock, seconds):
+    with pytest.raises((ValueError, TypeError, OverflowError)) as real:
+        ORIGINALS["sleep"](seconds)
+    with pytest.raises(type(real.value)) as virtual:
+        time.sleep(seconds)
+    assert str(virtual.value) == str(real.value)
+    assert clock.now == 0.0
+
+
+@pytest.mark.parametrize("seconds", [0, 0.0, -0.0, True, 10**9])
+def test_what_sleep_takes(clock, seconds):
+    time.sleep(seconds)
+    assert clock.now == seconds
+
+
+def test_what_sleep_raises_comes_through(clock, monkeypatch):
+    def unwind(seconds):
+        raise KeyboardInterrupt
+
+    virtual_time = VirtualTime(lambda: True, unwind, lambda: 0.0)
+    virtual_time.install()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            time.sleep(1)
+    finally:
+        virtual_time.uninstall()
+
+
+def test_a_thousand_rounds(clock):
+    replaced = time.sleep
+    for _ in range(1000):
+        virtual_time = VirtualTime(lambda: False, clock.sleep, lambda: 0.0)
+        virtual_time.install()
+        virtual_time.uninstall()
+    assert time.sleep is replaced

@@ -1,0 +1,173 @@
+"""The c10d world: process groups, their names in C++, and device meshes, per rank."""
+
+import sys
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import HashStore, device_mesh, distributed_c10d
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from simulator.runtime.isolation import Isolation
+from simulator.runtime.isolation.world import RankWorld
+
+in_c = torch._C._distributed_c10d
+
+
+def join(rank, world_size):
+    dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
+
+
+def test_a_rank_world_shares_nothing():
+    one, other = RankWorld(0), RankWorld(1)
+    properties = [
+        name for name in dir(distributed_c10d._World) if not name.startswith("_") and name != "pg_config_info"
+    ]
+    assert {"default_pg", "pg_map", "pg_names", "pg_group_ranks", "pg_backend_config", "tags_to_pg"} <= set(properties)
+    for name in properties:
+        value = getattr(one, name)
+        if isinstance(value, dict | list):
+            assert value is not getattr(other, name)
+            assert value is not getattr(distributed_c10d._world, name)
+            assert not value
+        else:
+            setattr(one, name, 5)
+            assert getattr(other, name) != 5
+            assert getattr(distributed_c10d._world, name) != 5
+
+
+def test_the_whole_life_of_groups(interleave):
+    def program(rank):
+        join(rank, 3)
+        yield
+        pair = dist.new_group([0, 2])
+        yield
+        seen = dist.get_rank(), dist.get_world_size(), dist.get_rank(pair), dist.get_backend()
+        names = sorted(distributed_c10d._world.pg_names.values())
+        resolved = in_c._resolve_process_group(names[0]) is dist.group.WORLD
+        yield
+        if rank == 0:
+            dist.destroy_process_group()
+        yield
+        return seen, len(names), resolved, dist.is_initialized()
+
+    hook = sys.excepthook
+    assert interleave(program, 3, own_threads=True) == [
+        ((0, 3, 0, "fake"), 2, True, False),
+        ((1, 3, -1, "fake"), 1, True, True),
+        ((2, 3, 1, "fake"), 2, True, True),
+    ]
+    assert not dist.is_initialized()
+    assert not distributed_c10d._world.pg_map
+    assert sys.excepthook is hook
+
+
+def test_names_of_groups_resolve_in_their_own_rank(interleave):
+    def program(rank):
+        join(rank, 2)
+        yield
+        return in_c._resolve_process_group(dist.group.WORLD.group_name).rank()
+
+    assert interleave(program, 2, own_threads=True) == [0, 1]
+    with pytest.raises(RuntimeError):
+        in_c._resolve_process_group("0")
+
+
+def test_a_group_of_the_host_is_untouched(interleave):
+    dist.init_process_group("gloo", rank=0, world_size=1, store=HashStore())
+    try:
+        group = dist.group.WORLD
+
+        def program(rank):
+            before = dist.is_initialized()
+            join(rank, 2)
+            yield
+            return before
+
+        assert interleave(program, 2, own_threads=True) == [False, False]
+        assert dist.group.WORLD is group
+        assert in_c._resolve_process_group(group.group_name) is group
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+        assert dist.get_world_size() == 1
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("was_isolating", [False, True])
+def test_thread_isolation_is_as_it_was(was_isolating, in_thread):
+    in_c._set_thread_isolation_mode(was_isolating)
+    try:
+        isolation = Isolation(1)
+        isolation.install()
+        isolation.uninstall()
+        group = dist.ProcessGroup(0, 1)  # the registry does not keep it alive
+        in_c._register_process_group("a name", group)
+        assert in_thread(lambda: resolves("a name")) is not was_isolating
+        in_c._unregister_process_group("a name")
+        assert not resolves("a name")
+    finally:
+        in_c._set_thread_isolation_mode(False)
+
+
+def resolves(name):
+    try:
+        in_c._resolve_process_group(name)
+    except RuntimeError:
+        return False
+    return True
+
+
+def test_meshes_of_ranks_are_different_keys(interleave):
+    def program(rank):
+        join(rank, 4)
+        yield
+        mesh = device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+        yield
+        assert mesh.get_group("inner").size() == 2
+        return mesh, mesh["inner"], device_mesh.init_device_mesh("cpu", (2, 2), mesh_dim_names=("outer", "inner"))
+
+    meshes = interleave(program, 4, own_threads=True)
+    assert len({mesh for mesh, _, _ in meshes}) == 4
+    assert len({part for _, part, _ in meshes}) == 4
+    assert all(mesh == again and hash(mesh) == hash(again) for mesh, _, again in meshes)
+    assert [tuple(mesh.get_coordinate()) for mesh, _, _ in meshes] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_the_mesh_in_use_is_the_rank_s_own(interleave):
+    def program(rank):
+        join(rank, 2)
+        if rank == 0:
+            yield
+            with pytest.raises(RuntimeError, match="No device mesh is currently active"):
+                device_mesh._mesh_resources.get_current_mesh()
+            return None
+        with device_mesh.DeviceMesh("cpu", [0, 1]) as mesh:
+            yield
+            yield
+            return device_mesh._mesh_resources.get_current_mesh() is mesh
+
+    assert interleave(program, 2, own_threads=True) == [None, True]
+    assert device_mesh._mesh_resources.mesh_stack == []
+
+
+def test_world_of(isolation):
+    isolation.switch(None, 1)
+    assert distributed_c10d._world is isolation.world_of(1)
+    assert isolation.world_of(1) is not isolation.world_of(2)
+    assert isolation.world_of(2).rank == 2
+
+
+def test_the_random_tracker_of_dtensor(isolation):
+    from torch.distributed.tensor import _random
+
+    before = _random._rng_tracker
+    isolation.switch(None, 0)
+    assert _random._rng_tracker is None
+    _random._rng_tracker = "rank 0's"
+    isolation.switch(0, 1)
+    assert _random._rng_tracker is None
+    isolation.switch(1, 0)
+    assert _random._rng_tracker == "rank 0's"
+    isolation.uninstall()
+    assert _random._rng_tracker is before
