@@ -1,0 +1,72 @@
+"""What DDP means, in plain torch and one process: one model, every rank's batches in turn, and plain arithmetic.
+
+There is one copy of the parameters, because the ranks' copies never differ: they begin with rank 0's, and every step
+applies one gradient to all of them. What ranks do own is the gradient of their own batches and the module's buffers.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from tests.ddp_equivalence.training import Trained, Training, trained
+
+Gradients = dict[str, "Tensor | None"]
+
+
+def train(training: Training, model: nn.Module) -> list[Trained]:
+    """Train `model`, which stands for rank 0's before DDP wraps it; return what each rank has at the end."""
+    optimizer = training.optimizer(model)
+    counts = [len(own) for own in training.batches]
+    ranks = range(training.world_size)
+    buffers = [_buffers(model) for _ in ranks]
+    gradients: list[Gradients] = [dict.fromkeys(name for name, _ in model.named_parameters()) for _ in ranks]
+    for iteration in range(max(counts, default=0)):
+        present = [rank for rank in ranks if iteration < counts[rank]]
+        assert training.is_joined or len(present) == training.world_size, "equal inputs, unless ranks join"
+        # Before a forward whose gradients will meet, everybody takes the buffers of one rank: rank 0, or under join,
+        # where rank 0 may be gone, the highest that is present. After a backward that did not synchronise: nobody does.
+        if training.synchronizes_buffers and (iteration == 0 or training.closes_step(iteration - 1)):
+            buffers = [dict(buffers[present[-1] if training.is_joined else 0]) for _ in ranks]
+        for rank in present:
+            if training.clear_gradients and training.opens_step(iteration):
+                gradients[rank] = {
+                    name: None if gradient is None or training.set_to_none else gradient * 0
+                    for name, gradient in gradients[rank].items()
+                }
+            _load(model, buffers[rank], gradients[rank])
+            training.loss(model, training.batches[rank][iteration]).backward()
+            buffers[rank] = _buffers(model)
+            gradients[rank] = {name: parameter.grad for name, parameter in model.named_parameters()}
+        if training.closes_step(iteration):
+            divisor = training.world_size if training.divide_by_initial_world_size else len(present)
+            meeting = average([gradients[rank] for rank in present], divisor)
+            for rank in present:
+                gradients[rank] = meeting
+            _load(model, buffers[0], meeting)
+            optimizer.step()
+    if training.is_joined:
+        last = max(ranks, key=lambda rank: (counts[rank], rank))
+        buffers = [dict(buffers[last]) if training.synchronizes_buffers else buffers[rank] for rank in ranks]
+    parameters = trained(model).parameters
+    return [Trained(parameters, buffers[rank], gradients[rank]) for rank in ranks]
+
+
+def average(gradients: list[Gradients], divisor: int) -> Gradients:
+    """Sum by parameter over the ranks that have one, divided by `divisor`; None where no rank has one."""
+    summed: Gradients = {}
+    for name in gradients[0]:
+        found = [own[name] for own in gradients if own[name] is not None]
+        summed[name] = sum(found[1:], found[0].clone()) / divisor if found else None
+    return summed
+
+
+def _buffers(model: nn.Module) -> dict[str, Tensor]:
+    return {name: buffer.clone() for name, buffer in model.named_buffers()}
+
+
+def _load(model: nn.Module, buffers: dict[str, Tensor], gradients: Gradients) -> None:
+    for name, buffer in model.named_buffers():
+        buffer.copy_(buffers[name])
+    for name, parameter in model.named_parameters():
+        gradient = gradients[name]
+        parameter.grad = None if gradient is None else gradient.clone()

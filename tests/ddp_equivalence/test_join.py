@@ -1,0 +1,165 @@
+"""Uneven inputs under `join()`: ranks that ran out shadow the others, and the last to join gives its model to all."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator import Verdict, simulate
+from tests.ddp_equivalence import networks, oracle
+from tests.ddp_equivalence.engine import check, expectation, train
+from tests.ddp_equivalence.test_plain import OPTIONS, TINY
+from tests.ddp_equivalence.training import Training, assert_same, batches, mean_square, trained, uneven_batches
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
+    pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
+]
+
+COUNTS = {
+    "one-more": (1, 2),
+    "first-has-none": (0, 3),
+    "last-has-none": (3, 0),
+    "tie-for-last": (3, 1, 3),
+    "all-equal": (2, 2, 2),
+    "only-one-has-any": (0, 2, 0),
+    "staircase": (1, 2, 3, 4),
+    "tie-and-none": (2, 0, 2, 1),
+}
+
+
+def joined(counts, build=networks.multilayer, **options):
+    return Training(build, batches(*counts), mean_square, is_joined=True, **options)
+
+
+@pytest.mark.parametrize("is_static", [True, False], ids=["by-initial-world-size", "by-ranks-present"])
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+def test_inputs(counts, is_static):
+    check(joined(counts, divide_by_initial_world_size=is_static))
+
+
+@pytest.mark.parametrize("is_static", [True, False], ids=["by-initial-world-size", "by-ranks-present"])
+@pytest.mark.parametrize("name", [name for name in OPTIONS if name != "unused-static"])
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_options(name, is_static, world_size):
+    training = Training(
+        networks.multilayer,
+        uneven_batches(world_size),
+        mean_square,
+        is_joined=True,
+        divide_by_initial_world_size=is_static,
+    )
+    check(training, OPTIONS[name])
+
+
+@pytest.mark.parametrize(
+    ("counts", "options"),
+    [
+        pytest.param((0, 2), {"static_graph": True}, id="no-batch"),
+        pytest.param((1, 3), {"static_graph": True, "find_unused_parameters": True}, id="unused-parameters"),
+    ],
+)
+def test_static_graphs_that_torch_cannot_shadow(counts, options):
+    # A static graph reduces its used map in the first backward only; a joined rank shadows it in none, or in all. Real
+    # gloo aborts the process over it.
+    result = simulate(train, 2, args=(joined(counts), options))
+    assert result.findings[0].code == "mismatch.dtype"
+    assert "int32[6]" in str(result)
+
+
+def test_the_two_divisors_differ():
+    by_all, by_present = (joined((1, 3), divide_by_initial_world_size=is_static) for is_static in (True, False))
+    with pytest.raises(AssertionError, match="parameters"):
+        assert_same(expectation(by_all)[0], expectation(by_present)[0])
+    result = check(by_all)
+    with pytest.raises(AssertionError, match="parameters"):
+        assert_same(result.returns[0], expectation(by_present)[0])
+
+
+def test_nobody_has_any_input():
+    check(joined((0, 0, 0)))
+
+
+@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
+def test_buffers_come_from_the_highest_rank_present(counts):
+    check(joined(counts, networks.with_buffers))
+
+
+@pytest.mark.parametrize("counts", [(2, 4), (4, 0), (4, 2, 4)])
+def test_no_sync(counts):
+    check(joined(counts, accumulate=2))
+
+
+def test_momentum_of_the_last_to_join():
+    check(joined((1, 4, 2), momentum=0.9), {"bucket_cap_mb": TINY})
+
+
+def test_joining_twice():
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.multilayer()
+        model = DistributedDataParallel(module)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            with model.join():
+                for batch in training.batches[rank]:
+                    optimizer.zero_grad()
+                    mean_square(model, batch).backward()
+                    optimizer.step()
+        return trained(module)
+
+    training = joined((2, 1, 3))
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    # Between the two, all ranks have one model; so the second is one more training, from there.
+    epoch = expectation(training)[0]
+    module = networks.multilayer()
+    module.load_state_dict(epoch.parameters)
+    for rank, expected in enumerate(oracle.train(training, module)):
+        assert_same(result.returns[rank], expected, gradients=False)
+
+
+def test_join_that_is_not_enabled_shadows_nothing():
+    def program(rank, counts):
+        module = networks.multilayer()
+        model = DistributedDataParallel(module)
+        with model.join(enable=False):
+            for batch in batches(*counts)[rank]:
+                mean_square(model, batch).backward()
+
+    assert simulate(program, 2, args=((2, 2),)).verdict is Verdict.PASS
+    assert simulate(program, 2, args=((2, 1),)).findings[0].code == "deadlock.missing_rank"
+
+
+@pytest.mark.parametrize("counts", [(1, 2), (2, 1, 3), (0, 1, 1, 1)])
+def test_throw_on_early_termination(counts):
+    def program(rank):
+        model = DistributedDataParallel(networks.multilayer())
+        steps = 0
+        try:
+            with model.join(throw_on_early_termination=True):
+                for batch in batches(*counts)[rank]:
+                    mean_square(model, batch).backward()
+                    steps += 1
+        except RuntimeError as error:
+            return steps, str(error)
+
+    result = simulate(program, len(counts))
+    result.raise_for_verdict()
+    for rank, (steps, message) in enumerate(result.returns):
+        assert steps == min(counts)
+        if counts[rank] == min(counts):
+            assert message == f"Rank {rank} exhausted all inputs."
+        else:
+            assert message == ("Detected at least one rank that exhausted inputs. Throwing across all ranks.")
+
+
+def test_throw_on_early_termination_with_equal_inputs():
+    def program(rank):
+        model = DistributedDataParallel(networks.multilayer())
+        with model.join(throw_on_early_termination=True):
+            for batch in batches(2, 2)[rank]:
+                mean_square(model, batch).backward()
+
+    simulate(program, 2).raise_for_verdict()

@@ -1,0 +1,245 @@
+"""Equal inputs: DDP's constructor options change how gradients meet, and never what comes out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator import simulate
+from tests.ddp_equivalence import networks
+from tests.ddp_equivalence.engine import check, expectation, simulated
+from tests.ddp_equivalence.training import Training, assert_same, equal_batches, mean_square, trained
+
+TINY = 1e-5
+"""MiB: a bucket is full after 10 bytes, so every parameter has its own."""
+
+OPTIONS = {
+    "defaults": {},
+    "tiny-buckets": {"bucket_cap_mb": TINY},
+    "bucket-list": {"bucket_cap_mb_list": [TINY, 2 * TINY]},
+    "gradient-views": {"gradient_as_bucket_view": True},
+    "gradient-views-tiny-buckets": {"gradient_as_bucket_view": True, "bucket_cap_mb": TINY},
+    "batched-copy": {"batched_grad_copy": True},
+    "static": {"static_graph": True},
+    "static-gradient-views": {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": TINY},
+    "unused": {"find_unused_parameters": True},
+    "unused-static": {"find_unused_parameters": True, "static_graph": True},
+    "skip-unused": {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
+}
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
+    pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
+]
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_options(options, world_size):
+    check(Training(networks.multilayer, equal_batches(world_size), mean_square), options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_gradients_that_are_zeroed_in_place_with_momentum(options):
+    training = Training(networks.multilayer, equal_batches(2), mean_square, momentum=0.9, set_to_none=False)
+    check(training, options)
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_gradients_that_are_never_cleared(options):
+    check(Training(networks.multilayer, equal_batches(2), mean_square, clear_gradients=False), options)
+
+
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "static" not in name])
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_no_sync(name, set_to_none):
+    training = Training(
+        networks.multilayer, equal_batches(3, count=4), mean_square, accumulate=2, set_to_none=set_to_none
+    )
+    check(training, OPTIONS[name])
+
+
+def test_no_sync_communicates_nothing():
+    accumulating = Training(networks.multilayer, equal_batches(2, count=4), mean_square, accumulate=4)
+    once = Training(networks.multilayer, equal_batches(2, count=1), mean_square)
+    assert operations(simulated(accumulating, {})) == operations(simulated(once, {}))
+
+
+def test_no_sync_in_the_first_step_of_a_static_graph_is_refused_by_torch():
+    training = Training(networks.multilayer, equal_batches(2, count=2), mean_square, accumulate=2)
+    result = simulate(train_quietly, 2, args=(training,))
+    assert {str(error).split(" ")[0] for error in result.errors.values()} == {"expect_autograd_hooks_"}
+
+
+def train_quietly(rank, training):
+    model = DistributedDataParallel(training.build(), static_graph=True)
+    with model.no_sync():
+        mean_square(model, training.batches[rank][0]).backward()
+
+
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_buckets_are_rebuilt_in_the_order_of_the_first_backward(world_size):
+    def program(rank):
+        torch.manual_seed(rank)
+        model = DistributedDataParallel(networks.registered_backwards(), bucket_cap_mb=TINY)
+        buckets = []
+        for batch in training.batches[rank]:
+            mean_square(model, batch).backward()
+            buckets.append([bucket.buffer().numel() for bucket in model.reducer._get_zeros_like_grad_buckets()])
+        return buckets, model._get_ddp_logging_data()["has_rebuilt_buckets"]
+
+    training = Training(networks.registered_backwards, equal_batches(world_size), mean_square, clear_gradients=False)
+    check(training, {"bucket_cap_mb": TINY})
+    result = simulate(program, world_size)
+    result.raise_for_verdict()
+    # Torch starts with one bucket of up to 1 MiB. The backward reaches the layer that was registered first, first.
+    for buckets, is_rebuilt in result.returns:
+        assert is_rebuilt
+        assert [sorted(sizes) for sizes in buckets] == [[37], [2, 5, 10, 20], [2, 5, 10, 20]]
+        assert [sum(buckets[1][:2]), sum(buckets[1][2:])] == [12, 25]
+
+
+def test_every_rank_starts_from_rank_zero():
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.with_buffers()
+        module[1].running_mean.fill_(rank)
+        before = trained(module)
+        DistributedDataParallel(module)
+        return before, trained(module)
+
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    first = result.returns[0][0]
+    for rank, (before, after) in enumerate(result.returns):
+        assert_same(after, first, tolerance=0.0)
+        assert torch.equal(before.parameters["0.weight"], first.parameters["0.weight"]) == (rank == 0)
+
+
+def test_without_init_sync_every_rank_keeps_its_own():
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.multilayer()
+        model = DistributedDataParallel(module, init_sync=False)
+        mean_square(model, training.batches[rank][0]).backward()
+        return trained(module)
+
+    training = Training(networks.multilayer, equal_batches(3, count=1), mean_square)
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    own = []
+    for rank in range(3):
+        with torch.random.fork_rng():
+            torch.manual_seed(rank)
+            module = networks.multilayer()
+        mean_square(module, training.batches[rank][0]).backward()
+        own.append(trained(module))
+    for actual, alone in zip(result.returns, own, strict=True):
+        torch.testing.assert_close(actual.parameters, alone.parameters, rtol=0, atol=0)
+        mean = {name: sum(rank.gradients[name] for rank in own) / 3 for name in alone.gradients}
+        torch.testing.assert_close(actual.gradients, mean, rtol=1e-12, atol=1e-12)
+
+
+def test_without_init_sync_and_equal_parameters():
+    def program(rank):
+        torch.manual_seed(0)
+        module = networks.multilayer()
+        model = DistributedDataParallel(module, init_sync=False)
+        optimizer = training.optimizer(model)
+        for batch in training.batches[rank]:
+            optimizer.zero_grad()
+            mean_square(model, batch).backward()
+            optimizer.step()
+        return trained(module)
+
+    training = Training(networks.multilayer, equal_batches(3), mean_square)
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    for actual, expected in zip(result.returns, expectation(training), strict=True):
+        assert_same(actual, expected)
+
+
+def test_ignored_parameters_and_buffers_stay_each_ranks_own():
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.with_buffers()
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(module, ["0.bias", "1.running_mean"])
+        before = trained(module)
+        model = DistributedDataParallel(module)
+        mean_square(model, training.batches[rank][0]).backward()
+        return before, trained(module)
+
+    training = Training(networks.with_buffers, equal_batches(3, count=1), mean_square)
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    befores, afters = zip(*result.returns, strict=True)
+    for before, after in result.returns:
+        assert torch.equal(after.parameters["0.bias"], before.parameters["0.bias"])
+        assert torch.equal(after.parameters["0.weight"], befores[0].parameters["0.weight"])
+        assert torch.equal(after.gradients["0.weight"], afters[0].gradients["0.weight"])
+    assert not torch.equal(afters[0].parameters["0.bias"], afters[1].parameters["0.bias"])
+    assert not torch.equal(afters[0].buffers["1.running_mean"], afters[1].buffers["1.running_mean"])
+
+
+def test_a_forward_without_gradients_leaves_training_as_it_was():
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.multilayer()
+        model = DistributedDataParallel(module)
+        optimizer = training.optimizer(model)
+        outputs = []
+        for batch in training.batches[rank]:
+            with torch.no_grad():
+                outputs.append(model(batch))
+            optimizer.zero_grad()
+            mean_square(model, batch).backward()
+            optimizer.step()
+            model.eval()
+            outputs.append(model(batch).detach())
+            model.train()
+        return trained(module), outputs, module(training.batches[rank][-1]).detach()
+
+    training = Training(networks.multilayer, equal_batches(3), mean_square)
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    for (actual, outputs, last), expected in zip(result.returns, expectation(training), strict=True):
+        assert_same(actual, expected)
+        assert torch.equal(outputs[-1], last)
+
+
+def test_a_state_dict_goes_round():
+    def program(rank, stops_halfway):
+        torch.manual_seed(rank)
+        model = DistributedDataParallel(networks.with_buffers())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        halfway = len(training.batches[rank]) // 2
+        for iteration, batch in enumerate(training.batches[rank]):
+            if iteration == halfway and stops_halfway:
+                states = model.state_dict(), optimizer.state_dict()
+                torch.manual_seed(100 + rank)
+                model = DistributedDataParallel(networks.with_buffers())
+                optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+                model.load_state_dict(states[0])
+                optimizer.load_state_dict(states[1])
+            optimizer.zero_grad()
+            mean_square(model, batch).backward()
+            optimizer.step()
+        return list(model.state_dict()), trained(model.module)
+
+    training = Training(networks.with_buffers, equal_batches(2, count=4), mean_square, momentum=0.9)
+    for stops_halfway in (False, True):
+        result = simulate(program, 2, args=(stops_halfway,))
+        result.raise_for_verdict()
+        for (names, actual), expected in zip(result.returns, expectation(training), strict=True):
+            assert all(name.startswith("module.") for name in names)
+            assert_same(actual, expected)
+
+
+def operations(result):
+    """What rank 0 issued, in order."""
+    return [
+        str(event.call.signature)
+        for event in result.trace
+        if event.call and event.rank == 0 and "issue" in event.kind.value
+    ]
