@@ -35,4 +35,4 @@ def rank_error(ranks: Sequence[int], error: str, site: Site | None, traceback_te
         if fragment in error:
             lines += [indent("cause", cause), indent("try", remedy)]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    return Finding(Code.RANK_ERROR, tuple(ranks), summary, "\n".join(lines), (site,) if site else ())
+    return Finding(Code.RANK_ERROR, tuple(sorted(ranks)), summary, "\n".join(lines), (site,) if site else ())
