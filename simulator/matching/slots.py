@@ -10,7 +10,7 @@ from simulator.calls import Call
 class Slot:
     """The calls of one group that carry one sequence number, at most one of each member."""
 
-    __slots__ = ("calls", "group", "members", "sequence")
+    __slots__ = ("calls", "group", "members", "onlookers", "sequence", "was_full")
 
     def __init__(self, group: str, sequence: int, members: tuple[int, ...]) -> None:
         self.group = group
@@ -18,6 +18,9 @@ class Slot:
         self.members = members
         self.calls: dict[int, Call] = {}
         """By rank, in order of arrival."""
+        self.onlookers: dict[int, Call] = {}
+        """Calls of ranks that heard of a new group and take themselves for no member of it; they wait for nobody."""
+        self.was_full = False
 
     @property
     def is_full(self) -> bool:
@@ -38,11 +41,13 @@ class Slot:
 class SlotTable:
     """The open slots of an execution."""
 
-    __slots__ = ("_members", "_open")
+    __slots__ = ("_created", "_members", "_open")
 
     def __init__(self) -> None:
         self._members: dict[str, tuple[int, ...]] = {}
         self._open: dict[tuple[str, int], Slot] = {}
+        self._created: dict[str, Slot] = {}
+        """Where the ranks meet that create a group, by its name; kept, for those that come late with other members."""
 
     def declare(self, group: str, members: tuple[int, ...]) -> None:
         """Make a group known. The first declaration stands; a rank that disagrees is found when calls are compared."""
@@ -54,6 +59,8 @@ class SlotTable:
 
     def arrive(self, call: Call) -> Slot:
         """Put a call into its slot; a slot that is full then is closed and no longer in the table."""
+        if call.signature.members is not None:
+            return self._arrive_to_create(call)
         key = (call.group, call.sequence)
         slot = self._open.get(key)
         if slot is None:
@@ -64,6 +71,31 @@ class SlotTable:
             del self._open[key]
         return slot
 
+    def _arrive_to_create(self, call: Call) -> Slot:
+        """Note [Who creates a group].
+
+        Each rank brings its own list of members, so who has to come is everybody whom an arrived member names. If the
+        lists are the same, that is the group; if not, the slot is full once all of them are there, and the lists are
+        compared. A rank that names other members after the slot was full finds it full again, with itself in it.
+        """
+        assert call.signature.members is not None
+        key = (call.group, call.sequence)
+        slot = self._created.get(call.group)
+        if slot is None or slot.sequence != call.sequence:
+            slot = self._created[call.group] = self._open[key] = Slot(call.group, call.sequence, ())
+        if call.rank not in call.signature.members:
+            slot.onlookers[call.rank] = call
+        else:
+            slot.calls[call.rank] = call
+        if call.signature.members != slot.members:
+            _name_members(slot)
+        if slot.was_full:
+            slot.members = slot.arrived
+        if slot.members and slot.is_full:
+            slot.was_full = True
+            self._open.pop(key, None)
+        return slot
+
     def slot_of(self, call: Call) -> Slot | None:
         """The open slot a call waits in; None once it was full."""
         slot = self._open.get((call.group, call.sequence))
@@ -72,3 +104,16 @@ class SlotTable:
     def open_slots(self) -> Iterator[Slot]:
         """The slots that are not full, in the order they were opened."""
         return iter(self._open.values())
+
+
+def _name_members(slot: Slot) -> None:
+    """Expect everybody whom a member names; an onlooker among them has arrived, with another list."""
+    lists = {call.signature.members: None for call in slot.calls.values()}
+    if len(lists) == 1:
+        (only,) = lists
+        assert only is not None
+        slot.members = only
+    else:
+        slot.members = tuple(sorted({rank for members in lists for rank in members or ()}))
+    for rank in [rank for rank in slot.onlookers if rank in slot.members]:
+        slot.calls[rank] = slot.onlookers.pop(rank)

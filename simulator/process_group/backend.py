@@ -1,13 +1,15 @@
 """The backend: puts the simulated process group under torch.distributed while an execution runs.
 
-torch.distributed is not told to use another backend by name: inside a rank every group is simulated, whatever backend the
-program asks for, and `dist.get_backend()` answers what it asked for ("gloo" for the default group). So programs, libraries
-and DDP run unmodified. What is replaced, and put back afterwards:
+torch.distributed is not told to use another backend by name: inside a rank every group is simulated, whatever backend
+the program asks for, and `dist.get_backend()` answers what it asked for ("gloo" for the default group). So programs,
+libraries and DDP run unmodified. What is replaced, and put back afterwards:
 
-- `distributed_c10d._new_process_group_helper`, through which every group is made;
-- `init_process_group`, which has been called already when a rank's program starts;
+- `distributed_c10d._new_process_group_helper`, through which every group is made, and `split_group`, which goes past
+  it;
+- `init_process_group`, which has been called already when a rank's program starts, and after a destroy needs no
+  address;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
-- `torch.distributed._verify_params_across_processes`, see Note [Counting parameters];
+- `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
   see Note [Static graphs]; both in reducer.py.
 """
@@ -21,21 +23,15 @@ from threading import get_ident
 from typing import Any
 
 import torch
+import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
-from torch._C._distributed_c10d import _register_process_group
-from torch.distributed import PrefixStore, distributed_c10d
+from torch.distributed import distributed_c10d
 
-from simulator.calls import Signature
 from simulator.process_group import reducer
-from simulator.process_group.group import SimulatedGroup
-from simulator.process_group.origins import OriginTracker
-from simulator.process_group.store import MemoryStore, StoreContents
+from simulator.process_group.creation import GroupMaker
+from simulator.process_group.parameter_check import parameter_check
 from simulator.process_group.work import wait_for_future
 from simulator.runtime.execution import Execution
-from simulator.transport.payload import Payload
-
-DEFAULT_GROUP = "default"
-"""How the group of all ranks is called in calls and reports; torch calls it "0"."""
 
 
 class Backend:
@@ -43,10 +39,7 @@ class Backend:
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
-        self._contents = StoreContents()
-        self._trackers = [OriginTracker() for _ in execution.ranks]
-        self._everybody = tuple(range(execution.world_size))
-        self._same_rank = {rank: rank for rank in self._everybody}
+        self._groups = GroupMaker(execution)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
 
@@ -63,13 +56,15 @@ class Backend:
     def _replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         return [
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
-            (distributed_c10d, "init_process_group", self._second_init),
-            (dist, "init_process_group", self._second_init),
-            (dist, "_verify_params_across_processes", self._parameter_check),
+            (distributed_c10d, "init_process_group", self._later_init),
+            (dist, "init_process_group", self._later_init),
+            (distributed_c10d, "split_group", self._split),
+            (dist, "split_group", self._split),
+            (dist, "_verify_params_across_processes", parameter_check),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
-            (dist.Reducer, "_set_forward_pass_work_handle", reducer.keep_forward_work),
-            (dist.Reducer, "_delay_all_reduce", partial(reducer.reduce_at_once, self._execution)),
+            (_c10d.Reducer, "_set_forward_pass_work_handle", reducer.keep_forward_work),
+            (_c10d.Reducer, "_delay_all_reduce", partial(reducer.reduce_at_once, self._execution)),
         ]
 
     def _is_rank_thread(self) -> bool:
@@ -82,13 +77,7 @@ class Backend:
     def rank_entered(self, rank: int) -> Iterator[None]:
         """Give the running rank its default group, on its own thread."""
         torch.autograd.set_multithreading_enabled(False)  # backward, hooks and finalisation stay on this thread
-        world = distributed_c10d._world
-        store = MemoryStore(self._execution, self._contents)
-        members = self._everybody
-        group = self._make_group("0", DEFAULT_GROUP, members, rank, "gloo", PrefixStore("default_pg/0", store), "default_pg")
-        world.default_pg = group
-        world.pg_group_ranks[group] = self._same_rank
-        world.group_count = 1
+        self._groups.make_default_group(rank)
         yield
 
     # --- making groups ------------------------------------------------------------------------------------------------
@@ -108,76 +97,57 @@ class Backend:
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
-            return self._new_group(global_ranks_in_group, backend, store, group_name, options)
+            return self._groups.new_group(
+                global_ranks_in_group,
+                backend,
+                store,
+                group_name,
+                timeout=options.get("timeout"),
+                tag=options.get("pg_tag"),
+                device=options.get("device_id"),
+                description=options.get("group_desc"),
+            )
 
         return new_process_group_helper
 
-    def _new_group(
-        self, ranks: list[int], backend: str, store: Any, name: str, options: dict[str, Any]
-    ) -> tuple[Any, Any]:
-        """What distributed_c10d._new_process_group_helper does, with a simulated group."""
-        world = distributed_c10d._world
-        rank = self._execution.me.rank
-        if name in world.pg_names.values():
-            raise ValueError("The specified group name has already been created, please use a different group name")
-        tag = options.get("pg_tag")
-        if tag:
-            existing = distributed_c10d._find_pg_by_ranks_and_tag(tag, ranks)
-            if existing:
-                return existing, world.pg_map[existing][1]
-        is_default = not ranks
-        members = self._everybody if is_default else tuple(ranks)
-        if rank not in members:
-            self._execution.checkpoint()
-            return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
-        label = DEFAULT_GROUP if is_default else name
-        prefix_store = PrefixStore(f"{name}/", store)
-        group = self._make_group(name, label, members, rank, backend, prefix_store, options.get("group_desc"), tag)
-        if not is_default:
-            group.rendezvous()
-        return group, prefix_store
+    def _split(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def split_group(
+            parent_pg: Any = None,
+            split_ranks: Any = None,
+            timeout: Any = None,
+            pg_options: Any = None,
+            group_desc: str | None = None,
+            backend: Any = None,
+        ) -> Any:
+            if not self._is_rank_thread():
+                return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
+            return self._groups.split_group(
+                parent_pg, split_ranks, timeout=timeout, backend=backend, description=group_desc
+            )
 
-    def _make_group(
-        self,
-        name: str,
-        label: str,
-        members: tuple[int, ...],
-        rank: int,
-        backend: str,
-        store: Any,
-        description: str | None,
-        tag: str | None = None,
-    ) -> SimulatedGroup:
-        world = distributed_c10d._world
-        group = SimulatedGroup(
-            self._execution,
-            self._trackers[rank],
-            label=label,
-            members=members,
-            rank=rank,
-            store=store,
-        )
-        group._set_group_name(name)
-        group._set_group_desc(description or "undefined")
-        world.pg_map[group] = (backend, store)
-        world.pg_names[group] = name
-        world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
-        _register_process_group(name, group)
-        tag = f"user:{tag}" if tag else f"ptd:{name}"
-        if not tag.startswith("user:"):
-            world.tags_to_pg.setdefault("", []).append(group)
-        world.tags_to_pg.setdefault(tag, []).append(group)
-        world.pg_to_tag[group] = tag
-        return group
+        return split_group
 
-    def _second_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        def init_process_group(*arguments: Any, **options: Any) -> None:
-            if self._is_rank_thread() and distributed_c10d.GroupMember.WORLD is not None:
+    def _later_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        """The simulator makes the default group before a program starts; it may make another one after a destroy."""
+
+        def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
+            if not self._is_rank_thread():
+                return original(backend, *arguments, **options)
+            if distributed_c10d.GroupMember.WORLD is not None:
                 raise ValueError(
-                    "trying to initialize the default process group twice! The simulator has done it before the program "
-                    "starts: leave init_process_group out, or guard it with `if not dist.is_initialized():`"
+                    "trying to initialize the default process group twice! The simulator has done it before the "
+                    "program starts: leave init_process_group out, or guard it with `if not dist.is_initialized():`"
                 )
-            original(*arguments, **options)
+            options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
+            place = {"world_size": self._execution.world_size, "rank": self._execution.me.rank}
+            for name, value in place.items():
+                if options.get(name, -1) not in (-1, value):
+                    raise ValueError(
+                        f"init_process_group got {name} {options[name]}, expected {value}: a simulated rank keeps its "
+                        "number, and the world its size"
+                    )
+            options |= place | {"init_method": None, "store": options.get("store") or self._groups.new_store()}
+            return original(backend or "gloo", **options)
 
         return init_process_group
 
@@ -199,55 +169,3 @@ class Backend:
             return original(future)
 
         return done
-
-    # --- DDP's check of its parameters --------------------------------------------------------------------------------
-
-    def _parameter_check(self, original: Callable[..., None]) -> Callable[..., None]:
-        """Note [Counting parameters].
-
-        verify_params_across_processes (torch/csrc/distributed/c10d/reducer.cpp) gathers every rank's parameter count into
-        world-size tensors on each rank: a million tensors for 1,024 ranks, half the time of the whole run. So it is given a
-        view of the group that looks like one rank: the same all_gather is issued, its N answers are compared here, and all
-        the rest (the broadcast of rank 0's shapes, and the comparison with them) stays torch's own.
-        """
-
-        def verify(group: Any, parameters: list[torch.Tensor], logger: Any = None) -> None:
-            if isinstance(group, SimulatedGroup):
-                group = _OneRankView(group, len(parameters))
-            if logger is None:
-                return original(group, parameters)
-            return original(group, parameters, logger)
-
-        return verify
-
-
-class _OneRankView(dist.ProcessGroup):
-    """A simulated group as the parameter check sees it, see Note [Counting parameters]."""
-
-    def __init__(self, group: SimulatedGroup, parameter_count: int) -> None:
-        super().__init__(group.getRank(), 1)
-        self._group = group
-        self._parameter_count = parameter_count
-
-    def getRank(self) -> int:  # noqa: N802 - torch's name
-        return self._group.getRank()
-
-    def getSize(self) -> int:  # noqa: N802
-        return 1
-
-    def allgather(self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None) -> Any:
-        counts: list[torch.Tensor] = []
-        signature = Signature("all_gather", ((1,),), "int64")
-        work = self._group._issue(signature, Payload(inputs, (), gathered=counts), [])
-        work.wait()
-        outputs[0][0].copy_(inputs[0])
-        for rank, count in enumerate(counts):
-            if int(count) != self._parameter_count:
-                raise RuntimeError(
-                    f"DDP expects same model across all ranks, but Rank {self.getRank()} has {self._parameter_count} "
-                    f"params, while rank {rank} has inconsistent {int(count)} params."
-                )
-        return work
-
-    def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
-        return self._group.broadcast(tensors, opts)

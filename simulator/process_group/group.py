@@ -1,33 +1,35 @@
 """The simulated process group: every operation of torch.distributed, turned into calls of an execution.
 
 Each method checks its arguments as gloo does, says what must agree across ranks (a `Signature`), which tensors move (a
-`Payload`), and issues the call. torch.distributed's Python functions call these methods directly; C++ (the Reducer, functional
-collectives) reaches them through torch's trampoline (PyProcessGroup.hpp), which looks them up by name.
+`Payload`), and issues the call. torch.distributed's Python functions call these methods directly; C++ (the Reducer,
+functional collectives) reaches them through torch's trampoline (PyProcessGroup.hpp), which looks them up by name.
+torch 2.13 renamed some; each stands here under both names.
+
+A group's time-out ends no wait: a deadlock is found exactly, when it happens. Time-outs given to a work's `wait`, and
+the one of monitored_barrier, run in virtual time.
 """
+
+# torch's stubs list overloads of these methods that only its C++ class has.
+# mypy: disable-error-code="override,assignment,call-arg"
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import ReduceOp
-from torch.autograd import Variable
 from torch.distributed import ProcessGroup
 
-from simulator.calls import ANY_SOURCE, Call, Shape, Signature
-from simulator.process_group.origins import OriginTracker
-from simulator.process_group.work import SimulatedWork
-from simulator.runtime.call_sites import site_here
-from simulator.runtime.execution import Execution
-from simulator.runtime.rank_thread import Pending
+from simulator.calls import ANY_SOURCE, Signature
+from simulator.process_group import arguments
+from simulator.process_group.issuing import Issuer
+from simulator.process_group.monitored_barrier import BrokenBarriers, check_barrier
+from simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
+from simulator.process_group.work import JointWork
 from simulator.transport.payload import Payload
 
-_DTYPE_NAMES: dict[torch.dtype, str] = {
-    value: str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)
-}
+_NO_TENSORS = Payload((), ())
 
 
 class SimulatedGroup(ProcessGroup):
@@ -35,43 +37,60 @@ class SimulatedGroup(ProcessGroup):
 
     def __init__(
         self,
-        execution: Execution,
-        origins: OriginTracker,
+        issuer: Issuer,
         *,
-        label: str,
-        members: tuple[int, ...],
-        rank: int,
+        name: str,
+        description: str,
         store: Any,
+        broken_barriers: BrokenBarriers,
     ) -> None:
-        self._group_rank = members.index(rank)
-        super().__init__(self._group_rank, len(members))  # torch's other constructor, with a store, allows no subclass
+        self._members = issuer.members
+        self._group_rank = issuer.members.index(issuer.rank)
+        super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
+        self._issuer = issuer
+        self.issue = issuer.issue
+        self._name = name
+        self._description = description
         self._store = store
-        self._execution = execution
-        self._origins = origins
-        self._label = label
-        self._members = members
-        self._rank = rank
-        self._sequence = 0
-        self._messages = 0
-        self._is_destroyed = False
-        execution.slots.declare(label, members)
+        self._broken_barriers = broken_barriers
 
     # --- what torch asks of a group -----------------------------------------------------------------------------------
 
-    def getBackendName(self) -> str:  # noqa: N802 - torch's name
+    def getBackendName(self) -> str:
         """Always "simulated": for "gloo" or "nccl" DDP's logger (logger.cpp) would look for the C++ backend object.
 
         Programs ask `dist.get_backend()`, which answers the name they asked the group for.
         """
         return "simulated"
 
-    def getRank(self) -> int:  # noqa: N802
+    def getRank(self) -> int:
         """This rank's number in the group."""
         return self._group_rank
 
-    def getSize(self) -> int:  # noqa: N802
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The global ranks, in group-rank order."""
+        return self._members
+
+    def getSize(self) -> int:
         """How many ranks the group has."""
         return len(self._members)
+
+    def getGroupName(self) -> str:
+        """torch's name of the group, unique within a rank."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """Change torch's name of the group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        """What the group is for, in the program's words."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        """Say what the group is for."""
+        self._description = description
 
     def get_group_store(self) -> Any:
         """The store the group was made with."""
@@ -81,229 +100,234 @@ class SimulatedGroup(ProcessGroup):
     def _device_types(self) -> list[torch.device]:
         return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
 
+    def _get_backend(self, device: torch.device) -> SimulatedGroup:
+        """The backend for a device: a simulated group is its own."""
+        return self
+
     def shutdown(self) -> None:
         """Make the group unusable, as destroy_process_group does."""
-        self._is_destroyed = True
+        self._issuer.is_destroyed = True
 
     abort = shutdown
 
     def __repr__(self) -> str:
-        return f'SimulatedGroup("{self._label}", rank {self._group_rank} of {len(self._members)})'
+        return f'SimulatedGroup("{self._issuer.label}", rank {self._group_rank} of {len(self._members)})'
 
-    # --- collectives --------------------------------------------------------------------------------------------------
+    # --- collectives that reduce --------------------------------------------------------------------------------------
 
-    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
+    def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce onto every rank, in place."""
         if isinstance(tensors, Tensor):  # DDP's join calls the group by torch's other signature
             tensors = [tensors]
-        return self._reduce_in_place("all_reduce", tensors, opts)
+        reduction, factor = reduction_of(opts)
+        tensor = tensors[0]
+        if tensor.layout is not torch.strided:
+            arguments.check_sparse_reduction(tensor, reduction)
+        signature = Signature("all_reduce", shapes_of(tensors), dtype_of(tensor), reduction)
+        return self.issue(signature, Payload(tensors, tensors, factor), tensors)
 
-    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> SimulatedWork:
+    def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
-        return self._reduce_in_place("all_reduce_coalesced", tensors, opts)
+        arguments.check_tensors("allreduce_coalesced_", tensors)
+        arguments.check_same_dtype("allreduce_coalesced", tensors)
+        reduction, factor = reduction_of(opts)
+        signature = Signature("all_reduce_coalesced", shapes_of(tensors), dtype_of(tensors[0]), reduction)
+        return self.issue(signature, Payload(tensors, tensors, factor), tensors)
 
-    def _reduce_in_place(self, operation: str, tensors: list[Tensor], opts: Any) -> SimulatedWork:
-        reduction, factor = _reduction(opts)
-        signature = Signature(operation, _shapes(tensors), _dtype(tensors), reduction)
-        return self._issue(signature, Payload(tensors, tensors, factor), tensors)
+    def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
+        """Reduce onto the root. The other ranks' tensors stay as they are (gloo leaves partial sums there)."""
+        arguments.check_tensors("reduce_", tensors)
+        reduction, factor = reduction_of(opts)
+        signature = Signature(
+            "reduce", shapes_of(tensors), dtype_of(tensors[0]), reduction, self._root("reduce", opts.rootRank)
+        )
+        return self.issue(signature, Payload(tensors, tensors, factor), tensors)
 
-    def reduce(self, tensors: list[Tensor], opts: Any) -> SimulatedWork:
-        """Reduce onto the root."""
-        reduction, factor = _reduction(opts)
-        root = self._members[opts.rootRank]
-        signature = Signature("reduce", _shapes(tensors), _dtype(tensors), reduction, root)
-        return self._issue(signature, Payload(tensors, tensors, factor), tensors)
-
-    def broadcast(self, tensors: list[Tensor], opts: Any) -> SimulatedWork:
-        """Copy the root's tensors to every rank."""
-        root = self._members[opts.rootRank]
-        signature = Signature("broadcast", _shapes(tensors), _dtype(tensors), root=root)
-        return self._issue(signature, Payload(tensors, tensors), tensors)
-
-    def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> SimulatedWork:
-        """Collect every rank's tensor on every rank."""
-        outputs = output_lists[0]
-        signature = Signature("all_gather", _shapes(inputs), _dtype(inputs))
-        return self._issue(signature, Payload(inputs, outputs), outputs)
-
-    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> SimulatedWork:
-        """Collect every rank's tensor in one tensor on every rank."""
-        signature = Signature("all_gather_into_tensor", _shapes([tensor]), _dtype([tensor]))
-        return self._issue(signature, Payload([tensor], [output]), [output])
-
-    _allgather_base = all_gather_single
-
-    def all_gather_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> SimulatedWork:
-        """Several all_gather_single in one call."""
-        signature = Signature("all_gather_into_tensor_coalesced", _shapes(inputs), _dtype(inputs))
-        return self._issue(signature, Payload(inputs, outputs), outputs)
-
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-
-    def allgather_coalesced(
-        self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None
-    ) -> SimulatedWork:
-        """Several all_gather in one call; `output_lists[r][i]` takes tensor i of rank r."""
-        outputs = [tensor for outputs in output_lists for tensor in outputs]
-        signature = Signature("all_gather_coalesced", _shapes(inputs), _dtype(inputs))
-        return self._issue(signature, Payload(inputs, outputs), outputs)
-
-    def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> SimulatedWork:
-        """Collect every rank's tensor on the root."""
-        outputs = output_lists[0] if output_lists else []
-        signature = Signature("gather", _shapes(inputs), _dtype(inputs), root=self._members[opts.rootRank])
-        return self._issue(signature, Payload(inputs, outputs), outputs)
-
-    def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> SimulatedWork:
-        """Hand out the root's tensors, one to each rank."""
-        inputs = input_lists[0] if input_lists else []
-        signature = Signature("scatter", _shapes(outputs), _dtype(outputs), root=self._members[opts.rootRank])
-        return self._issue(signature, Payload(inputs, outputs), outputs)
-
-    def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> SimulatedWork:
+    def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce a list of tensors, one result to each rank."""
-        reduction, factor = _reduction(opts)
         inputs = input_lists[0]
-        signature = Signature("reduce_scatter", _shapes(inputs), _dtype(inputs), reduction)
-        return self._issue(signature, Payload(inputs, outputs, factor), outputs)
+        arguments.check_tensors("reduce_scatter_", [*outputs, *inputs])
+        arguments.check_reduce_scatter(outputs[0], inputs, self._group_rank, len(self._members))
+        reduction, factor = reduction_of(opts)
+        signature = Signature("reduce_scatter", shapes_of(inputs), dtype_of(inputs[0]), reduction)
+        return self.issue(signature, Payload(inputs, outputs, factor), outputs)
 
-    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> SimulatedWork:
+    def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Reduce a tensor, one part of the result to each rank."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor", [output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
-    def reduce_scatter_single_coalesced(
-        self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None
-    ) -> SimulatedWork:
+    def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several reduce_scatter_single in one call."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor_coalesced", outputs, inputs, opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
-    def _reduce_scatter_tensors(
-        self, operation: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any
-    ) -> SimulatedWork:
-        reduction, factor = _reduction(opts)
-        signature = Signature(operation, _shapes(inputs), _dtype(inputs), reduction)
-        return self._issue(signature, Payload(inputs, outputs, factor), outputs)
+    def _reduce_scatter_tensors(self, operation: str, outputs: list[Tensor], inputs: list[Tensor], opts: Any) -> Any:
+        arguments.check_tensors("_reduce_scatter_base_", [*outputs, *inputs])
+        arguments.check_same_count(outputs, inputs)
+        for output, tensor in zip(outputs, inputs, strict=True):
+            arguments.check_reduce_scatter_single(output, tensor, len(self._members))
+        reduction, factor = reduction_of(opts)
+        signature = Signature(operation, shapes_of(inputs), dtype_of(inputs[0]), reduction)
+        return self.issue(signature, Payload(inputs, outputs, factor), outputs)
 
-    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> SimulatedWork:
+    # --- collectives that move ----------------------------------------------------------------------------------------
+
+    def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
+        """Copy the root's tensors to every rank."""
+        arguments.check_tensors("broadcast_", tensors)
+        root = self._root("broadcast", opts.rootRank)
+        signature = Signature("broadcast", shapes_of(tensors), dtype_of(tensors[0]), root=root)
+        return self.issue(signature, Payload(tensors, tensors), tensors)
+
+    def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
+        """Collect every rank's tensor on every rank."""
+        outputs = output_lists[0]
+        arguments.check_tensors("allgather_", inputs)
+        arguments.check_all_gather(outputs, inputs[0], len(self._members))
+        signature = Signature("all_gather", shapes_of(inputs), dtype_of(inputs[0]))
+        return self.issue(signature, Payload(inputs, outputs), outputs)
+
+    def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
+        """Collect every rank's tensor in one tensor on every rank."""
+        arguments.check_tensors("_allgather_base_", (output, tensor))
+        arguments.check_all_gather_single(output, tensor, len(self._members))
+        signature = Signature("all_gather_into_tensor", shapes_of((tensor,)), dtype_of(tensor))
+        return self.issue(signature, Payload([tensor], [output]), [output])
+
+    _allgather_base = all_gather_single
+
+    def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
+        """Several all_gather_single in one call."""
+        arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
+        arguments.check_all_gather_single_coalesced(outputs, inputs, len(self._members))
+        signature = Signature("all_gather_into_tensor_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
+        return self.issue(signature, Payload(inputs, outputs), outputs)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
+        """Several all_gather in one call; `output_lists[r][i]` takes tensor i of rank r."""
+        arguments.check_tensors("allgather_coalesced_", inputs)
+        arguments.check_all_gather_coalesced(output_lists, inputs, len(self._members))
+        outputs = [tensor for outputs in output_lists for tensor in outputs]
+        signature = Signature("all_gather_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
+        return self.issue(signature, Payload(inputs, outputs), output_lists)
+
+    def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
+        """Collect every rank's tensor on the root."""
+        outputs = output_lists[0] if output_lists else []
+        arguments.check_tensors("gather_", inputs)
+        root = self._root("gather", opts.rootRank)
+        if opts.rootRank == self._group_rank:
+            arguments.check_list_of_all("gather", "output", outputs, len(self._members))
+            arguments.check_like("gather", outputs, inputs[0])
+        signature = Signature("gather", shapes_of(inputs), dtype_of(inputs[0]), root=root)
+        return self.issue(signature, Payload(inputs, outputs), outputs)
+
+    def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
+        """Hand out the root's tensors, one to each rank."""
+        inputs = input_lists[0] if input_lists else []
+        arguments.check_tensors("scatter_", outputs)
+        root = self._root("scatter", opts.rootRank)
+        if opts.rootRank == self._group_rank:
+            arguments.check_list_of_all("scatter", "input", inputs, len(self._members))
+            arguments.check_like("scatter", inputs, outputs[0])
+        signature = Signature("scatter", shapes_of(outputs), dtype_of(outputs[0]), root=root)
+        return self.issue(signature, Payload(inputs, outputs), outputs)
+
+    def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Tensor j of rank i becomes tensor i of rank j."""
-        splits = (_numels(inputs), _numels(outputs))
-        signature = Signature("all_to_all", _shapes(inputs), _dtype(inputs), splits=splits)
-        return self._issue(signature, Payload(inputs, outputs), outputs)
+        arguments.check_tensors("alltoall_", [*outputs, *inputs])
+        arguments.check_all_to_all(outputs, inputs, len(self._members))
+        splits = (numels(inputs), numels(outputs))
+        signature = Signature("all_to_all", shapes_of(inputs), dtype_of(inputs[0]), splits=splits)
+        return self.issue(signature, Payload(inputs, outputs), outputs)
 
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
-    ) -> SimulatedWork:
+    ) -> Any:
         """Rows of rank i go to rank j, as many as the splits say (equal parts if there are none)."""
         size = len(self._members)
-        splits = (_splits(input_splits, tensor, size), _splits(output_splits, output, size))
-        signature = Signature("all_to_all_single", _shapes([tensor]), _dtype([tensor]), splits=splits)
-        return self._issue(signature, Payload([tensor], [output], splits=splits), [output])
+        arguments.check_tensors("alltoall_base_", [output, tensor])
+        arguments.check_whole_numbers("all_to_all_single", [*output_splits, *input_splits])
+        arguments.check_all_to_all_single(output, tensor)
+        refusal = arguments.all_to_all_single_refusal(output, tensor, output_splits, input_splits, size)
+        splits = (equal_parts(input_splits, tensor, size), equal_parts(output_splits, output, size))
+        signature = Signature("all_to_all_single", shapes_of((tensor, output)), dtype_of(tensor), splits=splits)
+        return self.issue(signature, Payload([tensor], [output], splits=splits), [output], refusal=refusal)
 
     alltoall_base = all_to_all_single
 
-    def barrier(self, opts: Any = None) -> SimulatedWork:
+    def barrier(self, opts: Any = None) -> Any:
         """Wait until every rank of the group is here."""
-        return self._issue(Signature("barrier"), Payload((), ()), [])
+        return self.issue(Signature("barrier"), _NO_TENSORS, [])
 
     def monitored_barrier(self, timeout: timedelta | None = None, wait_all_ranks: bool = False) -> None:
-        """A barrier that names the ranks which have not come when `timeout` (virtual) passes."""
-        work = self._issue(Signature("monitored_barrier"), Payload((), ()), [])
-        work.wait()
+        """A barrier that names the ranks which have not come when `timeout` passes in virtual time.
+
+        torch passes its default of 30 minutes when the program gives none. So a monitored_barrier that not all ranks
+        reach ends in gloo's RuntimeError, as it would on gloo, and not in a deadlock.
+        """
+        work = self.issue(Signature("monitored_barrier"), _NO_TENSORS, [])
+        check_barrier(
+            self._issuer.execution,
+            work.pending,
+            self._members,
+            self._broken_barriers,
+            timeout,
+            wait_all_ranks=wait_all_ranks,
+        )
 
     # --- point-to-point -----------------------------------------------------------------------------------------------
 
-    def send(self, tensors: list[Tensor], dst: int, tag: int) -> SimulatedWork:
-        """Send to a rank of the group."""
-        signature = Signature("send", _shapes(tensors), _dtype(tensors))
-        return self._issue(signature, Payload(tensors, ()), tensors, peer=self._members[dst], tag=tag)
+    def send(self, tensors: list[Tensor], dst: int, tag: int) -> Any:
+        """Send to a rank of the group; a rank may send to itself, if it does so asynchronously."""
+        arguments.check_message("send", tensors, tag)
+        return self._message(Payload(tensors, ()), "send", tensors, self._peer("send", dst), tag)
 
-    def recv(self, tensors: list[Tensor], src: int, tag: int) -> SimulatedWork:
+    def recv(self, tensors: list[Tensor], src: int, tag: int) -> Any:
         """Receive from a rank of the group."""
-        signature = Signature("recv", _shapes(tensors), _dtype(tensors))
-        return self._issue(signature, Payload((), tensors), tensors, peer=self._members[src], tag=tag)
+        arguments.check_message("recv_", tensors, tag)
+        return self._message(Payload((), tensors), "recv", tensors, self._peer("recv", src), tag)
 
-    def recv_anysource(self, tensors: list[Tensor], tag: int) -> SimulatedWork:
+    def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Receive from whichever rank of the group sends."""
-        signature = Signature("recv", _shapes(tensors), _dtype(tensors))
-        return self._issue(signature, Payload((), tensors), tensors, peer=ANY_SOURCE, tag=tag)
+        arguments.check_message("recv_any_source_", tensors, tag)
+        return self._message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
+
+    def _message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
+        signature = Signature(operation, shapes_of(tensors), dtype_of(tensors[0]))
+        return self.issue(signature, payload, tensors, peer=peer, tag=tag)
+
+    # --- several calls as one -----------------------------------------------------------------------------------------
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Calls from here to `_end_coalescing` are waited for by the work that it returns."""
+        self._issuer.start_coalescing()
+
+    def _end_coalescing(self, device: torch.device) -> JointWork:
+        """One work for all calls since `_start_coalescing`."""
+        return JointWork(self._issuer.end_coalescing())
 
     # --- calls that torch does not know -------------------------------------------------------------------------------
 
     def rendezvous(self) -> None:
-        """Wait until every member has created the group, as a real backend connects all of them."""
-        self._issue(Signature("new_group", members=self._members), Payload((), ()), []).wait()
+        """Wait until every member has created the group, as gloo connects all of them."""
+        self.issue(Signature("new_group", members=self._members), _NO_TENSORS, []).wait()
+
+    def enter_split(self) -> None:
+        """Wait until every member has called split_group, as NCCL splits a group together."""
+        self.issue(Signature("split_group"), _NO_TENSORS, []).wait()
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _issue(
-        self, signature: Signature, payload: Payload, result: list[Tensor], *, peer: int | None = None, tag: int = 0
-    ) -> SimulatedWork:
-        execution = self._execution
-        execution.begin_call()
-        if self._is_destroyed:
-            raise RuntimeError(
-                f'{signature.operation} on group "{self._label}", which was destroyed: make the call before '
-                "destroy_process_group, or create the group again"
-            )
-        if peer is None:
-            sequence, self._sequence = self._sequence, self._sequence + 1
-        else:
-            sequence, self._messages = self._messages, self._messages + 1
-        call = Call(
-            self._rank, self._label, sequence, signature, site_here(), self._origins.current(signature), peer, tag
-        )
-        pending = Pending(call, execution.me, payload)
-        work = SimulatedWork(execution, pending, result)
-        execution.issue(call, pending)
-        if torch._C._current_graph_task_id() != -1:
-            if execution.me.is_reducing_at_once:
-                work.wait()  # see Note [Static graphs]
-            else:
-                _wait_before_backward_ends(work)
-        return work
+    def _root(self, operation: str, root: int) -> int:
+        arguments.check_root(operation, root, len(self._members))
+        return self._members[root]
 
-
-def _wait_before_backward_ends(work: SimulatedWork) -> None:
-    """Note [Waiting inside backward].
-
-    The Reducer waits for its buckets in C++ (Reducer::finalize_backward, torch/csrc/distributed/c10d/reducer.cpp), where no
-    hand-over is possible. It does so in an engine callback queued after its last call. Callbacks run in the order they were
-    queued, so one queued here, when the call is issued, waits cooperatively before that, and the Reducer finds all done.
-    """
-    Variable._execution_engine.queue_callback(work.wait)  # type: ignore[attr-defined]
-
-
-def _shapes(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
-    return tuple([tuple(tensor.shape) for tensor in tensors])
-
-
-def _dtype(tensors: Sequence[Tensor]) -> str | None:
-    return _DTYPE_NAMES[tensors[0].dtype] if tensors else None
-
-
-def _numels(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    return tuple([tensor.numel() for tensor in tensors])
-
-
-def _splits(splits: Sequence[int], tensor: Tensor, size: int) -> tuple[int, ...]:
-    return tuple(splits) or (tensor.shape[0] // size,) * size
-
-
-def _reduction(opts: Any) -> tuple[str, Any]:
-    """The name of the reduction, and the factor of a PREMUL_SUM."""
-    if opts is None:
-        return "SUM", None
-    operation = opts.reduceOp
-    if not isinstance(operation, ReduceOp):
-        return operation.name, None
-    name: str = operation.op.name
-    if name != "PREMUL_SUM":
-        return name, None
-    factor = operation.factor
-    return name, factor() if callable(factor) else factor
+    def _peer(self, operation: str, peer: int) -> int:
+        arguments.check_peer(operation, peer, len(self._members))
+        return self._members[peer]

@@ -17,9 +17,9 @@ from simulator.runtime.execution import Execution
 def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
     """Note [Works that only C++ holds], for `_set_forward_pass_work_handle`.
 
-    The Reducer keeps the C++ half of the work with which a forward told the others that this rank has not joined, and waits
-    for it in the backward if gradients are divided by the ranks present (Reducer::set_divide_factor). Nobody in Python
-    keeps the other half, and without it the C++ half waits for ever. So it lives as long as the Reducer here.
+    The Reducer keeps the C++ half of the work with which a forward told the others that this rank has not joined, and
+    waits for it in the backward if gradients are divided by the ranks present (Reducer::set_divide_factor). Nobody in
+    Python keeps the other half, and without it the C++ half waits for ever. So it lives as long as the Reducer here.
     """
     works: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
@@ -33,8 +33,9 @@ def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
 def reduce_at_once(execution: Execution, original: Callable[[Any], None]) -> Callable[[Any], None]:
     """Note [Static graphs], for `_delay_all_reduce`.
 
-    In the first backward of a static graph one engine callback issues all the Reducer's calls and waits for them, in C++
-    (Reducer::delay_all_reduce). No other callback runs in between, so each call made there is waited for as it is issued.
+    In the first backward of a static graph one engine callback issues all the Reducer's calls and waits for them, in
+    C++ (Reducer::delay_all_reduce). No other callback runs in between, so each call made there is waited for as it is
+    issued.
     """
 
     def delay_all_reduce(reducer: Any) -> None:

@@ -1,8 +1,11 @@
 """The handle of a call: torch's `Work`, waiting cooperatively."""
 
+# torch's stubs say `result() -> list[Tensor]`; the coalesced calls have lists of lists.
+# mypy: disable-error-code="override,assignment"
+
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -12,37 +15,44 @@ from torch._C._distributed_c10d import Work
 from simulator.runtime.execution import Execution
 from simulator.runtime.rank_thread import Pending
 
+NO_TIMEOUT = timedelta(0)
+
 
 class SimulatedWork(Work):
     """What issuing a call returns. C++ honours it too: the Reducer waits on the future this hands out."""
 
-    def __init__(self, execution: Execution, pending: Pending, result: list[torch.Tensor]) -> None:
+    def __init__(self, execution: Execution, pending: Pending, result: Sequence[Any]) -> None:
         super().__init__()
+        self.pending = pending
         self._execution = execution
-        self._pending = pending
         self._result = result
-        self._future: torch.futures.Future[list[torch.Tensor]] | None = None
+        self._future: torch.futures.Future[Sequence[Any]] | None = None
         pending.receive_completion = self._receive_completion
         self._is_delivered = False
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time."""
-        self._pending.waited = True
-        seconds = timeout.total_seconds() or None
-        if not self._execution.wait((self._pending,), seconds):
-            milliseconds = round((seconds or 0.0) * 1000)
-            raise RuntimeError(f"Timed out waiting {milliseconds}ms for {self._pending.call.operation} operation to complete")
+        pending = self.pending
+        pending.waited = True
+        if timeout <= NO_TIMEOUT:
+            self._execution.wait((pending,))
+        elif not self._execution.wait((pending,), timeout.total_seconds()):
+            if not pending.call.is_point_to_point:
+                raise RuntimeError("Operation timed out!")
+            milliseconds = round(timeout.total_seconds() * 1000)
+            raise RuntimeError(f"Timed out waiting {milliseconds}ms for {pending.call.operation} operation to complete")
         return True
 
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
-        if not self._pending.is_complete:
+        pending = self.pending
+        if not pending.is_complete:
             self._execution.poll()
         else:
             self._execution.checkpoint()
-        if self._pending.is_complete:
-            self._pending.waited = True
-        return self._pending.is_complete
+        if pending.is_complete:
+            pending.waited = True
+        return pending.is_complete
 
     def is_success(self) -> bool:
         """As `is_completed`: a call that fails ends the whole run."""
@@ -59,24 +69,32 @@ class SimulatedWork(Work):
         """As `wait`: data on a GPU is moved on the stream that waits."""
         self.wait()
 
-    def result(self) -> list[torch.Tensor]:
-        """The tensors of the call."""
+    def result(self) -> Sequence[Any]:
+        """The tensors of the call, once it is complete."""
+        if not self.pending.is_complete:
+            raise RuntimeError(
+                "Work needs to be completed before calling result(). Should call wait() before result()."
+            )
         return self._result
 
     def source_rank(self) -> int:
-        """Group rank that a receive got its message from."""
-        source = self._pending.source
-        assert source is not None, "only a complete recv has a source"
-        return self._execution.slots.members(self._pending.call.group).index(source)
+        """Group rank that a receive got its message from; -1 before it was waited for."""
+        pending = self.pending
+        if pending.call.operation != "recv":
+            raise RuntimeError(
+                "sourceRank() may only be called on work objects that correspond to a recv or recv-from-any call."
+            )
+        if pending.source is None or not pending.waited:
+            return -1
+        return self._execution.slots.members(pending.call.group).index(pending.source)
 
     def _source_rank(self) -> int:
         return self.source_rank()
 
-    def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
+    def get_future(self) -> torch.futures.Future[Sequence[Any]]:
         """A future of the tensors, set on the owner's thread when the completion is delivered there."""
         if self._future is None:
-            devices = sorted({tensor.device for tensor in self._result if tensor.is_cuda}, key=str)
-            self._future = torch.futures.Future(devices=devices or None)
+            self._future = torch.futures.Future(devices=_devices(self._result) or None)
             if self._is_delivered:
                 self._future.set_result(self._result)
         return self._future
@@ -87,11 +105,85 @@ class SimulatedWork(Work):
             self._future.set_result(self._result)
 
 
+class FailedWork(Work):
+    """The handle of a call that the backend refused after it was issued: no other rank hears of it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self._error = error
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Raise what the backend's worker thread found."""
+        raise self._error
+
+    synchronize = wait
+    block_current_stream = wait
+    result = wait
+
+    def is_completed(self) -> bool:
+        """True: there is nothing to wait for."""
+        return True
+
+    def is_success(self) -> bool:
+        """False."""
+        return False
+
+    def exception(self) -> Exception:
+        """What `wait` raises."""
+        return self._error
+
+    def get_future(self) -> torch.futures.Future[Any]:
+        """A future that holds the exception."""
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_exception(self._error)
+        return future
+
+
+class JointWork(Work):
+    """The handle of several calls that were issued between _start_coalescing and _end_coalescing."""
+
+    def __init__(self, works: Sequence[SimulatedWork | FailedWork]) -> None:
+        super().__init__()
+        self._works = works
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """Return True once all calls are complete."""
+        for work in self._works:
+            work.wait(timeout)
+        return True
+
+    synchronize = wait
+    block_current_stream = wait
+
+    def is_completed(self) -> bool:
+        """True once all calls are complete."""
+        return all(work.is_completed() for work in self._works)
+
+    def is_success(self) -> bool:
+        """True once all calls have succeeded."""
+        return all(work.is_success() for work in self._works)
+
+    def exception(self) -> Exception | None:
+        """The first call's that has one."""
+        return next((error for work in self._works if (error := work.exception()) is not None), None)
+
+    def result(self) -> list[Any]:
+        """The tensors of all calls."""
+        results: list[Any] = [work.result() for work in self._works]
+        return [tensor for result in results for tensor in result]
+
+    def get_future(self) -> torch.futures.Future[list[Any]]:
+        """A future of the tensors of all calls."""
+        return torch.futures.collect_all([work.get_future() for work in self._works]).then(
+            lambda future: [tensor for each in future.value() for tensor in each.value()]
+        )
+
+
 def wait_for_future(execution: Execution, future: Any, is_done: Callable[[Any], bool]) -> None:
     """Wait cooperatively until a native future is done.
 
-    Which calls it hangs on is not known (a communication hook chains what it likes), but only completions of the rank's own
-    calls can finish it: so wait until any of them is complete, deliver it, and look again.
+    Which calls it hangs on is not known (a communication hook chains what it likes), but only completions of the
+    rank's own calls can finish it: so wait until any of them is complete, deliver it, and look again.
     """
     execution.checkpoint()
     while not is_done(future):
@@ -99,3 +191,8 @@ def wait_for_future(execution: Execution, future: Any, is_done: Callable[[Any], 
         if not pendings:
             return  # not ours: let the native wait tell
         execution.wait(pendings)
+
+
+def _devices(result: Sequence[Any]) -> list[int | str | torch.device]:
+    tensors = [tensor for item in result for tensor in (item if isinstance(item, list) else (item,))]
+    return sorted({tensor.device for tensor in tensors if tensor.is_cuda}, key=str)

@@ -1,22 +1,27 @@
 """Transport `memory`: what each operation does to the tensors of all ranks, once, in group-rank order.
 
-One function an operation. Each gets the payloads of all ranks in group-rank order, so a sum adds rank 0 first and is the
-same to the last bit whatever the schedule. Everything is read before anything is written, so inputs may be outputs.
+One function an operation. Each gets the payloads of all ranks in group-rank order, so a sum adds rank 0 first and is
+the same to the last bit whatever the schedule. Everything is read before anything is written, so inputs may be
+outputs.
 
-Tensors are written below autograd and without touching their version counters, as a real backend writes memory.
+Tensors are written below autograd and without touching their version counters, as a real backend writes memory. What
+lies between the elements of a tensor that is not dense is left alone (gloo writes over it). Where ranks bring tensors
+of as many elements but another shape, elements pair up in row-major order.
+
+On a GPU this runs on the current stream of the thread whose call came last. Ranks are threads that all use the default
+stream, so it comes after what they queued before; data that a rank made on another stream needs a synchronisation
+first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import reduce as fold
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from simulator.transport.payload import Payload
-
 
 Movement = Callable[[Sequence[Payload], str | None, int | None], None]
 """Payloads in group-rank order, name of the reduction, group rank of the root."""
@@ -40,40 +45,56 @@ def move(operation: str, payloads: Sequence[Payload], reduction: str | None, roo
         MOVEMENTS[operation](payloads, reduction, root)
 
 
-def reduced(tensors: Sequence[Tensor], reduction: str, factor: Any = None) -> Tensor:
-    """A new tensor: `tensors` reduced from the first to the last."""
-    if factor is not None:
-        tensors = [tensor * factor for tensor in tensors]
-    first = tensors[0]
-    if first.is_sparse:
-        total = fold(torch.add, tensors).coalesce()
-    else:
-        total = fold(_BINARY[reduction], tensors[1:], first.clone(memory_format=torch.contiguous_format))
+def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
+    """A new tensor: `tensors` reduced from the first to the last, each times its factor in a PREMUL_SUM."""
+    if reduction == "PREMUL_SUM":
+        tensors = [tensor.mul(factor).to(tensor.dtype) for tensor, factor in zip(tensors, factors, strict=True)]
+    total = tensors[0].clone(memory_format=torch.contiguous_format)
+    shape, combine = total.shape, _BINARY[reduction]
+    for tensor in tensors[1:]:
+        combine(total, tensor if tensor.shape == shape else tensor.reshape(shape))
     if reduction == "AVG":
-        total = total.div_(len(tensors)) if total.is_floating_point() or total.is_complex() else total // len(tensors)
+        total.div_(len(tensors))
     return total
+
+
+def _sparse_sum(tensors: Sequence[Tensor]) -> Tensor:
+    total = tensors[0]
+    for tensor in tensors[1:]:
+        total = torch.add(total, tensor)
+    return total.coalesce()
 
 
 def _write(outputs: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     if outputs:
-        torch._foreach_copy_(list(outputs), list(values))
+        fitting = [
+            value if value.shape == output.shape else value.reshape(output.shape)
+            for output, value in zip(outputs, values, strict=True)
+        ]
+        torch._foreach_copy_(list(outputs), fitting)
+
+
+def _factors(payloads: Sequence[Payload]) -> list[Any]:
+    return [payload.factor for payload in payloads]
 
 
 def _all_reduce(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     assert reduction is not None
     for column in zip(*(payload.inputs for payload in payloads), strict=True):
-        total = reduced(column, reduction, payloads[0].factor)
-        if total.is_sparse:
+        if column[0].is_sparse:
+            total = _sparse_sum(column)
             for tensor in column:
                 tensor.copy_(total)
         else:
+            total = reduced(column, reduction, _factors(payloads))
             _write(column, [total] * len(column))
 
 
 def _reduce(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    assert reduction is not None and root is not None
+    assert reduction is not None
+    assert root is not None
     columns = list(zip(*(payload.inputs for payload in payloads), strict=True))
-    totals = [reduced(column, reduction, payloads[0].factor) for column in columns]
+    totals = [reduced(column, reduction, _factors(payloads)) for column in columns]
     _write(payloads[root].outputs, totals)
 
 
@@ -95,11 +116,10 @@ def _all_gather(payloads: Sequence[Payload], reduction: str | None, root: int | 
 
 
 def _all_gather_into_tensor(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
-    for index in range(len(payloads[0].inputs)):
-        flat = torch.cat([payload.inputs[index].reshape(-1) for payload in payloads])
-        for payload in payloads:
-            output = payload.outputs[index]
-            output.copy_(flat.view(output.shape))
+    columns = zip(*(payload.inputs for payload in payloads), strict=True)
+    gathered = [torch.cat([tensor.reshape(-1) for tensor in column]) for column in columns]
+    for payload in payloads:
+        _write(payload.outputs, gathered)
 
 
 def _all_gather_coalesced(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
@@ -110,37 +130,37 @@ def _all_gather_coalesced(payloads: Sequence[Payload], reduction: str | None, ro
 
 def _gather(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     assert root is not None
-    _write(payloads[root].outputs, [payload.inputs[0] for payload in payloads])
+    _write(payloads[root].outputs, [payload.inputs[0].clone() for payload in payloads])
 
 
 def _scatter(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     assert root is not None
-    for payload, part in zip(payloads, payloads[root].inputs, strict=True):
-        payload.outputs[0].copy_(part)
+    parts = [tensor.clone() for tensor in payloads[root].inputs]
+    for payload, part in zip(payloads, parts, strict=True):
+        _write(payload.outputs, [part])
 
 
 def _reduce_scatter(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     assert reduction is not None
     columns = zip(*(payload.inputs for payload in payloads), strict=True)
-    totals = [reduced(column, reduction, payloads[0].factor) for column in columns]
+    totals = [reduced(column, reduction, _factors(payloads)) for column in columns]
     for payload, total in zip(payloads, totals, strict=True):
-        payload.outputs[0].copy_(total)
+        _write(payload.outputs, [total])
 
 
 def _reduce_scatter_tensor(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     assert reduction is not None
-    for index, column in enumerate(zip(*(payload.inputs for payload in payloads), strict=True)):
-        total = reduced([tensor.reshape(-1) for tensor in column], reduction, payloads[0].factor)
-        for payload, part in zip(payloads, total.chunk(len(payloads)), strict=True):
-            output = payload.outputs[index]
-            output.copy_(part.view(output.shape))
+    columns = zip(*(payload.inputs for payload in payloads), strict=True)
+    totals = [reduced([tensor.reshape(-1) for tensor in column], reduction, _factors(payloads)) for column in columns]
+    parts = [total.view(len(payloads), -1) if total.numel() else [total] * len(payloads) for total in totals]
+    for rank, payload in enumerate(payloads):
+        _write(payload.outputs, [part[rank] for part in parts])
 
 
 def _all_to_all(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     parts = [[tensor.clone() for tensor in payload.inputs] for payload in payloads]
     for receiver, payload in enumerate(payloads):
-        for output, sent in zip(payload.outputs, parts, strict=True):
-            output.copy_(sent[receiver].view(output.shape))
+        _write(payload.outputs, [sent[receiver] for sent in parts])
 
 
 def _all_to_all_single(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
@@ -149,13 +169,12 @@ def _all_to_all_single(payloads: Sequence[Payload], reduction: str | None, root:
         assert payload.splits is not None
         parts.append(payload.inputs[0].clone().split(list(payload.splits[0])))
     for receiver, payload in enumerate(payloads):
-        payload.outputs[0].copy_(torch.cat([sent[receiver] for sent in parts]).view(payload.outputs[0].shape))
+        _write(payload.outputs, [torch.cat([sent[receiver].reshape(-1) for sent in parts])])
 
 
 def _message(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     send, receive = payloads
-    for source, target in zip(send.inputs, receive.outputs, strict=True):
-        target.copy_(source.reshape(target.shape))
+    _write(receive.outputs, send.inputs)
 
 
 def _share(payloads: Sequence[Payload]) -> None:
@@ -190,4 +209,5 @@ MOVEMENTS: dict[str, Movement] = {
     "barrier": _nothing,
     "monitored_barrier": _nothing,
     "new_group": _nothing,
+    "split_group": _nothing,
 }

@@ -1,0 +1,193 @@
+"""Making groups inside ranks: what torch does with a backend, done with simulated groups.
+
+torch makes every group through `distributed_c10d._new_process_group_helper`, whichever way the program asked for it:
+init_process_group, new_group, new_subgroups, a device mesh. `split_group` is the exception, since it asks the C++
+backend.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+from simulator.calls import Call, Signature
+from simulator.process_group.group import SimulatedGroup
+from simulator.process_group.issuing import Issuer
+from simulator.process_group.monitored_barrier import BrokenBarriers
+from simulator.process_group.origins import OriginTracker
+from simulator.process_group.store import MemoryStore, StoreContents
+from simulator.runtime.call_sites import site_here
+from simulator.runtime.execution import Execution
+
+DEFAULT_GROUP = "default"
+"""How the group of all ranks is called in calls and reports; torch calls it "0"."""
+
+_NAME_LENGTH = 8
+"""How much of a name made by hashing (use_local_synchronization) is shown."""
+
+
+class GroupMaker:
+    """Makes the groups of one execution's ranks, each for the rank that is running."""
+
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
+        self._contents = StoreContents()
+        self._trackers = [OriginTracker() for _ in execution.ranks]
+        self._labels: dict[tuple[str, int], str] = {}
+        self._made: list[Counter[str]] = [Counter() for _ in execution.ranks]
+        self._broken_barriers: BrokenBarriers = {}
+        self._everybody = tuple(range(execution.world_size))
+        self._same_rank = {rank: rank for rank in self._everybody}
+
+    def make_default_group(self, rank: int) -> None:
+        """What init_process_group does, before the rank's program starts."""
+        world = distributed_c10d._world
+        label = self._label("0", DEFAULT_GROUP, rank)
+        group = self._make("0", label, self._everybody, rank, "gloo", self.new_store("default_pg/0/"), "default_pg")
+        world.default_pg = group
+        world.pg_group_ranks[group] = self._same_rank
+        world.group_count = 1
+
+    def new_store(self, prefix: str = "") -> MemoryStore:
+        """The running rank's handle of the store of all ranks."""
+        return MemoryStore(self._execution, self._contents, prefix)
+
+    def new_group(
+        self,
+        ranks: Sequence[int],
+        backend: str,
+        store: Any,
+        name: str,
+        *,
+        timeout: timedelta | None = None,
+        tag: str | None = None,
+        device: torch.device | None = None,
+        description: str | None = None,
+    ) -> tuple[Any, Any]:
+        """What distributed_c10d._new_process_group_helper does. No `ranks` means the default group."""
+        world = distributed_c10d._world
+        rank = self._execution.me.rank
+        if name in world.pg_names.values():
+            raise ValueError("The specified group name has already been created, please use a different group name")
+        if device is not None and (device.index is None or device.type == "cpu"):
+            raise ValueError("init_process_group device_id parameter must be an accelerator with an index")
+        distributed_c10d._check_valid_timeout(timeout)
+        if tag:
+            existing = distributed_c10d._find_pg_by_ranks_and_tag(tag, list(ranks))
+            if existing:
+                return existing, world.pg_map[existing][1]
+        members = tuple(ranks) or self._everybody
+        label = self._label(name, _proposed_label(name, description) if ranks else DEFAULT_GROUP, rank)
+        if rank not in members:
+            self._look_on(label, members)
+            return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
+        prefix = (
+            store.prefixed(f"{name}/")
+            if isinstance(store, MemoryStore)
+            else distributed_c10d.PrefixStore(f"{name}/", store)
+        )
+        group = self._make(name, label, members, rank, backend, prefix, description, tag)
+        if device is not None:
+            group.bound_device_id = device
+        group.rendezvous()
+        return group, prefix
+
+    def split_group(
+        self,
+        parent: Any,
+        split_ranks: Sequence[Sequence[int]] | None,
+        *,
+        timeout: timedelta | None,
+        backend: str | None,
+        description: str | None,
+    ) -> Any:
+        """What torch's split_group does, except that no accelerator is needed. Every rank of the parent calls it."""
+        if not split_ranks:
+            raise ValueError("split_ranks cannot be None or empty")
+        world = distributed_c10d._world
+        parent = parent or distributed_c10d._get_default_group()
+        if parent not in world.pg_group_ranks:
+            raise ValueError(f"Group {parent} is not registered")
+        for split in split_ranks:
+            _check_split(split, self._execution.world_size)
+        distributed_c10d._check_valid_timeout(timeout or timedelta(minutes=30))
+        mine = next((sorted(split) for split in split_ranks if parent.rank() in split), None)
+        parent.enter_split()
+        if mine is None:
+            return None
+        members = tuple(parent.members[rank] for rank in mine)
+        name = distributed_c10d._process_group_name(mine, use_hashed_name=True)
+        parent_backend, _ = world.pg_map[parent]
+        rank = self._execution.me.rank
+        description = description or f"{parent.group_desc}:split"
+        label = self._label(name, _proposed_label(name, description), rank)
+        store = self.new_store(f"{name}/")
+        group = self._make(name, label, members, rank, backend or parent_backend, store, description)
+        group.bound_device_id = parent.bound_device_id
+        world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
+        return group
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _look_on(self, label: str, members: tuple[int, ...]) -> None:
+        """Tell what this rank, which is no member, takes the new group for; it waits for nobody."""
+        execution = self._execution
+        execution.checkpoint()
+        execution.announce(Call(execution.me.rank, label, 0, Signature("new_group", members=members), site_here()))
+
+    def _label(self, name: str, proposed: str, rank: int) -> str:
+        """What the group is called in calls and reports. A name used again, after a destroy, is another group."""
+        made = self._made[rank]
+        made[name] += 1
+        again = made[name]
+        return self._labels.setdefault((name, again), proposed if again == 1 else f"{proposed} ({again})")
+
+    def _make(
+        self,
+        name: str,
+        label: str,
+        members: tuple[int, ...],
+        rank: int,
+        backend: str,
+        store: Any,
+        description: str | None,
+        tag: str | None = None,
+    ) -> SimulatedGroup:
+        """Make the running rank's handle, and register it where torch looks for it."""
+        world: Any = distributed_c10d._world
+        group = SimulatedGroup(
+            Issuer(self._execution, self._trackers[rank], label=label, members=members, rank=rank),
+            name=name,
+            description=description or "undefined",
+            store=store,
+            broken_barriers=self._broken_barriers,
+        )
+        world.pg_map[group] = (backend, store)
+        world.pg_names[group] = name
+        world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))
+        torch._C._distributed_c10d._register_process_group(name, group)  # type: ignore[arg-type]
+        if not tag:
+            world.tags_to_pg.setdefault("", []).append(group)
+        tag = f"user:{tag}" if tag else f"ptd:{name}"
+        world.tags_to_pg.setdefault(tag, []).append(group)
+        world.pg_to_tag[group] = tag
+        return group
+
+
+def _proposed_label(name: str, description: str | None) -> str:
+    short = name[:_NAME_LENGTH]
+    return short if description in (None, "undefined") else f"{description} {short}"
+
+
+def _check_split(split: Sequence[int], world_size: int) -> None:
+    if len(split) == 0:
+        raise ValueError("the split group cannot be empty")
+    if len(split) > world_size:
+        raise ValueError("the split group's size should be less or equal to the world_size set by init_process_group")
+    if len(split) != len(set(split)):
+        raise ValueError("the split group cannot have duplicate ranks")

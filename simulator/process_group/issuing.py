@@ -1,0 +1,103 @@
+"""Issuing calls: what every operation of a group has in common, whatever tensors it moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd import Variable
+
+from simulator.calls import Call, Signature
+from simulator.process_group import arguments
+from simulator.process_group.origins import OriginTracker
+from simulator.process_group.work import FailedWork, SimulatedWork
+from simulator.runtime.call_sites import site_here
+from simulator.runtime.execution import Execution
+from simulator.runtime.rank_thread import Pending
+from simulator.transport.payload import Payload
+
+
+class Issuer:
+    """Issues one rank's calls on one group."""
+
+    def __init__(
+        self, execution: Execution, origins: OriginTracker, *, label: str, members: tuple[int, ...], rank: int
+    ) -> None:
+        self.execution = execution
+        self.label = label
+        self.members = members
+        self.rank = rank
+        self.is_destroyed = False
+        self._origins = origins
+        self._sequence = 0
+        self._messages = 0
+        self._coalesced: list[SimulatedWork | FailedWork] | None = None
+        execution.slots.declare(label, members)
+
+    def issue(
+        self,
+        signature: Signature,
+        payload: Payload,
+        result: Sequence[Any],
+        *,
+        peer: int | None = None,
+        tag: int = 0,
+        refusal: str | None = None,
+    ) -> Any:
+        """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
+        execution = self.execution
+        execution.begin_call()
+        if self.is_destroyed:
+            raise RuntimeError(
+                f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
+                "destroy_process_group, or create the group again"
+            )
+        if peer is None:
+            sequence, self._sequence = self._sequence, self._sequence + 1
+            if signature.dtype is not None:
+                refusal = arguments.refusal(signature.operation, signature.dtype, signature.reduction) or refusal
+        else:
+            sequence, self._messages = self._messages, self._messages + 1
+        if refusal is not None:
+            return self._made(FailedWork(RuntimeError(refusal)))
+        origin = self._origins.current(signature)
+        call = Call(self.rank, self.label, sequence, signature, site_here(), origin, peer, tag)
+        pending = Pending(call, execution.me, payload)
+        work = SimulatedWork(execution, pending, result)
+        execution.issue(call, pending)
+        if torch._C._current_graph_task_id() != -1:
+            _wait_before_backward_ends(work, at_once=execution.me.is_reducing_at_once)
+        return self._made(work)
+
+    def start_coalescing(self) -> None:
+        """Collect the works of the calls from here on."""
+        if self._coalesced is not None:
+            raise RuntimeError("coalescing has been started already: end it before the next start")
+        self._coalesced = []
+
+    def end_coalescing(self) -> list[SimulatedWork | FailedWork]:
+        """The works of the calls since `start_coalescing`."""
+        if self._coalesced is None:
+            raise RuntimeError("coalescing has not been started: call _start_coalescing first")
+        works, self._coalesced = self._coalesced, None
+        return works
+
+    def _made(self, work: SimulatedWork | FailedWork) -> SimulatedWork | FailedWork:
+        if self._coalesced is not None:
+            self._coalesced.append(work)
+        return work
+
+
+def _wait_before_backward_ends(work: SimulatedWork, *, at_once: bool) -> None:
+    """Note [Waiting inside backward].
+
+    The Reducer waits for its buckets in C++ (Reducer::finalize_backward, torch/csrc/distributed/c10d/reducer.cpp),
+    where no hand-over is possible. It does so in an engine callback queued after its last call. Callbacks run in the
+    order they were queued, so one queued here, when the call is issued, waits cooperatively before that, and the
+    Reducer finds all done.
+    """
+    if at_once:
+        work.wait()
+    else:
+        Variable._execution_engine.queue_callback(work.synchronize)

@@ -1,0 +1,51 @@
+"""monitored_barrier: what each rank is told when not all of them have come in time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from simulator.runtime.execution import Execution
+from simulator.runtime.rank_thread import Pending
+
+DEFAULT_TIMEOUT = timedelta(minutes=30)
+
+BrokenBarriers = dict[tuple[str, int], list[int]]
+"""By group and sequence: the group ranks a barrier was given up for. One for all ranks of an execution."""
+
+
+def check_barrier(
+    execution: Execution,
+    pending: Pending,
+    members: tuple[int, ...],
+    broken: BrokenBarriers,
+    timeout: timedelta | None,
+    *,
+    wait_all_ranks: bool,
+) -> None:
+    """Wait for the others; raise gloo's RuntimeError if they do not come in time, or if somebody gave up before."""
+    limit = timeout or DEFAULT_TIMEOUT
+    key = (pending.call.group, pending.call.sequence)
+    pending.waited = True
+    if not execution.wait((pending,), limit.total_seconds()) and key not in broken:
+        slot = execution.slots.slot_of(pending.call)
+        assert slot is not None, "the wait timed out, so somebody is missing"
+        broken[key] = [members.index(rank) for rank in slot.missing]
+    if key in broken:
+        raise RuntimeError(_text(members.index(pending.call.rank), broken[key], limit, wait_all_ranks=wait_all_ranks))
+
+
+def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:
+    """What gloo says (ProcessGroupGloo::monitoredBarrier): rank 0 collects the others, who only wait for its answer."""
+    original = f"\n Original exception: \nTimed out waiting {_milliseconds(limit)}ms for recv operation to complete"
+    if rank != 0:
+        return (
+            f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from "
+            f"rank 0. Please check rank 0 logs for faulty rank.{original}"
+        )
+    late = sorted(missing)
+    who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
+    return f"[Rank 0]: {who} failed to pass monitoredBarrier in {_milliseconds(limit)} ms{original}"
+
+
+def _milliseconds(limit: timedelta) -> int:
+    return round(limit.total_seconds() * 1000)
