@@ -1,6 +1,6 @@
 """Uneven-input join under the simulator, beside torch's threaded group and the sequential floor, in one run.
 
-    python benchmarks/uneven_join.py [--world-sizes 4 32 256 1024] [--rounds 5]
+    python -m benchmarks.uneven_join [--world-sizes 4 32 256 1024] [--rounds 5]
 
 The case: a small MLP in torch's own DDP, ranks with 2 to 5 batches, inside `join()`. Three ways to run it:
 
