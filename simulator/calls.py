@@ -40,7 +40,7 @@ class Signature(NamedTuple):
         if self.reduction is not None:
             parts.append(self.reduction)
         if self.dtype is not None:
-            parts.append(self.dtype + shapes_text(self.shapes))
+            parts.append(self.dtype + self._shapes_text())
         if self.root is not None:
             parts.append(f"root {self.root}")
         if self.splits is not None:
@@ -48,6 +48,11 @@ class Signature(NamedTuple):
         if self.members is not None:
             parts.append(f"ranks {list(self.members)}")
         return " ".join(parts)
+
+    def _shapes_text(self) -> str:
+        if self.operation == "all_to_all_single":  # has what is sent and what is received
+            return " -> ".join(str(list(shape)) for shape in self.shapes)
+        return shapes_text(self.shapes)
 
 
 def shapes_text(shapes: tuple[Shape, ...]) -> str:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from math import prod
 
 from simulator.calls import Call, Phase, Shape, Signature
 from simulator.verdict import Code
 
-_FREE_ROWS = frozenset({"all_to_all_single"})
-"""Operations whose first dimension may differ by rank: the splits say how."""
-_FREE_SHAPES = frozenset({"all_to_all"})
+_BY_SPLITS = frozenset({"all_to_all", "all_to_all_single"})
+"""Operations whose ranks may bring different sizes: the splits say which part goes where."""
 
 
 def disagreement(calls: Sequence[Call]) -> Code | None:
@@ -24,13 +24,16 @@ def disagreement(calls: Sequence[Call]) -> Code | None:
         for code, values in _compared(calls):
             if any(value != values[0] for value in values):
                 return code
-    if any(call.signature.splits for call in calls) and not _splits_fit([call.signature for call in calls]):
-        return Code.MISMATCH_SPLITS
+    if first.splits is not None and len(first.splits[0]) == len(calls) and _misfits(calls):
+        rows = [_row_elements(call.signature) for call in calls]
+        return Code.MISMATCH_SPLITS if all(row == rows[0] for row in rows) else Code.MISMATCH_SHAPE
     return Code.MISMATCH_ORIGIN if _origins_differ(calls) else None
 
 
 def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
     """What each call has in the field that `code` speaks of."""
+    if code is Code.MISMATCH_SHAPE and calls[0].operation in _BY_SPLITS:
+        return [_row_elements(c.signature) for c in calls]
     if code is Code.MISMATCH_ORIGIN:
         return [(c.origin.phase, c.origin.wrapper, c.origin.bucket, c.origin.step) for c in calls]
     if code is Code.MISMATCH_SPLITS:
@@ -40,6 +43,8 @@ def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
 
 def minority(calls: Sequence[Call], code: Code) -> tuple[int, ...]:
     """The ranks that stand against the most common value; all of them if no value is the most common one."""
+    if code is Code.MISMATCH_SPLITS:
+        return _splits_at_fault(calls)
     values = compared_values(calls, code)
     (value, count), *others = Counter(values).most_common()
     if not others or others[0][1] == count:
@@ -71,26 +76,63 @@ def _compared(calls: Sequence[Call]) -> Iterable[tuple[Code, list[Hashable]]]:
     yield Code.MISMATCH_GROUP, [s.members for s in signatures]
     yield Code.MISMATCH_ROOT, [s.root for s in signatures]
     yield Code.MISMATCH_DTYPE, [s.dtype for s in signatures]
-    yield Code.MISMATCH_SHAPE, [_bound_shapes(s) for s in signatures]
+    yield Code.MISMATCH_SHAPE, [_extent(s) for s in signatures]
     yield Code.MISMATCH_REDUCTION, [s.reduction for s in signatures]
 
 
-def _bound_shapes(signature: Signature) -> tuple[Shape, ...]:
-    if signature.operation in _FREE_SHAPES:
-        return ()
-    if signature.operation in _FREE_ROWS:
-        return tuple(shape[1:] for shape in signature.shapes)
-    return signature.shapes
+def _extent(signature: Signature) -> Hashable:
+    """What of the shapes must agree: backends move elements in memory order, so their number in each tensor.
+
+    The ranks' sparse tensors are added as they are, so there it is the whole shape.
+    """
+    if signature.operation in _BY_SPLITS:
+        return None
+    if signature.dtype is not None and signature.dtype.startswith("sparse"):
+        return signature.shapes
+    return tuple([prod(shape) for shape in signature.shapes])
 
 
-def _splits_fit(signatures: Sequence[Signature]) -> bool:
-    """What rank i sends to rank j is what rank j expects from rank i."""
-    splits = [signature.splits for signature in signatures]
-    if any(split is None or len(split[0]) != len(splits) or len(split[1]) != len(splits) for split in splits):
-        return False
-    sent = [split[0] for split in splits if split]
-    expected = [split[1] for split in splits if split]
-    return all(sent[i][j] == expected[j][i] for i in range(len(sent)) for j in range(len(sent)))
+def _row_elements(signature: Signature) -> tuple[int, int]:
+    """How many elements a split of 1 stands for, in what is sent and in what is received."""
+    if signature.operation == "all_to_all":
+        return 1, 1
+    sent, received = signature.shapes
+    return prod(sent[1:]), prod(received[1:])
+
+
+def _misfits(calls: Sequence[Call]) -> list[tuple[Call, Call]]:
+    """The pairs of a sender and a receiver that disagree about how much goes from one to the other."""
+    if _is_even(calls):
+        return []
+    rows = [_row_elements(call.signature) for call in calls]
+    sides = [call.signature.splits or ((), ()) for call in calls]
+    pairs = []
+    for i, (sent, _) in enumerate(sides):
+        for j, (_, expected) in enumerate(sides):
+            has_part = j < len(sent) and i < len(expected)
+            if not has_part or sent[j] * rows[i][0] != expected[i] * rows[j][1]:
+                pairs.append((calls[i], calls[j]))
+    return pairs
+
+
+def _is_even(calls: Sequence[Call]) -> bool:
+    """True if everybody sends everybody the same; saves the look at each pair."""
+    first = calls[0].signature
+    assert first.splits is not None
+    sent, received = _row_elements(first)
+    return (
+        sent == received
+        and len({*first.splits[0], *first.splits[1]}) == 1
+        and all(call.signature == first for call in calls)
+    )
+
+
+def _splits_at_fault(calls: Sequence[Call]) -> tuple[int, ...]:
+    """The one rank that has a part in every misfit; without such a rank, or with two, all that have a part in one."""
+    pairs = [{sender.rank, receiver.rank} for sender, receiver in _misfits(calls)]
+    involved = sorted(set().union(*pairs))
+    in_all = [rank for rank in involved if all(rank in pair for pair in pairs)]
+    return tuple(in_all if len(in_all) == 1 else involved)
 
 
 def _origins_differ(calls: Sequence[Call]) -> bool:
@@ -101,10 +143,4 @@ def _origins_differ(calls: Sequence[Call]) -> bool:
 
 
 def _elements(shapes: tuple[Shape, ...]) -> int:
-    total = 0
-    for shape in shapes:
-        elements = 1
-        for size in shape:
-            elements *= size
-        total += elements
-    return total
+    return sum([prod(shape) for shape in shapes])

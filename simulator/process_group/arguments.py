@@ -55,6 +55,7 @@ _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 @cache
 def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
     """What gloo's worker thread says to a dtype, alone or with a reduction; None if it does the work."""
+    dtype = dtype.removeprefix("sparse ")
     if dtype not in _TAKEN:
         return "Invalid scalar type"
     if reduction is None:

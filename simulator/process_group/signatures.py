@@ -22,8 +22,9 @@ def shapes_of(tensors: Sequence[Tensor]) -> tuple[Shape, ...]:
 
 
 def dtype_of(tensor: Tensor) -> str:
-    """The name of the dtype, as in `float32`."""
-    return _DTYPE_NAMES[tensor.dtype]
+    """The name of the dtype, as in `float32` and, for a sparse tensor, `sparse float32`."""
+    name = _DTYPE_NAMES[tensor.dtype]
+    return name if tensor.layout is torch.strided else f"sparse {name}"
 
 
 def numels(tensors: Sequence[Tensor]) -> tuple[int, ...]:

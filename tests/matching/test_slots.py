@@ -41,3 +41,48 @@ def test_the_first_declaration_of_a_group_stands():
     table.declare("g", (0, 1))
     table.declare("g", (0, 1, 2))
     assert table.members("g") == (0, 1)
+
+
+def creation(rank, *members):
+    return Call(rank, "g", 0, Signature("new_group", members=members), NOWHERE)
+
+
+def test_who_creates_a_group_waits_for_everybody_it_names():
+    table = SlotTable()
+    slot = table.arrive(creation(1, 1, 3))
+    assert (slot.members, slot.missing, slot.is_full) == ((1, 3), (3,), False)
+    assert table.arrive(creation(3, 1, 3)).is_full
+    assert list(table.open_slots()) == []
+
+
+def test_a_rank_outside_a_new_group_neither_waits_nor_is_waited_for():
+    for order in itertools.permutations((0, 1, 2)):
+        table = SlotTable()
+        for rank in order:
+            slot = table.arrive(creation(rank, 0, 2))
+        assert slot.is_full
+        assert list(slot.calls) == [rank for rank in order if rank != 1]
+
+
+def test_a_rank_that_takes_itself_for_no_member_has_arrived_where_others_name_it():
+    for order in itertools.permutations([creation(0, 0, 1), creation(1, 2, 3)]):
+        table = SlotTable()
+        slot = [table.arrive(call) for call in order][-1]
+        assert slot.is_full
+        assert sorted(slot.calls) == [0, 1]
+
+
+def test_different_lists_of_members_make_all_of_them_expected():
+    table = SlotTable()
+    table.arrive(creation(0, 0, 1))
+    slot = table.arrive(creation(1, 1, 2))
+    assert (slot.members, slot.missing) == ((0, 1, 2), (2,))
+
+
+def test_a_latecomer_with_other_members_finds_the_slot_full():
+    table = SlotTable()
+    table.arrive(creation(0, 0, 1))
+    table.arrive(creation(1, 0, 1))
+    slot = table.arrive(creation(2, 2, 3))
+    assert slot.is_full
+    assert slot.members == (0, 1, 2)

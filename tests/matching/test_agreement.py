@@ -1,0 +1,223 @@
+"""What must agree across the ranks of a call, and what need not: both directions for each operation."""
+
+import pytest
+
+from simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from simulator.matching.agreement import call_sites_differ, disagreement, minority, pair_disagreement
+from simulator.verdict import Code
+
+
+def calls(*signatures, origins=None, sites=None):
+    """The calls of ranks 0, 1, ... of one slot."""
+    return [
+        Call(
+            rank,
+            "g",
+            0,
+            signature,
+            sites[rank] if sites else NOWHERE,
+            origins[rank] if origins else USER_ORIGIN,
+        )
+        for rank, signature in enumerate(signatures)
+    ]
+
+
+def reduced(*shapes, dtype="float32", reduction="SUM", operation="all_reduce"):
+    return Signature(operation, tuple(shapes), dtype, reduction)
+
+
+def moved(operation, *shapes, dtype="float32", root=None):
+    return Signature(operation, tuple(shapes), dtype, root=root)
+
+
+def exchanged(sent, received, *, row=(), received_row=None):
+    shapes = ((sum(sent), *row), (sum(received), *(row if received_row is None else received_row)))
+    return Signature("all_to_all_single", shapes, "float32", splits=(tuple(sent), tuple(received)))
+
+
+def listed(sent, received):
+    return Signature("all_to_all", tuple((n,) for n in sent), "float32", splits=(tuple(sent), tuple(received)))
+
+
+AGREEING = {
+    "all_reduce": [reduced((4,))] * 3,
+    "all_reduce-same-count-other-shape": [reduced((2, 3)), reduced((3, 2)), reduced((6,))],
+    "all_reduce-scalar-and-one": [reduced(()), reduced((1,))],
+    "all_reduce-empty": [reduced((0,)), reduced((0, 5))],
+    "all_reduce_coalesced": [reduced((2,), (3,), operation="all_reduce_coalesced")] * 2,
+    "reduce": [Signature("reduce", ((2,),), "float32", "SUM", 1)] * 2,
+    "broadcast-same-count-other-shape": [moved("broadcast", (4,), root=0), moved("broadcast", (2, 2), root=0)],
+    "all_gather": [moved("all_gather", (2,))] * 2,
+    "gather": [moved("gather", (2,), root=1)] * 2,
+    "scatter": [moved("scatter", (2,), root=0)] * 2,
+    "reduce_scatter-uneven-list": [reduced((1,), (3,), operation="reduce_scatter")] * 2,
+    "barrier": [Signature("barrier")] * 3,
+    "new_group": [Signature("new_group", members=(0, 1))] * 2,
+    "all_to_all-uneven": [listed([1, 2], [1, 3]), listed([3, 4], [2, 4])],
+    "all_to_all_single-even": [exchanged([1, 1, 1], [1, 1, 1])] * 3,
+    "all_to_all_single-uneven": [exchanged([0, 1], [0, 1]), exchanged([1, 2], [1, 2])],
+    "all_to_all_single-other-rows-same-elements": [
+        exchanged([2, 2], [2, 2], row=(3,)),
+        exchanged([3, 3], [3, 3], row=(2,)),
+    ],
+    "all_to_all_single-received-flat": [
+        exchanged([1, 1], [4, 4], row=(4,), received_row=()),
+        exchanged([4, 4], [1, 1], row=(), received_row=(4,)),
+    ],
+}
+
+
+@pytest.mark.parametrize("signatures", AGREEING.values(), ids=AGREEING)
+def test_agree(signatures):
+    assert disagreement(calls(*signatures)) is None
+
+
+DISAGREEING = {
+    "operation": (Code.MISMATCH_OPERATION, [reduced((4,)), moved("broadcast", (4,), root=0)]),
+    "operation-before-everything": (Code.MISMATCH_OPERATION, [reduced((4,)), moved("all_gather", (5,), dtype="int64")]),
+    "barriers-of-two-kinds": (Code.MISMATCH_OPERATION, [Signature("barrier"), Signature("monitored_barrier")]),
+    "single-and-coalesced": (Code.MISMATCH_OPERATION, [reduced((2,)), reduced((2,), operation="all_reduce_coalesced")]),
+    "reduction": (Code.MISMATCH_REDUCTION, [reduced((4,)), reduced((4,), reduction="MAX")]),
+    "reduction-AVG": (Code.MISMATCH_REDUCTION, [reduced((4,)), reduced((4,), reduction="AVG")]),
+    "dtype": (Code.MISMATCH_DTYPE, [reduced((4,)), reduced((4,), dtype="float64")]),
+    "dtype-of-one-size": (Code.MISMATCH_DTYPE, [reduced((4,)), reduced((4,), dtype="int32")]),
+    "sparse-and-dense": (Code.MISMATCH_DTYPE, [reduced((4,)), reduced((4,), dtype="sparse float32")]),
+    "shape-all_reduce": (Code.MISMATCH_SHAPE, [reduced((4,)), reduced((5,))]),
+    "shape-sparse": (
+        Code.MISMATCH_SHAPE,
+        [reduced((2, 3), dtype="sparse float32"), reduced((3, 2), dtype="sparse float32")],
+    ),
+    "shape-broadcast": (Code.MISMATCH_SHAPE, [moved("broadcast", (1,), root=0), moved("broadcast", (5,), root=0)]),
+    "shape-all_gather": (Code.MISMATCH_SHAPE, [moved("all_gather", (2,)), moved("all_gather", (3,))]),
+    "shape-gather": (Code.MISMATCH_SHAPE, [moved("gather", (2,), root=0), moved("gather", (3,), root=0)]),
+    "shape-scatter": (Code.MISMATCH_SHAPE, [moved("scatter", (2,), root=0), moved("scatter", (3,), root=0)]),
+    "shape-reduce_scatter": (
+        Code.MISMATCH_SHAPE,
+        [reduced((1,), (3,), operation="reduce_scatter"), reduced((3,), (1,), operation="reduce_scatter")],
+    ),
+    "coalesced-length": (
+        Code.MISMATCH_SHAPE,
+        [reduced((2,), (3,), operation="all_reduce_coalesced"), reduced((2,), operation="all_reduce_coalesced")],
+    ),
+    "coalesced-order": (
+        Code.MISMATCH_SHAPE,
+        [reduced((2,), (3,), operation="all_reduce_coalesced"), reduced((3,), (2,), operation="all_reduce_coalesced")],
+    ),
+    "coalesced-cut": (
+        Code.MISMATCH_SHAPE,
+        [reduced((4,), operation="all_reduce_coalesced"), reduced((2,), (2,), operation="all_reduce_coalesced")],
+    ),
+    "root-broadcast": (Code.MISMATCH_ROOT, [moved("broadcast", (4,), root=0), moved("broadcast", (4,), root=1)]),
+    "root-before-shape": (Code.MISMATCH_ROOT, [moved("gather", (4,), root=0), moved("gather", (5,), root=1)]),
+    "members": (
+        Code.MISMATCH_GROUP,
+        [Signature("new_group", members=(0, 1)), Signature("new_group", members=(0, 1, 2))],
+    ),
+    "members-order": (
+        Code.MISMATCH_GROUP,
+        [Signature("new_group", members=(0, 1)), Signature("new_group", members=(1, 0))],
+    ),
+    "splits": (Code.MISMATCH_SPLITS, [exchanged([2, 2], [2, 2]), exchanged([1, 3], [2, 2])]),
+    "splits-of-a-list": (Code.MISMATCH_SPLITS, [listed([1, 2], [1, 3]), listed([4, 4], [2, 4])]),
+    "splits-row-size": (
+        Code.MISMATCH_SHAPE,
+        [exchanged([2, 2], [2, 2], row=(3,)), exchanged([2, 2], [2, 2], row=(4,))],
+    ),
+    "splits-dtype": (
+        Code.MISMATCH_DTYPE,
+        [exchanged([1, 1], [1, 1]), exchanged([1, 1], [1, 1])._replace(dtype="int64")],
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "signatures"), DISAGREEING.values(), ids=DISAGREEING)
+def test_disagree(code, signatures):
+    assert disagreement(calls(*signatures)) is code
+    assert disagreement(calls(*reversed(signatures))) is code
+
+
+def test_splits_are_not_judged_before_everybody_is_here():
+    assert disagreement(calls(exchanged([1, 1, 1], [1, 1, 1]), exchanged([2, 2, 2], [2, 2, 2]))) is None
+
+
+@pytest.mark.parametrize("odd", range(4))
+def test_the_odd_one_out_is_at_fault_wherever_it_stands(odd):
+    signatures = [reduced((4,))] * 4
+    signatures[odd] = reduced((4,), reduction="MAX")
+    assert minority(calls(*signatures), Code.MISMATCH_REDUCTION) == (odd,)
+
+
+def test_two_against_two_are_all_at_fault():
+    signatures = [reduced((4,)), reduced((5,)), reduced((4,)), reduced((5,))]
+    assert minority(calls(*signatures), Code.MISMATCH_SHAPE) == (0, 1, 2, 3)
+
+
+def test_shapes_of_one_count_stand_together_against_the_odd_one():
+    signatures = [reduced((2, 3)), reduced((6,)), reduced((5,))]
+    assert minority(calls(*signatures), Code.MISMATCH_SHAPE) == (2,)
+
+
+def test_who_has_a_part_in_every_misfit_of_splits_is_at_fault():
+    even = exchanged([2, 2, 2], [2, 2, 2])
+    assert minority(calls(even, exchanged([1, 2, 3], [2, 2, 2]), even), Code.MISMATCH_SPLITS) == (1,)
+
+
+def test_both_sides_of_a_single_misfit_are_at_fault():
+    # Rank 0 sends 3 to rank 1, which expects 2; either may be wrong.
+    sender, receiver = exchanged([1, 3], [1, 1]), exchanged([1, 1], [2, 1])
+    assert minority(calls(sender, receiver), Code.MISMATCH_SPLITS) == (0, 1)
+
+
+def message(operation, *shape, dtype="float32"):
+    return Call(0, "g", 0, Signature(operation, (shape,), dtype), NOWHERE, peer=1)
+
+
+@pytest.mark.parametrize(
+    ("receive", "code"),
+    [
+        (message("recv", 2, 3), None),
+        (message("recv", 6), None),
+        (message("recv", 5), Code.MISMATCH_SHAPE),
+        (message("recv", 7), Code.MISMATCH_SHAPE),
+        (message("recv", 2, 3, dtype="float64"), Code.MISMATCH_DTYPE),
+        (message("recv", 2, 3, dtype="int32"), Code.MISMATCH_DTYPE),
+    ],
+)
+def test_a_message_must_fit_its_receive(receive, code):
+    assert pair_disagreement(message("send", 2, 3), receive) is code
+
+
+def bucket(index, step=1, wrapper=0, shadow=False):
+    return Origin(Phase.BUCKET, wrapper, index, step, shadow)
+
+
+@pytest.mark.parametrize(
+    ("origins", "code"),
+    [
+        ([bucket(0), bucket(0)], None),
+        ([bucket(0, step=None), bucket(0, step=3)], None),
+        ([bucket(0), bucket(0, shadow=True)], None),
+        ([bucket(0), bucket(1)], Code.MISMATCH_ORIGIN),
+        ([bucket(0), bucket(0, step=2)], Code.MISMATCH_ORIGIN),
+        ([bucket(0), bucket(0, wrapper=1)], Code.MISMATCH_ORIGIN),
+        ([bucket(0), USER_ORIGIN], Code.MISMATCH_ORIGIN),
+        ([bucket(0), Origin(Phase.BUFFERS, 0, step=1)], Code.MISMATCH_ORIGIN),
+    ],
+)
+def test_calls_that_agree_in_all_else_must_be_the_same_thing(origins, code):
+    same = [reduced((4,)), reduced((4,))]
+    assert disagreement(calls(*same, origins=origins)) is code
+    assert disagreement(calls(*same, origins=origins[::-1])) is code
+
+
+def test_what_differs_in_the_signature_is_told_before_the_origin():
+    origins = [bucket(0), USER_ORIGIN]
+    assert disagreement(calls(reduced((4,)), reduced((5,)), origins=origins)) is Code.MISMATCH_SHAPE
+
+
+def test_lines_of_the_program_may_differ_and_are_seen_to():
+    here, there = Site("a.py", 1, "f"), Site("a.py", 2, "f")
+    same = [reduced((4,)), reduced((4,))]
+    assert disagreement(calls(*same, sites=[here, there])) is None
+    assert call_sites_differ(calls(*same, sites=[here, there]))
+    assert not call_sites_differ(calls(*same, sites=[here, Site("a.py", 1, "f")]))
