@@ -11,7 +11,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
-  see Note [Static graphs]; both in reducer.py.
+  see Note [Static graphs]; both in reducer.py;
+- `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer.py.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from simulator.process_group import reducer
 from simulator.process_group.creation import GroupMaker
@@ -65,6 +67,7 @@ class Backend:
             (torch._C.Future, "done", self._future_done),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer.keep_forward_work),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer.reduce_at_once, self._execution)),
+            (DistributedDataParallel, "_register_builtin_comm_hook", reducer.builtin_hook),
         ]
 
     def _is_rank_thread(self) -> bool:

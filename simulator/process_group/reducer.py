@@ -11,6 +11,10 @@ from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from torch._C._distributed_c10d import BuiltinCommHookType
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
+
+from simulator.process_group.group import SimulatedGroup
 from simulator.runtime.execution import Execution
 
 
@@ -49,3 +53,19 @@ def reduce_at_once(execution: Execution, original: Callable[[Any], None]) -> Cal
             me.is_reducing_at_once = False
 
     return delay_all_reduce
+
+
+def builtin_hook(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    """Note [Built-in hooks], for `DistributedDataParallel._register_builtin_comm_hook`.
+
+    The C++ hook for fp16 (default_comm_hooks.cpp) takes its tensors from the future of a call and wants it typed, which
+    no future made in Python is. Its Python twin does the same arithmetic.
+    """
+
+    def register_builtin_comm_hook(model: Any, kind: Any) -> None:
+        if kind == BuiltinCommHookType.FP16_COMPRESS and isinstance(model.process_group, SimulatedGroup):
+            model.register_comm_hook(model.process_group, fp16_compress_hook)
+        else:
+            original(model, kind)
+
+    return register_builtin_comm_hook
