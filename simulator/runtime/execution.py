@@ -90,8 +90,7 @@ class Execution:
         self._isolation.install()
         try:
             with fewer_collections():
-                self.scheduler.start()
-                limits.watch(self.scheduler, self._budget, self.findings.append)
+                limits.run(self.scheduler, self._budget, self.findings.append)
         finally:
             self._isolation.uninstall()
             for rank in self.ranks:

@@ -25,12 +25,13 @@ _GRACE_SECONDS = 1.0
 abandoned."""
 
 
-def watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None]) -> None:
-    """Wait until the execution is over; end it when a limit passes. An interrupt of the caller (Ctrl-C) ends it too."""
+def run(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None]) -> None:
+    """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
     try:
+        scheduler.start()
         _watch(scheduler, budget, report)
     except BaseException:
-        scheduler.stop()
+        scheduler.end_from_outside()
         _drain(scheduler)
         raise
 
@@ -62,7 +63,7 @@ def _drain(scheduler: Scheduler, grace_seconds: float = _GRACE_SECONDS) -> None:
     rank = scheduler.running
     waited_since = time.monotonic()
     interrupted = False
-    while not scheduler.over.acquire(timeout=_WATCH_SECONDS / 5):
+    while not scheduler.has_ended and not scheduler.over.acquire(timeout=_WATCH_SECONDS / 5):
         if scheduler.running is not rank:
             rank, waited_since, interrupted = scheduler.running, time.monotonic(), False
         elif rank is not None and time.monotonic() - waited_since > grace_seconds:

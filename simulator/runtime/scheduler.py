@@ -75,8 +75,9 @@ class Scheduler:
         self.is_stopping = False
         self.failure: Exception | None = None
         """What broke the machinery (a policy that raised); no rank's error."""
+        self.has_ended = False
         self.over = threading.Lock()
-        """Held until the last rank is finished."""
+        """Held until the execution has ended, that is, the last rank is finished."""
         self.over.acquire()
 
     # --- called by the thread that starts the execution ---------------------------------------------------------------
@@ -85,8 +86,16 @@ class Scheduler:
         """Start every rank's thread and hand the baton to the first one chosen."""
         for rank in self._ranks:
             rank.start()
-        first = self._ranks[self._enabled[self._choose_rank(0, 0)]]
-        self._pass_baton(None, first)
+        self._pass_baton(None, self._ranks[self._enabled[self._choose_rank(0, 0)]])
+
+    def end_from_outside(self) -> None:
+        """End the execution from the thread that started it, whether or not it got as far as handing over the baton."""
+        self.is_stopping = True
+        if self.running is None and not self.has_ended:
+            for rank in self._ranks:
+                if not rank.ident:
+                    rank.status = Status.UNWOUND
+            self._pass_baton(None, self._next_unfinished())
 
     def abandon(self, stuck: RankThread) -> None:
         """Take the baton from a rank that does not come back, and unwind the others without it."""
@@ -202,7 +211,7 @@ class Scheduler:
                 answer = self._choose_rank(rank, start)
                 return self._ranks[self._enabled[(start + answer) % len(self._enabled)]]
             if not self._ring():
-                self._guarded(self._on_idle)
+                self._tell_idle()
                 self.is_stopping = True
         return self._next_unfinished()
 
@@ -231,19 +240,20 @@ class Scheduler:
         if self.is_stopping:
             raise RankUnwound
 
-    def _guarded(self, action: Callable[[], None]) -> None:
-        """Run what a bug of ours might break: the baton must go on all the same, or everybody sleeps for ever."""
+    def _tell_idle(self) -> None:
         try:
-            action()
-        except Exception as error:
+            self._on_idle()
+        except Exception as error:  # as in _pass_baton
             self.break_off(error)
 
     def _pass_baton(self, giver: RankThread | None, successor: RankThread | None) -> None:
-        leaving = None if giver is None else giver.rank
-        entering = None if successor is None else successor.rank
-        self._guarded(lambda: self._switch(leaving, entering))
+        try:
+            self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
+        except Exception as error:  # a bug of ours, but the baton must go on, or everybody sleeps for ever
+            self.break_off(error)
         self.running = successor
         if successor is None:
+            self.has_ended = True
             self.over.release()
         else:
             successor.baton.release()

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from simulator import Budget, Verdict, simulate
+from simulator.runtime.execution import Execution
 
 QUICK = Budget(stuck_seconds=0.3, seconds=60)
 
@@ -158,3 +159,31 @@ def test_the_interpreter_exits_by_itself_after_a_rank_was_left_behind():
         [sys.executable, "-c", DEADLOCKS_AND_ENDS], capture_output=True, text=True, timeout=60, check=False
     )
     assert (done.returncode, done.stdout.split()) == (0, ["stuck", "deadlock.missing_rank"]), done.stderr
+
+
+def test_an_interrupt_while_threads_are_being_started_leaves_none_behind(monkeypatch):
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        if thread.name == "ddpsim rank 2":
+            raise KeyboardInterrupt
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(lambda rank: rank, 4)
+    monkeypatch.undo()
+    assert threads() == set()
+    assert simulate(lambda rank: rank, 2).returns == (0, 1)
+
+
+def test_a_bug_in_the_machinery_ends_the_run_and_is_raised(monkeypatch):
+    def broken(execution):
+        raise RuntimeError("broken diagnosis")
+
+    monkeypatch.setattr(Execution, "situation", broken)
+    with pytest.raises(RuntimeError, match="broken diagnosis"):
+        simulate(lambda rank: rank or dist.barrier(), 2)
+    monkeypatch.undo()
+    assert threads() == set()
+    assert simulate(lambda rank: rank, 2).returns == (0, 1)
