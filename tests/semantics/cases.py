@@ -1,0 +1,34 @@
+"""The one table of cases, free of the transport; see case.py for what a case is."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from tests.semantics import (
+    autograd,
+    functional,
+    groups,
+    layouts,
+    movement,
+    objects,
+    point_to_point,
+    reductions,
+    sequences,
+    works,
+)
+from tests.semantics.case import Case
+
+SWEEPS: tuple[Case, ...] = tuple(chain(reductions.cases(), movement.cases()))
+"""Each collective by dtype, shape, mode and world: many cases of one pattern."""
+
+BEHAVIOURS: tuple[Case, ...] = tuple(
+    chain.from_iterable(
+        family.cases() for family in (layouts, works, point_to_point, objects, groups, functional, autograd, sequences)
+    )
+)
+"""Cases that differ in what their ranks do."""
+
+CASES = SWEEPS + BEHAVIOURS
+
+WARNINGS = ("ignore:.*deprecated:FutureWarning", "ignore:Running .* on global rank:UserWarning")
+"""What torch warns of in these cases, as pytest's filters: old names, and calls on a group one is no member of."""

@@ -1,0 +1,299 @@
+"""Wrong arguments: lists of the wrong length, shapes, splits, layouts and devices that do not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+
+from tests.semantics.error_case import ErrorCase, zeros
+from tests.semantics.movement import all_gather_single
+from tests.semantics.reductions import reduce_scatter_single
+from tests.semantics.sweep import dtype_name
+
+
+def cases() -> Iterator[ErrorCase]:
+    """All wrong calls of this family."""
+    yield from _lists()
+    yield from _shapes()
+    yield from _splits()
+    yield from _layouts()
+    yield from _devices()
+
+
+def _lists() -> Iterator[ErrorCase]:
+    """Lists of the wrong length."""
+    for length in (0, 1, 3):
+        yield ErrorCase(
+            f"all_gather-list-of-{length}",
+            lambda rank, length=length: dist.all_gather([zeros(2) for _ in range(length)], zeros(2)),
+            RuntimeError,
+            f"ProcessGroupGloo::allgather: invalid output tensor list at index 0 (expected length 2, got {length})",
+        )
+        yield ErrorCase(
+            f"reduce_scatter-list-of-{length}",
+            lambda rank, length=length: dist.reduce_scatter(zeros(2), [zeros(2) for _ in range(length)]),
+            RuntimeError,
+            "invalid input tensor list size, must be world size",
+        )
+    for length in (1, 3):
+        yield ErrorCase(
+            f"gather-list-of-{length}",
+            lambda rank, length=length: dist.gather(zeros(2), [zeros(2) for _ in range(length)]),
+            RuntimeError,
+            f"ProcessGroupGloo::gather: Incorrect output list size {length}. Output list size should be 2, "
+            "same as size of the process group.",
+            ranks=(0,),
+        )
+        yield ErrorCase(
+            f"scatter-list-of-{length}",
+            lambda rank, length=length: dist.scatter(zeros(2), [zeros(2) for _ in range(length)]),
+            RuntimeError,
+            f"ProcessGroupGloo::scatter: Incorrect input list size {length}. Input list size should be 2, "
+            "same as size of the process group.",
+            ranks=(0,),
+        )
+        yield ErrorCase(
+            f"all_to_all-input-list-of-{length}",
+            lambda rank, length=length: dist.all_to_all([zeros(2), zeros(2)], [zeros(2) for _ in range(length)]),
+            RuntimeError,
+            f"ProcessGroupGloo::alltoall: input tensor list size {length} does not match world size 2",
+        )
+        yield ErrorCase(
+            f"all_to_all-output-list-of-{length}",
+            lambda rank, length=length: dist.all_to_all([zeros(2) for _ in range(length)], [zeros(2), zeros(2)]),
+            RuntimeError,
+            f"ProcessGroupGloo::alltoall: output tensor list size {length} does not match world size 2",
+        )
+    yield ErrorCase(
+        "all_gather_coalesced-one-list",
+        lambda rank: dist.all_gather_coalesced([[zeros(2)]], [zeros(2)]),
+        RuntimeError,
+        "ProcessGroupGloo::allgather_coalesced: output lists should be equal to world size",
+    )
+    yield ErrorCase(
+        "all_gather_coalesced-lists-too-long",
+        lambda rank: dist.all_gather_coalesced([[zeros(2), zeros(2)]] * 2, [zeros(2)]),
+        RuntimeError,
+        "ProcessGroupGloo::allgather_coalesced: invalid output size: (expected length 1, got 2)",
+    )
+    nothing: dict[str, tuple[Callable[[int], object], str]] = {
+        "all_to_all": (lambda rank: dist.all_to_all([], []), "c10d::alltoall_"),
+        "all_reduce_coalesced": (lambda rank: dist.all_reduce_coalesced([]), "c10d::allreduce_coalesced_"),
+        "all_gather_coalesced": (lambda rank: dist.all_gather_coalesced([], []), "c10d::allgather_coalesced_"),
+    }
+    for name, (call, schema) in nothing.items():
+        yield ErrorCase(
+            f"{name}-empty-list",
+            call,
+            NotImplementedError,
+            "There were no tensor arguments to this function (e.g., you passed an empty list of Tensors), but no "
+            f"fallback function is registered for schema {schema}.",
+        )
+
+
+def _shapes() -> Iterator[ErrorCase]:
+    """Outputs that do not fit the input."""
+    allgather = "ProcessGroupGloo::allgather: invalid tensor size at index"
+    calls: dict[str, tuple[Callable[[int], object], str]] = {
+        # torch's documentation promises uneven shapes; NCCL keeps the promise.
+        "all_gather-uneven": (
+            lambda rank: dist.all_gather([zeros(2), zeros(3)], zeros(2)),
+            f"{allgather} 1 (expected (2), got (3))",
+        ),
+        "all_gather-reshaped": (
+            lambda rank: dist.all_gather([zeros(2, 3), zeros(2, 3)], zeros(6)),
+            f"{allgather} 0 (expected (6), got (2, 3))",
+        ),
+        "all_gather_single-too-short": (
+            lambda rank: all_gather_single(zeros(5), zeros(3)),
+            f"{allgather} 1 (expected (3), got (2))",
+        ),
+        "all_gather_single-too-long": (
+            lambda rank: all_gather_single(zeros(8), zeros(3)),
+            f"{allgather} 0 (expected (3), got (4))",
+        ),
+        # Documented, and possible on NCCL: the inputs stacked along a new dimension.
+        "all_gather_single-stacked": (
+            lambda rank: all_gather_single(zeros(2, 3), zeros(3)),
+            f"{allgather} 0 (expected (3), got (1, 3))",
+        ),
+        "all_gather_single-flat": (
+            lambda rank: all_gather_single(zeros(12), zeros(2, 3)),
+            f"{allgather} 0 (expected (2, 3), got (6))",
+        ),
+        "all_gather_single-scalar": (
+            lambda rank: all_gather_single(zeros(2), zeros()),
+            f"{allgather} 0 (expected (), got (1))",
+        ),
+        "all_gather_coalesced-other-shape": (
+            lambda rank: dist.all_gather_coalesced([[zeros(3)], [zeros(2)]], [zeros(2)]),
+            "ProcessGroupGloo::allgather_coalesced: invalid size of output tensor at index 0 "
+            "(expected length (2), got (3))",
+        ),
+        "all_to_all-outputs-uneven": (
+            lambda rank: dist.all_to_all([zeros(2), zeros(3)], [zeros(2), zeros(2)]),
+            "ProcessGroupGloo::alltoall: invalid tensor size at index 1 (expected (2), got (3))",
+        ),
+        "all_to_all-inputs-uneven": (
+            lambda rank: dist.all_to_all([zeros(2), zeros(2)], [zeros(2), zeros(3)]),
+            "ProcessGroupGloo::alltoall: invalid tensor size at index 1 (expected (2), got (3))",
+        ),
+        "all_to_all_single-other-size": (
+            lambda rank: dist.all_to_all_single(zeros(6), zeros(4)),
+            "in->size == out->size",
+        ),
+        "reduce_scatter-own-entry-of-other-shape": (
+            lambda rank: dist.reduce_scatter(zeros(3), [zeros(2), zeros(2)]),
+            "Check failed: outputs[0].sizes().vec() == inputs[0][i].sizes().vec()",
+        ),
+        "reduce_scatter_single-too-long": (
+            lambda rank: reduce_scatter_single(zeros(2), zeros(5)),
+            "Check failed: outputShape[0] * worldSize == inputShape[0] (4 vs. 5)",
+        ),
+        "reduce_scatter_single-stacked": (
+            lambda rank: reduce_scatter_single(zeros(3), zeros(2, 3)),
+            "Check failed: outputShape[0] * worldSize == inputShape[0] (6 vs. 2)",
+        ),
+        "reduce_scatter_single-other-columns": (
+            lambda rank: reduce_scatter_single(zeros(1, 2), zeros(2, 3)),
+            "Check failed: outputShape[i] == inputShape[i] (2 vs. 3)",
+        ),
+        "functional-all_gather_tensor-scalar": (
+            lambda rank: functional.wait_tensor(functional.all_gather_tensor(zeros(), 0, dist.group.WORLD)),
+            "ProcessGroupGloo::allgather_coalesced: invalid size of output tensor at index 0 "
+            "(expected length (), got (1))",
+        ),
+    }
+    for name, (call, message) in calls.items():
+        yield ErrorCase(name, call, RuntimeError, message)
+    for operation, call in (
+        ("gather", lambda rank: dist.gather(zeros(2), [zeros(3), zeros(3)])),
+        ("scatter", lambda rank: dist.scatter(zeros(2), [zeros(3), zeros(3)])),
+    ):
+        yield ErrorCase(
+            f"{operation}-other-shape",
+            call,
+            RuntimeError,
+            f"ProcessGroupGloo::{operation}: invalid tensor size at index 0 (expected (2), got (3))",
+            ranks=(0,),
+        )
+    yield ErrorCase(
+        "functional-reduce_scatter_tensor-indivisible",
+        lambda rank: functional.reduce_scatter_tensor(zeros(3), "sum", 0, dist.group.WORLD),
+        AssertionError,
+        "input dimension 0 (3 must be a multiple of group_size 2)",
+    )
+
+
+def _splits() -> Iterator[ErrorCase]:
+    for name, outputs, inputs, message in (
+        ("input-sum", [2, 2], [1, 2], "Split sizes doesn't match total dim 0 size"),
+        ("output-sum", [2, 3], [2, 2], "Split sizes doesn't match total dim 0 size"),
+        ("input-length", [2, 2], [1, 2, 1], "Number of tensor splits not equal to group size"),
+        ("output-length", [4], [2, 2], "Number of tensor splits not equal to group size"),
+    ):
+        yield ErrorCase(
+            f"all_to_all_single-{name}",
+            lambda rank, outputs=outputs, inputs=inputs: dist.all_to_all_single(zeros(4), zeros(4), outputs, inputs),
+            RuntimeError,
+            message,
+        )
+    yield ErrorCase(
+        "all_to_all_single-indivisible-beside-splits",
+        lambda rank: dist.all_to_all_single(zeros(3), zeros(3), None, [1, 2]),
+        RuntimeError,
+        "Tensor's dim 0 does not divide equally across group size",
+    )
+
+
+def _layouts() -> Iterator[ErrorCase]:
+    yield ErrorCase(
+        "all_to_all_single-input-not-contiguous",
+        lambda rank: dist.all_to_all_single(zeros(2, 2), zeros(2, 2).t()),
+        ValueError,
+        "Tensors must be contiguous",
+    )
+    for name, call in (
+        ("send", lambda rank: dist.send(zeros(2, 3).t(), 1 - rank)),
+        ("recv", lambda rank: dist.recv(zeros(2, 3).t(), 1 - rank)),
+        ("recv-any", lambda rank: dist.recv(zeros(2, 3).t())),
+    ):
+        yield ErrorCase(f"{name}-not-contiguous", call, RuntimeError, "input tensor has to be contiguous")
+    sparse = zeros(2).to_sparse()
+    for name in ("AVG", "MAX", "PRODUCT"):
+        yield ErrorCase(
+            f"all_reduce-sparse-{name}",
+            lambda rank, name=name: dist.all_reduce(zeros(2).to_sparse(), getattr(dist.ReduceOp, name)),
+            RuntimeError,
+            "ProcessGroupGloo::allreduce: unsupported reduction operation "
+            "(allreduce of sparse tensors only works with ReduceOp.SUM)",
+        )
+    yield ErrorCase(
+        "all_reduce-sparse-int16",
+        lambda rank: dist.all_reduce(zeros(2, dtype=torch.int16).to_sparse()),
+        RuntimeError,
+        "Invalid scalar type",
+    )
+    for dtype, kind in ((torch.float16, "Half"), (torch.bool, "Bool")):
+        yield ErrorCase(
+            f"all_reduce-sparse-{dtype_name(dtype)}",
+            lambda rank, dtype=dtype: dist.all_reduce(torch.ones(2).to(dtype).to_sparse()),
+            NotImplementedError,
+            f"\"cadd_sparse\" not implemented for '{kind}'",
+        )
+    calls: dict[str, tuple[Callable[[int], object], str]] = {
+        "broadcast": (lambda rank: dist.broadcast(sparse, 0), "broadcast_"),
+        "reduce": (lambda rank: dist.reduce(sparse, 0), "reduce_"),
+        "all_gather": (lambda rank: dist.all_gather([sparse, sparse], sparse), "allgather_"),
+        "all_gather_single": (lambda rank: all_gather_single(sparse, sparse), "_allgather_base_"),
+        "all_gather_coalesced": (
+            lambda rank: dist.all_gather_coalesced([[sparse], [sparse]], [sparse]),
+            "allgather_coalesced_",
+        ),
+        "all_reduce_coalesced": (lambda rank: dist.all_reduce_coalesced([sparse]), "allreduce_coalesced_"),
+        "gather": (lambda rank: dist.gather(sparse, [sparse, sparse] if rank == 0 else None), "gather_"),
+        "scatter": (lambda rank: dist.scatter(sparse, [sparse, sparse] if rank == 0 else None), "scatter_"),
+        "reduce_scatter": (lambda rank: dist.reduce_scatter(sparse, [sparse, sparse]), "reduce_scatter_"),
+        "reduce_scatter_single": (lambda rank: reduce_scatter_single(sparse, sparse), "_reduce_scatter_base_"),
+        "all_to_all": (lambda rank: dist.all_to_all([sparse, sparse], [sparse, sparse]), "alltoall_"),
+        "all_to_all_single": (lambda rank: dist.all_to_all_single(sparse, sparse), "alltoall_base_"),
+        "send": (lambda rank: dist.send(sparse, 1 - rank), "send"),
+        "recv": (lambda rank: dist.recv(sparse, 1 - rank), "recv_"),
+        "recv-any": (lambda rank: dist.recv(sparse), "recv_any_source_"),
+    }
+    for name, (call, operator) in calls.items():
+        yield ErrorCase(
+            f"{name}-sparse",
+            call,
+            NotImplementedError,
+            f"Could not run 'c10d::{operator}' with arguments from the 'SparseCPU' backend.",
+        )
+
+
+def _devices() -> Iterator[ErrorCase]:
+    def somewhere_else() -> torch.Tensor:
+        return torch.zeros(2, device="meta")
+
+    yield ErrorCase(
+        "all_gather-outputs-on-other-device",
+        lambda rank: dist.all_gather([zeros(2), somewhere_else()], zeros(2)),
+        RuntimeError,
+        "ProcessGroupGloo::allgather: invalid tensor type at index 1 (expected TensorOptions(dtype=float, device=cpu, ",
+    )
+    yield ErrorCase(
+        "gather-outputs-on-other-device",
+        lambda rank: dist.gather(zeros(2), [zeros(2), somewhere_else()]),
+        RuntimeError,
+        "ProcessGroupGloo::gather: invalid tensor type at index 1 (expected TensorOptions(dtype=float, device=cpu, ",
+        ranks=(0,),
+    )
+    yield ErrorCase(
+        "scatter-inputs-on-other-device",
+        lambda rank: dist.scatter(zeros(2), [zeros(2), somewhere_else()]),
+        RuntimeError,
+        "ProcessGroupGloo::scatter: invalid tensor type at index 1 (expected TensorOptions(dtype=float, device=cpu, ",
+        ranks=(0,),
+    )

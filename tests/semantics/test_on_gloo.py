@@ -1,0 +1,63 @@
+"""The table on real gloo: the cases are right, and where gloo cannot do one it is shown that it cannot."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.semantics.argument_errors import ERROR_CASES
+from tests.semantics.case import Case, difference
+from tests.semantics.cases import CASES, WARNINGS
+from tests.semantics.error_case import ErrorCase
+from tests.semantics.real_gloo import GlooWorld, state_per_thread
+
+pytestmark = [pytest.mark.filterwarnings(each) for each in WARNINGS]
+
+
+@pytest.fixture(scope="module")
+def world_of() -> Iterator[Callable[[int], GlooWorld]]:
+    """A world of the wanted size; kept for the whole module, made anew after one that broke."""
+    worlds: dict[int, GlooWorld] = {}
+
+    def get(world_size: int) -> GlooWorld:
+        world = worlds.get(world_size)
+        if world is not None and world.is_broken:
+            worlds.pop(world_size).close()
+            world = None
+        if world is None:
+            world = worlds[world_size] = GlooWorld(world_size)
+        return world
+
+    with state_per_thread():
+        yield get
+        for world in worlds.values():
+            world.close()
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_case(case: Case, world_of: Callable[[int], GlooWorld]) -> None:
+    outcomes = world_of(case.world_size).run(case.program)
+    if case.gloo_refuses is not None:
+        assert [outcome.error is None for outcome in outcomes] == [False] * case.world_size
+        assert all(case.gloo_refuses in str(outcome.error) for outcome in outcomes)
+        return
+    for outcome in outcomes:
+        if outcome.error is not None:
+            raise outcome.error
+    differences = [
+        difference(outcome.value, case.expected(rank), tolerance=case.tolerance)
+        for rank, outcome in enumerate(outcomes)
+    ]
+    if case.gloo_departs is not None:
+        assert any(differences)
+    else:
+        assert differences == [None] * case.world_size
+
+
+@pytest.mark.parametrize("case", ERROR_CASES, ids=lambda case: case.id)
+def test_argument_error(case: ErrorCase, world_of: Callable[[int], GlooWorld]) -> None:
+    world = world_of(case.world_size)
+    outcomes = world.run(case.program)
+    world.is_broken = world.is_broken or case.loses_connections
+    assert [case.complaint(rank, outcome.value) for rank, outcome in enumerate(outcomes)] == [None] * case.world_size
