@@ -9,6 +9,8 @@ from simulator.runtime.rank_thread import Pending
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 
+_ANSWER_SECONDS = 0.001
+
 BrokenBarriers = dict[tuple[str, int], list[int]]
 """By group and sequence: the group ranks a barrier was given up for. One for all ranks of an execution."""
 
@@ -24,14 +26,17 @@ def check_barrier(
 ) -> None:
     """Wait for the others; raise gloo's RuntimeError if they do not come in time, or if somebody gave up before."""
     limit = timeout or DEFAULT_TIMEOUT
+    rank = members.index(pending.call.rank)
     key = (pending.call.group, pending.call.sequence)
     pending.waited = True
-    if not execution.wait((pending,), limit.total_seconds()) and key not in broken:
+    # The others hear from rank 0, so rank 0 finds out first.
+    patience = limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
+    if not execution.wait((pending,), patience) and key not in broken:
         slot = execution.slots.slot_of(pending.call)
         assert slot is not None, "the wait timed out, so somebody is missing"
         broken[key] = [members.index(rank) for rank in slot.missing]
     if key in broken:
-        raise RuntimeError(_text(members.index(pending.call.rank), broken[key], limit, wait_all_ranks=wait_all_ranks))
+        raise RuntimeError(_text(rank, broken[key], limit, wait_all_ranks=wait_all_ranks))
 
 
 def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:

@@ -1,0 +1,244 @@
+"""Making groups, naming them, and giving them up."""
+
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from simulator import Verdict, simulate
+
+
+def run(program, world_size=4, **options):
+    result = simulate(program, world_size, **options)
+    result.raise_for_verdict()
+    return result.returns
+
+
+def codes(result):
+    return [(finding.code.value, finding.ranks) for finding in result.findings]
+
+
+def total(rank, group=None):
+    """The sum of 10 to the power of the members' ranks: tells which ranks took part."""
+    tensor = torch.tensor([10.0**rank])
+    dist.all_reduce(tensor, group=group)
+    return int(tensor)
+
+
+def test_a_group_keeps_to_its_members():
+    def program(rank):
+        group = dist.new_group([3, 1])
+        if rank in (0, 2):
+            return group is dist.GroupMember.NON_GROUP_MEMBER
+        return total(rank, group), dist.get_rank(group), dist.get_process_group_ranks(group)
+
+    assert run(program) == (True, (1010, 0, [1, 3]), True, (1010, 1, [1, 3]))
+
+
+def test_members_may_keep_an_order_of_their_own():
+    def program(rank):
+        group = dist.new_group([3, 1], sort_ranks=False)
+        if rank not in (1, 3):
+            return None
+        tensor = torch.tensor([rank])
+        dist.broadcast(tensor, group=group, group_src=0)
+        return dist.get_rank(group), tensor.item()
+
+    assert run(program) == (None, (1, 3), None, (0, 3))
+
+
+def test_a_group_of_one_talks_to_itself():
+    def program(rank):
+        groups = [dist.new_group([member]) for member in range(2)]
+        return total(rank, groups[rank])
+
+    assert run(program, 2) == (1, 10)
+
+
+def test_members_alone_may_make_a_group():
+    def program(rank):
+        return total(rank, dist.new_group([0, 2], use_local_synchronization=True)) if rank in (0, 2) else None
+
+    assert run(program) == (101, None, 101, None)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl", "cpu:gloo,cuda:nccl", None])
+def test_every_backend_is_simulated_and_answers_to_its_name(backend):
+    def program(rank):
+        group = dist.new_group(backend=backend, timeout=timedelta(seconds=5))
+        return total(rank, group), dist.get_backend(group)
+
+    assert run(program, 2) == ((11, backend or "gloo"),) * 2
+
+
+def test_subgroups():
+    def program(rank):
+        mine, _ = dist.new_subgroups(2)
+        crossed, _ = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
+        return total(rank, mine), total(rank, crossed)
+
+    assert run(program) == ((11, 1001), (11, 110), (1100, 110), (1100, 1001))
+
+
+def test_a_mesh_of_two_dimensions_and_its_slices():
+    def program(rank):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+        groups = (mesh.get_group("data"), mesh["tensor"].get_group(), mesh["data", "tensor"]._flatten().get_group())
+        return [total(rank, group) for group in groups]
+
+    assert run(program) == ([101, 11, 1111], [1010, 11, 1111], [101, 1100, 1111], [1010, 1100, 1111])
+
+
+def test_a_split_needs_no_accelerator_here():
+    def program(rank):
+        half = dist.split_group(split_ranks=[[0, 2], [1, 3]], group_desc="half")
+        quarter = dist.split_group(half, [[1]])
+        return (
+            total(rank, half),
+            half.group_desc,
+            dist.get_backend(half),
+            quarter and dist.get_process_group_ranks(quarter),
+        )
+
+    assert run(program) == (
+        (101, "half", "gloo", None),
+        (1010, "half", "gloo", None),
+        (101, "half", "gloo", [2]),
+        (1010, "half", "gloo", [3]),
+    )
+
+
+def test_a_split_waits_for_the_whole_parent():
+    result = simulate(lambda rank: dist.split_group(split_ranks=[[0, 1], [2]]) if rank != 2 else None, 3)
+    assert codes(result) == [("deadlock.missing_rank", (2,))]
+
+
+@pytest.mark.parametrize(
+    ("split_ranks", "message"),
+    [
+        (None, "split_ranks cannot be None or empty"),
+        ([[]], "the split group cannot be empty"),
+        ([[0, 0]], "the split group cannot have duplicate ranks"),
+        ([[0, 1, 2]], "size should be less or equal to the world_size"),
+    ],
+)
+def test_splits_that_torch_refuses(split_ranks, message):
+    def program(rank):
+        with pytest.raises(ValueError, match=message):
+            dist.split_group(split_ranks=split_ranks)
+
+    run(program, 2)
+
+
+def test_groups_are_told_apart_by_name_and_description():
+    def program(rank):
+        plain, described = dist.new_group(), dist.new_group(group_desc="experts")
+        dist.barrier(plain)
+        dist.barrier(described)
+        return plain.group_name, plain.group_desc, described.group_name, described.group_desc
+
+    result = simulate(program, 2)
+    assert result.returns == (("1", "undefined", "2", "experts"),) * 2
+    assert {event.call.group for event in result.trace if event.call} == {"1", "experts 2"}
+
+
+# --- ranks that disagree about a group ---
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_different_members_are_a_mismatch(seed):
+    def program(rank):
+        dist.new_group([0, 1, 2] if rank == 2 else [0, 1])
+
+    assert codes(simulate(program, 3, policy="random", seed=seed)) == [("mismatch.group", (2,))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_so_is_a_member_that_takes_itself_for_none(seed):
+    def program(rank):
+        dist.new_group([0, 1] if rank != 1 else [0, 2])
+
+    result = simulate(program, 3, policy="random", seed=seed)
+    assert [finding.code.value for finding in result.findings] == ["mismatch.group"]
+
+
+def test_and_groups_made_by_their_members_alone_under_one_name():
+    # Without use_local_synchronization every rank must call new_group; these two get one name, and so one store prefix.
+    def program(rank):
+        dist.new_group([0, 1] if rank < 2 else [2, 3])
+
+    assert [finding.code.value for finding in simulate(program, 4).findings] == ["mismatch.group"]
+
+
+def test_a_member_that_never_makes_the_group_is_missing():
+    result = simulate(lambda rank: dist.new_group([0, 1]) if rank != 1 else None, 3)
+    assert codes(result) == [("deadlock.missing_rank", (1,))]
+
+
+# --- destroying ---
+
+
+def test_a_destroyed_group_is_of_no_use_and_the_others_are():
+    def program(rank):
+        group = dist.new_group([0, 1])
+        dist.destroy_process_group(group)
+        with pytest.raises(RuntimeError, match='on group "1", which was destroyed'):
+            group.barrier().wait()
+        return total(rank), total(rank, dist.new_group([0, 1]))
+
+    assert run(program, 2) == ((11, 11),) * 2
+
+
+def test_torch_can_be_initialised_again_after_a_destroy():
+    def program(rank):
+        dist.new_group()
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+        dist.init_process_group("gloo")
+        first = total(rank)
+        dist.destroy_process_group()
+        dist.init_process_group(init_method="env://", world_size=2, rank=rank)
+        return first, total(rank), dist.new_group().group_name
+
+    result = simulate(program, 2)
+    result.raise_for_verdict()
+    assert result.returns == ((11, 11, "1"),) * 2
+    groups = list(dict.fromkeys(event.call.group for event in result.trace if event.call))
+    assert groups == ["1", "default (2)", "default (3)", "1 (2)"]
+
+
+def test_calls_of_one_life_of_the_world_do_not_meet_those_of_another():
+    def program(rank):
+        if rank == 0:
+            dist.destroy_process_group()
+            dist.init_process_group("gloo")
+        dist.barrier()
+
+    result = simulate(program, 2)
+    assert result.verdict is Verdict.FAIL
+    assert "mismatch.operation" not in [finding.code.value for finding in result.findings]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"world_size": 3, "rank": 0}, "got world_size 3, expected 2"),
+        ({"rank": 7}, "got rank 7, expected"),
+    ],
+)
+def test_a_rank_keeps_its_number_and_the_world_its_size(arguments, message):
+    def program(rank):
+        dist.destroy_process_group()
+        with pytest.raises(ValueError, match=message):
+            dist.init_process_group("gloo", **arguments)
+
+    run(program, 2)
+
+
+def test_torch_is_as_it_was_afterwards():
+    before = (dist.init_process_group, dist.split_group, dist.distributed_c10d._new_process_group_helper)
+    run(lambda rank: dist.new_group(), 2)
+    assert before == (dist.init_process_group, dist.split_group, dist.distributed_c10d._new_process_group_helper)
+    assert not dist.is_initialized()

@@ -1,0 +1,89 @@
+"""Messages, as far as the table in tests/semantics does not show them: what real gloo cannot do, and what it lets pass."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import simulate
+
+
+def run(program, world_size=2, **options):
+    result = simulate(program, world_size, **options)
+    result.raise_for_verdict()
+    return result.returns
+
+
+def codes(program, world_size=2):
+    return [(finding.code.value, finding.ranks) for finding in simulate(program, world_size).findings]
+
+
+def test_a_rank_may_send_to_itself_asynchronously():
+    def program(rank):
+        received = torch.zeros(2)
+        works = dist.isend(torch.full((2,), float(rank)), rank), dist.irecv(received, rank)
+        for work in works:
+            work.wait()
+        return received.tolist(), works[1]._source_rank()
+
+    assert run(program) == (([0.0, 0.0], 0), ([1.0, 1.0], 1))
+
+
+def test_a_rank_that_waits_for_its_own_message_is_its_own_cycle():
+    assert codes(lambda rank: dist.recv(torch.zeros(1), rank) if rank == 1 else None) == [("deadlock.cycle", (1,))]
+
+
+def test_which_sender_a_receive_from_any_source_takes_is_a_choice():
+    def program(rank):
+        if rank > 0:
+            work = dist.isend(torch.tensor([rank]), 0)
+            dist.barrier()
+            work.wait()
+            return None
+        dist.barrier()
+        received = [torch.zeros(1, dtype=torch.int64) for _ in range(2)]
+        sources = [dist.recv(each) for each in received]
+        assert sources == [each.item() for each in received]
+        return sources
+
+    seen = {tuple(run(program, 3, policy="random", seed=seed)[0]) for seed in range(16)}
+    assert seen == {(1, 2), (2, 1)}
+
+
+@pytest.mark.parametrize(
+    ("sent", "received", "code"),
+    [
+        (torch.zeros(3), torch.zeros(2), "mismatch.shape"),  # aborts the process on gloo
+        (torch.zeros(2), torch.zeros(3), "mismatch.shape"),  # passes silently on gloo
+        (torch.zeros(2), torch.zeros(2, dtype=torch.int32), "mismatch.dtype"),  # so does this
+    ],
+)
+def test_a_message_that_does_not_fit(sent, received, code):
+    assert codes(lambda rank: dist.recv(received, 0) if rank else dist.send(sent, 1)) == [(code, (0, 1))]
+
+
+@pytest.mark.parametrize("operation", ["isend", "irecv"])
+def test_a_rank_outside_the_group(operation):
+    def program(rank):
+        with pytest.raises(RuntimeError, match=f"{operation[1:]}: invalid rank: 5"):
+            getattr(dist, operation)(torch.zeros(1), 5)
+
+    run(program)
+
+
+def test_a_batch_does_not_deadlock_where_plain_sends_do():
+    def plain(rank):
+        dist.send(torch.zeros(1), 1 - rank)
+        dist.recv(torch.zeros(1), 1 - rank)
+
+    def batch(rank):
+        received = torch.zeros(1)
+        operations = [
+            dist.P2POp(dist.isend, torch.full((1,), float(rank)), 1 - rank),
+            dist.P2POp(dist.irecv, received, 1 - rank),
+        ]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+        return received.item()
+
+    assert codes(plain) == [("deadlock.cycle", (0, 1))]
+    assert run(batch) == (1.0, 0.0)

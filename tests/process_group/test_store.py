@@ -1,0 +1,232 @@
+"""The store in memory, from Python, and from C++ through a PrefixStore of the program."""
+
+from datetime import timedelta
+
+import pytest
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from simulator import Verdict, simulate
+
+SOON = timedelta(seconds=5)
+
+
+def own_store():
+    return distributed_c10d._get_default_store()
+
+
+def prefix_store():
+    # C++: what is called on it comes back to the store through torch's trampolines.
+    return dist.PrefixStore("mine", own_store())
+
+
+STORES = [pytest.param(own_store, id="python"), pytest.param(prefix_store, id="prefix")]
+
+
+def run(program, world_size=2, **options):
+    result = simulate(program, world_size, **options)
+    result.raise_for_verdict()
+    return result.returns
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_values(make):
+    def program(rank):
+        store = make()
+        if rank == 0:
+            store.set("key", "value")
+            store.set("bytes", b"\x00\xff")
+            store.append("log", "a")
+            store.append("log", "b")
+            store.multi_set(["x", "y"], ["1", "2"])
+            store.set("ready", "")
+            return None
+        store.wait(["ready"])
+        return store.get("key"), store.get("bytes"), store.get("log"), store.multi_get(["y", "x"])
+
+    assert run(program)[1] == (b"value", b"\x00\xff", b"ab", [b"2", b"1"])
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_a_read_blocks_until_the_key_is_there(make):
+    def program(rank):
+        store = make()
+        if rank == 1:
+            store.set("late", "now")
+            store.set("later", "then")
+            return None
+        return store.get("late"), store.multi_get(["later", "late"])
+
+    assert run(program)[0] == (b"now", [b"then", b"now"])
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_add_counts_across_ranks(make):
+    def program(rank):
+        store = make()
+        store.add("count", rank + 1)
+        dist.barrier()
+        return store.add("count", 0), store.get("count")
+
+    assert run(program, 3) == ((6, b"6"),) * 3
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_compare_set(make):
+    def program(rank):
+        store = make()
+        # As torch's stores have it: a missing key is set only if nothing is expected, and what is there comes back.
+        return [
+            store.compare_set("key", "other", "new"),
+            store.check(["key"]),
+            store.compare_set("key", "", "first"),
+            store.compare_set("key", "other", "new"),
+            store.compare_set("key", "first", "second"),
+            store.get("key"),
+        ]
+
+    assert run(program, 1) == ([b"other", False, b"first", b"first", b"second", b"second"],)
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_keys_are_checked_deleted_and_counted(make):
+    def program(rank):
+        store = make()
+        before = store.num_keys()
+        store.set("a", "1")
+        store.set("b", "2")
+        return [
+            store.check(["a", "b"]),
+            store.check(["a", "c"]),
+            store.num_keys() - before,
+            store.delete_key("a"),
+            store.delete_key("a"),
+            store.check(["a"]),
+        ]
+
+    assert run(program, 1) == ([True, False, 2, True, False, False],)
+
+
+def test_keys_are_listed_under_their_prefix():
+    def program(rank):
+        store = own_store().prefixed("here/")
+        store.set("b", "1")
+        store.set("a", "2")
+        own_store().set("elsewhere", "3")
+        return store.list_keys()
+
+    assert run(program, 1) == (["b", "a"],)
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_a_wait_with_a_timeout_ends_in_virtual_time(make):
+    def program(rank):
+        with pytest.raises(dist.DistStoreError, match="wait timeout after 5000ms"):
+            make().wait(["never"], SOON)
+
+    result = simulate(program, 2)
+    result.raise_for_verdict()
+    assert result.virtual_seconds == 5.0
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_a_wait_for_a_key_that_nobody_sets_is_a_deadlock(make):
+    def program(rank):
+        if rank == 1:
+            make().get("answer")
+
+    result = simulate(program, 2)
+    assert result.verdict is Verdict.FAIL
+    assert [finding.code.value for finding in result.findings] == ["deadlock.missing_rank"]
+    assert "answer" in str(result.findings[0])
+
+
+def test_queues():
+    def program(rank):
+        store = own_store()
+        if rank == 0:
+            for value in "abc":
+                store.queue_push("jobs", value)
+            dist.barrier()
+            return store.queue_len("jobs"), store.check(["jobs"])
+        taken = [store.queue_pop("jobs"), store.queue_pop("jobs")]
+        dist.barrier()
+        return taken
+
+    assert run(program) == ((1, True), [b"a", b"b"])
+
+
+def test_one_value_in_a_queue_wakes_one_rank():
+    def program(rank):
+        store = own_store()
+        if rank == 0:
+            dist.barrier()
+            return None
+        value = store.queue_pop("jobs") if rank == 1 else store.queue_push("jobs", "only")
+        dist.barrier()
+        return value
+
+    assert run(program, 3) == (None, b"only", None)
+
+
+def test_an_empty_queue_says_so():
+    def program(rank):
+        store = own_store()
+        assert store.queue_len("none") == 0
+        with pytest.raises(dist.QueueEmptyError, match="queue is empty"):
+            store.queue_pop("none", block=False)
+
+    run(program, 1)
+
+
+def test_waiting_for_a_queue_that_nobody_fills_is_a_deadlock():
+    result = simulate(lambda rank: own_store().queue_pop("jobs") if rank == 1 else None, 2)
+    assert [finding.code.value for finding in result.findings] == ["deadlock.missing_rank"]
+
+
+def test_a_barrier_of_the_store_meets_again_and_again():
+    def program(rank):
+        store = own_store()
+        for turn in range(3):
+            store.add(f"arrived {turn}", 1)
+            store.barrier("here", 3, SOON)
+            assert store.add(f"arrived {turn}", 0) == 3
+
+    for seed in range(5):
+        run(program, 3, policy="random", seed=seed)
+
+
+def test_torch_rendezvous_barrier_runs_in_virtual_time():
+    def program(rank):
+        store = own_store()
+        if rank < 2 or dist.get_world_size() == 2:
+            distributed_c10d._store_based_barrier(rank, store, "name", dist.get_world_size(), timedelta(seconds=60))
+
+    run(program, 2)
+    result = simulate(program, 3)
+    assert {type(error).__name__ for error in result.errors.values()} == {"DistStoreError"}
+    assert 60 < result.virtual_seconds < 120
+
+
+def test_a_key_deleted_before_its_reader_runs_is_waited_for_again():
+    def program(rank):
+        store = own_store()
+        if rank == 0:
+            return store.get("key")
+        store.set("key", "gone")
+        store.delete_key("key")
+        store.set("key", "stays")
+        return None
+
+    assert {run(program, policy="random", seed=seed)[0] for seed in range(20)} <= {b"gone", b"stays"}
+
+
+def test_timeout_and_clone():
+    def program(rank):
+        store = own_store()
+        store.set_timeout(SOON)
+        clone = store.clone()
+        clone.set("key", "1")
+        return store.timeout, store.get("key"), store.has_extended_api(), prefix_store().has_extended_api()
+
+    assert run(program, 1) == ((SOON, b"1", True, True),)

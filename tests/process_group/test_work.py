@@ -1,0 +1,231 @@
+"""Works: waiting in virtual time, polling, futures and their chains, results, errors."""
+
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Verdict, simulate
+
+
+def run(program, world_size=2, **options):
+    result = simulate(program, world_size, **options)
+    result.raise_for_verdict()
+    return result.returns
+
+
+def ones(rank):
+    return torch.full((2,), float(rank + 1))
+
+
+def test_issuing_returns_at_once_and_the_data_is_there_after_the_wait():
+    def program(rank):
+        tensor = ones(rank)
+        work = dist.all_reduce(tensor, async_op=True)
+        before = tensor.tolist() if rank == 0 else None  # rank 1 comes last, so its call moves the data
+        assert work.wait() is True
+        assert work.wait() is True
+        return before, tensor.tolist()
+
+    assert run(program) == (([1.0, 1.0], [3.0, 3.0]), (None, [3.0, 3.0]))
+
+
+def test_a_wait_times_out_in_virtual_time_and_can_be_taken_up_again():
+    def program(rank):
+        tensor = ones(rank)
+        if rank == 1:
+            time.sleep(10)
+        work = dist.all_reduce(tensor, async_op=True)
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="Operation timed out!"):
+                work.wait(timedelta(seconds=4))
+            assert time.monotonic() == pytest.approx(4, abs=0.1)
+        work.wait()
+        return tensor.tolist()
+
+    start = time.monotonic()
+    assert run(program) == ([3.0, 3.0],) * 2
+    assert time.monotonic() - start < 4
+
+
+@pytest.mark.parametrize("operation", ["send", "recv"])
+def test_a_message_that_nobody_takes_or_sends_times_out(operation):
+    def program(rank):
+        if rank == 0:
+            work = getattr(dist, f"i{operation}")(torch.zeros(1), 1)
+            with pytest.raises(RuntimeError, match=f"Timed out waiting 1500ms for {operation} operation to complete"):
+                work.wait(timedelta(seconds=1.5))
+
+    run(program)
+
+
+def test_a_poll_in_vain_lets_the_others_go_on():
+    def program(rank):
+        polls = 0
+        work = dist.all_reduce(ones(rank), async_op=True)
+        while not work.is_completed():
+            polls += 1
+        return polls, work.is_success(), work.exception()
+
+    assert run(program) == ((0, True, None), (0, True, None))
+
+
+def test_a_poll_for_what_never_comes_ends_by_the_budget():
+    def program(rank):
+        if rank == 0:
+            work = dist.all_reduce(ones(rank), async_op=True)
+            while not work.is_completed():
+                pass
+
+    result = simulate(program, 2)
+    assert result.verdict is Verdict.UNKNOWN
+    assert [finding.code.value for finding in result.findings] == ["budget"]
+
+
+def test_the_result_is_there_once_the_call_is_complete():
+    def program(rank):
+        tensor = ones(rank)
+        work = dist.all_reduce(tensor, async_op=True)
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="Work needs to be completed before calling result"):
+                work.result()
+        work.wait()
+        (result,) = work.result()
+        return result.data_ptr() == tensor.data_ptr()
+
+    assert run(program) == (True, True)
+
+
+def test_a_future_before_and_after_the_completion():
+    def program(rank):
+        tensor = ones(rank)
+        work = dist.all_reduce(tensor, async_op=True)
+        early = work.get_future()
+        (value,) = early.wait()
+        work.wait()
+        (again,) = work.get_future().value()
+        return value is tensor, again is tensor, early.done()
+
+    assert run(program) == ((True, True, True),) * 2
+
+
+def test_a_chain_runs_on_the_thread_of_its_rank():
+    def program(rank):
+        threads = []
+
+        def note(future):
+            threads.append(threading.get_ident())
+            return future.value()[0] * 10
+
+        def add(future):
+            threads.append(threading.get_ident())
+            return future.value() + 1
+
+        future = dist.all_reduce(ones(rank), async_op=True).get_future().then(note).then(add)
+        assert future.wait().tolist() == [31.0, 31.0]
+        return threads == [threading.get_ident()] * 2
+
+    assert run(program) == (True, True)
+
+
+def test_a_chain_may_issue_the_next_call():
+    def program(rank):
+        tensor = ones(rank)
+
+        def square_and_sum_again(future):
+            squared = future.value()[0] ** 2
+            return dist.all_reduce(squared, async_op=True).get_future().wait()[0]
+
+        return dist.all_reduce(tensor, async_op=True).get_future().then(square_and_sum_again).wait().tolist()
+
+    for seed in range(4):
+        assert run(program, policy="random", seed=seed) == ([18.0, 18.0],) * 2
+
+
+def test_works_of_several_calls_may_be_waited_for_in_any_order():
+    def program(rank):
+        tensors = [ones(rank) * factor for factor in (1, 10, 100)]
+        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+        for index in (2, 0, 1) if rank else (1, 2, 0):
+            works[index].wait()
+        return [tensor[0].item() for tensor in tensors]
+
+    assert run(program) == ([3.0, 30.0, 300.0],) * 2
+
+
+def test_futures_are_collected():
+    def program(rank):
+        futures = [dist.all_reduce(ones(rank) * n, async_op=True).get_future() for n in range(3)]
+        return [value[0][0].item() for value in torch.futures.wait_all(futures)]
+
+    assert run(program) == ([0.0, 3.0, 6.0],) * 2
+
+
+def test_a_receive_knows_its_source_once_it_was_waited_for():
+    def program(rank):
+        if rank > 0:
+            dist.send(ones(rank), 0)
+            return None
+        work = dist.irecv(torch.zeros(2))
+        before = work._source_rank()
+        work.wait()
+        return before, work._source_rank(), dist.recv(torch.zeros(2))
+
+    assert run(program, 3)[0] == (-1, 1, 2)
+
+
+def test_only_a_receive_has_a_source():
+    def program(rank):
+        with pytest.raises(RuntimeError, match=r"sourceRank\(\) may only be called on work objects"):
+            dist.barrier(async_op=True).source_rank()
+
+    run(program, 1)
+
+
+def test_what_the_backend_refuses_late_is_raised_by_every_wait_and_kept_from_the_others():
+    def program(rank):
+        work = dist.all_reduce(torch.zeros(2, dtype=torch.int16), async_op=True)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="Invalid scalar type"):
+                work.wait()
+        with pytest.raises(RuntimeError, match="Invalid scalar type"):
+            work.get_future().wait()
+        dist.barrier()
+        return work.is_completed(), work.is_success(), str(work.exception())
+
+    assert run(program) == ((True, False, "Invalid scalar type"),) * 2
+
+
+def test_coalesced_calls_are_one_work():
+    def program(rank):
+        group, device = dist.group.WORLD, torch.device("cpu")
+        first, second = ones(rank), torch.zeros(2)
+        group._start_coalescing(device)
+        dist.all_reduce(first, async_op=True)
+        dist.isend(ones(rank), 1 - rank)
+        dist.irecv(second, 1 - rank)
+        work = group._end_coalescing(device)
+        assert work.wait()
+        assert work.is_completed()
+        assert work.is_success()
+        assert work.exception() is None
+        assert len(work.result()) == len(work.get_future().wait()) == 3
+        return first.tolist(), second.tolist()
+
+    assert run(program) == (([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [1.0, 1.0]))
+
+
+def test_coalescing_begins_before_it_ends_and_once():
+    def program(rank):
+        group, device = dist.group.WORLD, torch.device("cpu")
+        with pytest.raises(RuntimeError, match="has not been started"):
+            group._end_coalescing(device)
+        group._start_coalescing(device)
+        with pytest.raises(RuntimeError, match="has been started already"):
+            group._start_coalescing(device)
+        group._end_coalescing(device).wait()
+
+    run(program, 1)

@@ -1,0 +1,214 @@
+"""Movement in memory: exact, in rank order, whatever the schedule, the layout and the aliasing of the tensors."""
+
+import functools
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import simulate
+from simulator.transport.memory import MOVEMENTS, move, reduced
+from simulator.transport.payload import Payload
+
+# torch 2.13 renamed them and warns at the old names; 2.11 has only those.
+all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+def run(program, world_size=3, **options):
+    result = simulate(program, world_size, **options)
+    result.raise_for_verdict()
+    return result.returns
+
+
+def fractions(rank, count=1000, dtype=torch.float32):
+    """Numbers whose sum depends on the order of the additions."""
+    return torch.sin(torch.arange(count, dtype=torch.float64) * (rank + 0.3)).to(dtype) * 10.0**rank
+
+
+ORDERED = {
+    "all_reduce": lambda tensor, rank: dist.all_reduce(tensor),
+    "all_reduce-async": lambda tensor, rank: dist.all_reduce(tensor, async_op=True).wait(),
+    "reduce": lambda tensor, rank: dist.reduce(tensor, 0),
+    "reduce_scatter": lambda tensor, rank: dist.reduce_scatter(tensor[:250], [tensor[i::4].clone() for i in range(4)]),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ORDERED)
+def test_sums_are_bit_identical_under_all_schedules(name, dtype):
+    def program(rank):
+        tensor = fractions(rank, dtype=dtype)
+        ORDERED[name](tensor, rank)
+        return tensor
+
+    runs = [run(program, 4, policy=policy, seed=seed) for policy in ("round_robin", "random") for seed in range(4)]
+    in_order = functools.reduce(torch.add, [fractions(rank, dtype=dtype) for rank in range(4)])
+    backwards = functools.reduce(torch.add, [fractions(rank, dtype=dtype) for rank in (3, 2, 1, 0)])
+    assert not torch.equal(in_order, backwards)
+    if name != "reduce_scatter":
+        assert torch.equal(runs[0][0], in_order)
+    for returns in runs:
+        assert all(torch.equal(mine, first) for mine, first in zip(returns, runs[0], strict=True))
+
+
+def payloads(inputs, outputs=None):
+    return [Payload([x], [x if outputs is None else outputs[rank]]) for rank, x in enumerate(inputs)]
+
+
+def test_every_operation_of_a_group_has_a_movement():
+    assert {"all_reduce", "send", "barrier", "new_group", "split_group", "monitored_barrier"} <= set(MOVEMENTS)
+    assert "recv" not in MOVEMENTS  # a message moves once, by the name of its send
+
+
+@pytest.mark.parametrize(
+    ("reduction", "values", "expected"),
+    [
+        ("SUM", [[1, -2], [3, 4], [5, 6]], [9, 8]),
+        ("PRODUCT", [[1, -2], [3, 4], [5, 6]], [15, -48]),
+        ("MIN", [[1, -2], [3, 4], [5, 6]], [1, -2]),
+        ("MAX", [[1, -2], [3, 4], [5, 6]], [5, 6]),
+        ("BAND", [[0b111, 0b110], [0b101, 0b011], [0b100, 0b010]], [0b100, 0b010]),
+        ("BOR", [[0b001, 0b000], [0b010, 0b100], [0b000, 0b000]], [0b011, 0b100]),
+        ("BXOR", [[0b001, 0b110], [0b011, 0b100], [0b000, 0b001]], [0b010, 0b011]),
+    ],
+)
+def test_reductions(reduction, values, expected):
+    tensors = [torch.tensor(value) for value in values]
+    assert reduced(tensors, reduction).tolist() == expected
+    assert [tensor.tolist() for tensor in tensors] == values
+
+
+def test_an_average_is_the_sum_divided_by_the_ranks():
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([2.0, 4.0]), torch.tensor([6.0, 0.0])]
+    assert reduced(tensors, "AVG").tolist() == [3.0, 2.0]
+
+
+def test_each_rank_premultiplies_by_its_own_factor():
+    tensors = [torch.tensor([1.0, 2.0]), torch.tensor([10.0, 20.0])]
+    assert reduced(tensors, "PREMUL_SUM", [2.0, torch.tensor(0.5)]).tolist() == [7.0, 14.0]
+    halves = [tensor.to(torch.float16) for tensor in tensors]
+    assert reduced(halves, "PREMUL_SUM", [2.0, 0.5]).dtype is torch.float16
+
+
+def test_layouts_are_logical():
+    # Neither what lies between the elements nor how they lie matters, and it may differ from rank to rank.
+    dense, backing = torch.arange(6.0).reshape(2, 3), torch.full((2, 6), 7.0)
+    strided, transposed = backing[:, ::2], torch.arange(6.0).reshape(3, 2).t()
+    strided.copy_(dense)
+    move("all_reduce", payloads([dense, strided, transposed]), "SUM", None)
+    expected = [[0.0, 4.0, 8.0], [7.0, 11.0, 15.0]]
+    assert dense.tolist() == strided.tolist() == transposed.tolist() == expected
+    assert backing[:, 1::2].eq(7).all()
+
+
+def test_equal_counts_in_other_shapes_pair_up_in_memory_order():
+    tensors = [torch.arange(6.0).reshape(2, 3), torch.arange(6.0).reshape(3, 2), torch.arange(6.0)]
+    move("all_reduce", payloads(tensors), "MAX", None)
+    move("all_reduce", payloads(tensors), "SUM", None)
+    assert [tensor.reshape(-1).tolist() for tensor in tensors] == [[0.0, 3.0, 6.0, 9.0, 12.0, 15.0]] * 3
+    assert [tuple(tensor.shape) for tensor in tensors] == [(2, 3), (3, 2), (6,)]
+    source, target = torch.arange(4.0), torch.zeros(2, 2)
+    move("send", [Payload([source], ()), Payload((), [target])], None, None)
+    assert target.tolist() == [[0.0, 1.0], [2.0, 3.0]]
+
+
+def test_outputs_may_be_the_inputs():
+    def program(rank):
+        whole = torch.zeros(3)
+        whole[rank] = rank + 1
+        all_gather_single(whole, whole[rank : rank + 1])
+        parts = list(torch.tensor([10.0 * rank, 10.0 * rank + 1, 10.0 * rank + 2]).split(1))
+        dist.all_to_all(parts, parts)
+        scattered = list(torch.arange(3.0).split(1))
+        dist.scatter(scattered[1], scattered if rank == 0 else None)
+        reduced_into = torch.arange(3.0) + rank
+        reduce_scatter_single(reduced_into[rank : rank + 1], reduced_into)
+        gathered = [torch.full((1,), float(rank + 1)) for _ in range(3)]
+        dist.gather(gathered[2], gathered if rank == 0 else None)
+        return (
+            whole.tolist(),
+            torch.cat(parts).tolist(),
+            scattered[1].item(),
+            reduced_into[rank].item(),
+            torch.cat(gathered).tolist() if rank == 0 else None,
+        )
+
+    returns = run(program)
+    assert [value[0] for value in returns] == [[1.0, 2.0, 3.0]] * 3
+    assert [value[1] for value in returns] == [[0.0, 10.0, 20.0], [1.0, 11.0, 21.0], [2.0, 12.0, 22.0]]
+    assert [value[2] for value in returns] == [0.0, 1.0, 2.0]
+    assert [value[3] for value in returns] == [3.0, 6.0, 9.0]
+    assert returns[0][4] == [1.0, 2.0, 3.0]
+
+
+def test_one_tensor_may_come_from_several_ranks():
+    shared = torch.ones(2)
+    move("all_reduce", payloads([shared, shared]), "SUM", None)
+    assert shared.tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (0, 3), (1,)])
+def test_sizes_at_the_edge(shape):
+    def program(rank):
+        tensor = torch.full(shape, rank + 1.0)
+        dist.all_reduce(tensor)
+        copies = [torch.zeros(shape) for _ in range(3)]
+        dist.all_gather(copies, tensor)
+        dist.broadcast(tensor, 2)
+        if rank == 0:
+            dist.send(tensor, 1)
+        elif rank == 1:
+            dist.recv(tensor, 0)
+        return [tuple(each.shape) for each in (tensor, *copies)], [each.sum().item() for each in (tensor, *copies)]
+
+    total = 6.0 if torch.Size(shape).numel() else 0.0
+    assert run(program) == (([shape] * 4, [total] * 4),) * 3
+
+
+def test_tensors_are_written_below_autograd():
+    def program(rank):
+        leaf = torch.full((2,), rank + 1.0, requires_grad=True)
+        inner = leaf * 2
+        versions = leaf._version, inner._version
+        dist.all_reduce(leaf)
+        dist.broadcast(inner, 0)
+        (leaf * inner).sum().backward()
+        return (leaf._version, inner._version) == versions, leaf.tolist(), inner.tolist(), leaf.grad.tolist()
+
+    # The product is leaf * inner with leaf = 6 and inner = 2, and inner still depends on leaf with factor 2.
+    assert run(program) == ((True, [6.0, 6.0], [2.0, 2.0], [14.0, 14.0]),) * 3
+
+
+def test_modes_of_the_rank_that_comes_last_do_not_reach_the_others():
+    def program(rank):
+        tensor = torch.full((2,), rank + 1.0)
+        if rank == 0:
+            with torch.inference_mode():
+                mine = torch.full((2,), 1.0)
+                dist.all_reduce(mine)
+                return mine.tolist()
+        with torch.autocast("cpu", dtype=torch.bfloat16), torch.device("meta"), torch.no_grad():
+            dist.all_reduce(tensor)
+        return tensor.tolist()
+
+    for seed in range(6):
+        assert run(program, policy="random", seed=seed) == ([6.0, 6.0],) * 3
+
+
+def test_a_sum_of_sparse_tensors_is_coalesced_on_every_rank():
+    def program(rank):
+        tensor = torch.sparse_coo_tensor([[0, rank]], [1.0, rank + 1.0], (4,), check_invariants=True)
+        dist.all_reduce(tensor)
+        return tensor.is_coalesced(), tensor.indices().tolist(), tensor.values().tolist()
+
+    assert run(program) == ((True, [[0, 1, 2]], [4.0, 2.0, 3.0]),) * 3
+
+
+def test_a_sparse_and_a_dense_tensor_do_not_meet():
+    def program(rank):
+        tensor = torch.ones(4)
+        dist.all_reduce(tensor.to_sparse() if rank == 1 else tensor)
+
+    result = simulate(program, 3)
+    assert [(finding.code.value, finding.ranks) for finding in result.findings] == [("mismatch.dtype", (1,))]
