@@ -28,8 +28,8 @@ def told(program, world_size=4):
 
 def reached(rank):
     return (
-        f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0. "
-        "Please check rank 0 logs for faulty rank."
+        f"Rank {rank} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank "
+        "0. Please check rank 0 logs for faulty rank."
     )
 
 
@@ -81,9 +81,8 @@ def test_ranks_are_those_of_the_group():
 
 def test_the_next_barrier_starts_afresh():
     def program(rank):
+        time.sleep(rank)
         with pytest.raises(RuntimeError, match="monitoredBarrier"):
-            if rank == 1:
-                time.sleep(1)
             dist.monitored_barrier(timeout=LIMIT)
         time.sleep(1 - rank)
         dist.monitored_barrier(timeout=timedelta(seconds=2))

@@ -1,4 +1,4 @@
-"""Messages, as far as the table in tests/semantics does not show them: what real gloo cannot do, and what it lets pass."""
+"""Messages, beyond the table in tests/semantics: what real gloo cannot do, and what it lets pass."""
 
 import pytest
 import torch
