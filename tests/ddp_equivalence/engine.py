@@ -61,11 +61,12 @@ def check(
     prepare: Prepare | None = None,
     *,
     tolerance: float = 1e-12,
+    meet: oracle.Meet | None = None,
     **how: Any,
 ) -> Result:
     """Train on the simulated group and compare every rank with the oracle."""
     result = simulated(training, options or {}, prepare, **how)
-    expected = expectation(training)
+    expected = expectation(training, meet=meet)
     counts = [len(own) for own in training.batches]
     for rank, (actual, wanted) in enumerate(zip(result.returns, expected, strict=True)):
         # A rank that joined early keeps the gradient of its last batch, or what shadowing wrote there: nobody uses it.
@@ -73,9 +74,9 @@ def check(
     return result
 
 
-def expectation(training: Training) -> list[Trained]:
+def expectation(training: Training, *, meet: oracle.Meet | None = None) -> list[Trained]:
     """What the oracle says. It starts from rank 0's parameters."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = training.build()
-    return oracle.train(training, model)
+    return oracle.train(training, model, meet=meet)

@@ -6,6 +6,8 @@ applies one gradient to all of them. What ranks do own is the gradient of their 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from torch import Tensor, nn
 
 from tests.ddp_equivalence.training import Trained, Training, trained
@@ -13,8 +15,13 @@ from tests.ddp_equivalence.training import Trained, Training, trained
 Gradients = dict[str, "Tensor | None"]
 
 
-def train(training: Training, model: nn.Module) -> list[Trained]:
+Meet = Callable[[list[Gradients], int], Gradients]
+"""How the gradients of the ranks present become one, given the divisor: DDP's communication."""
+
+
+def train(training: Training, model: nn.Module, *, meet: Meet | None = None) -> list[Trained]:
     """Train `model`, which stands for rank 0's before DDP wraps it; return what each rank has at the end."""
+    meet = meet or average
     optimizer = training.optimizer(model)
     counts = [len(own) for own in training.batches]
     ranks = range(training.world_size)
@@ -39,7 +46,7 @@ def train(training: Training, model: nn.Module) -> list[Trained]:
             gradients[rank] = {name: parameter.grad for name, parameter in model.named_parameters()}
         if training.closes_step(iteration):
             divisor = training.world_size if training.divide_by_initial_world_size else len(present)
-            meeting = average([gradients[rank] for rank in present], divisor)
+            meeting = meet([gradients[rank] for rank in present], divisor)
             for rank in present:
                 gradients[rank] = meeting
             _load(model, buffers[0], meeting)
