@@ -1,0 +1,164 @@
+"""Parameters that some ranks, or all, do not use in a step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator import simulate
+from tests.ddp_equivalence import networks
+from tests.ddp_equivalence.engine import check, expectation, simulated
+from tests.ddp_equivalence.test_plain import TINY
+from tests.ddp_equivalence.training import Training, assert_same, batches, mean_square
+
+UNUSED = pytest.mark.parametrize(
+    "options",
+    [
+        {"find_unused_parameters": True},
+        {"find_unused_parameters": True, "bucket_cap_mb": TINY},
+        {"find_unused_parameters": True, "gradient_as_bucket_view": True},
+    ],
+    ids=["defaults", "tiny-buckets", "gradient-views"],
+)
+
+
+def branching(*branches):
+    """`branches[rank]` names the branch that the rank takes in each of its batches."""
+
+    def batch(rank, branch):
+        values = batches(*[1] * (rank + 1))[rank][0].clone()
+        values[0, 0] = branch
+        return values
+
+    return tuple(tuple(batch(rank, branch) for branch in own) for rank, own in enumerate(branches))
+
+
+class Branching(nn.Module):
+    """The first number of a batch says which branch it goes through; branch 9 is none."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+        self.branches = nn.ModuleList([nn.Linear(3, 2) for _ in range(3)])
+
+    def forward(self, batch):
+        hidden = self.first(batch).tanh()
+        branch = int(batch[0, 0])
+        return self.branches[branch](hidden) if branch < 3 else hidden
+
+
+def build():
+    return Branching().double()
+
+
+@UNUSED
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize(
+    "branches",
+    [
+        pytest.param(((0, 0), (0, 0)), id="same-on-all"),
+        pytest.param(((0, 1), (1, 0)), id="differs-by-rank"),
+        pytest.param(((0, 1, 2), (0, 2, 1), (1, 2, 2)), id="differs-by-rank-and-step"),
+        pytest.param(((0, 9), (9, 9), (9, 1)), id="none-on-some"),
+        pytest.param(((9, 9), (9, 9)), id="none-anywhere"),
+    ],
+)
+def test_branches(branches, set_to_none, options):
+    check(Training(build, branching(*branches), mean_square, set_to_none=set_to_none), options)
+
+
+@UNUSED
+def test_a_parameter_unused_everywhere_keeps_its_gradient(options):
+    training = Training(build, branching((0, 1), (0, 1)), mean_square, clear_gradients=False)
+    result = check(training, options)
+    once = expectation(Training(build, branching((0,), (0,)), mean_square))
+    for rank in range(2):
+        kept = result.returns[rank].gradients["branches.0.weight"]
+        torch.testing.assert_close(kept, once[rank].gradients["branches.0.weight"], rtol=1e-12, atol=1e-12)
+        assert result.returns[rank].gradients["branches.2.weight"] is None
+
+
+@UNUSED
+@pytest.mark.parametrize("is_static", [True, False], ids=["by-initial-world-size", "by-ranks-present"])
+@pytest.mark.parametrize("branches", [((0,), (1, 2, 0)), ((), (0, 9), (1, 2)), ((2, 0, 1), (1,), (0, 0))])
+def test_join(branches, is_static, options):
+    training = Training(
+        build, branching(*branches), mean_square, is_joined=True, divide_by_initial_world_size=is_static
+    )
+    result = simulated(training, options)
+    for actual, expected in zip(result.returns, expectation(training), strict=True):
+        assert_same(actual, expected, gradients=False)
+
+
+@UNUSED
+def test_join_with_a_stale_used_map(options):
+    # Torch's own flaw, the same on real gloo: a joined rank shadows the used map with that of the step before. What was
+    # once used counts as used for good, and gets a gradient of zeros where nobody used it: momentum goes on moving it.
+    def program(rank):
+        torch.manual_seed(rank)
+        module = build()
+        model = DistributedDataParallel(module, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        moved = []
+        with model.join():
+            for batch in branching((0,), (0, 1, 1))[rank]:
+                optimizer.zero_grad()
+                mean_square(model, batch).backward()
+                gradient = module.branches[0].weight.grad
+                before = module.branches[0].weight.detach().clone()
+                optimizer.step()
+                moved.append(not torch.equal(before, module.branches[0].weight))
+        return moved, gradient is None, gradient is not None and not gradient.any()
+
+    result = simulate(program, 2)
+    result.raise_for_verdict()
+    assert result.returns[1] == ([True, True, True], False, True)
+
+
+def test_static_graph_learns_what_is_unused():
+    training = Training(build, branching((1, 1, 1), (1, 1, 1)), mean_square)
+    check(training, {"static_graph": True})
+
+
+def test_static_graph_takes_a_parameter_for_used_that_one_rank_uses():
+    training = Training(build, branching((0, 0, 0), (1, 1, 1)), mean_square)
+    for actual, expected in zip(
+        simulated(training, {"static_graph": True}).returns, expectation(training), strict=True
+    ):
+        assert_same(actual, expected)
+
+
+def test_outputs_that_the_loss_does_not_use():
+    class TwoOutputs(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(4, 2), nn.Linear(4, 2)
+
+        def forward(self, batch):
+            return {"first": self.first(batch), "second": (self.second(batch), "text")}
+
+    def loss(model, batch):
+        output = model(batch)
+        return (output["first"] if batch[0, 0] > 0 else output["second"][0]).pow(2).mean()
+
+    training = Training(lambda: TwoOutputs().double(), batches(3, 3, 3), loss)
+    assert len({bool(batch[0, 0] > 0) for batch in training.batches[0]}) == 2
+    check(training, {"find_unused_parameters": True})
+
+
+@pytest.mark.parametrize("build_module", [build, networks.multilayer])
+def test_without_the_flag_torch_says_what_is_unused(build_module):
+    def program(rank):
+        model = DistributedDataParallel(build_module())
+        for batch in branching((0, 0), (0, 0))[rank]:
+            mean_square(model, batch).backward()
+
+    errors = simulate(program, 2).errors
+    if build_module is networks.multilayer:
+        assert errors == {}
+    else:
+        assert sorted(errors) == [0, 1]
+        for error in errors.values():
+            assert str(error).startswith("Expected to have finished reduction in the prior iteration")
