@@ -19,15 +19,21 @@ _BY_SPLITS = frozenset({"all_to_all", "all_to_all_single"})
 
 def disagreement(calls: Sequence[Call]) -> Code | None:
     """The first field in which calls of one slot differ; None if they agree. `calls` stand in group-rank order."""
-    first = calls[0].signature
-    if any(call.signature is not first and call.signature != first for call in calls):
+    first, origin = calls[0].signature, calls[0].origin
+    signatures_agree = origins_agree = True
+    for call in calls:  # one plain loop: this runs for every call of every rank
+        if call.signature != first:
+            signatures_agree = False
+        if call.origin is not origin and call.origin != origin:
+            origins_agree = False
+    if not signatures_agree:
         for code, values in _compared(calls):
             if any(value != values[0] for value in values):
                 return code
     if first.splits is not None and len(first.splits[0]) == len(calls) and _misfits(calls):
         rows = [_row_elements(call.signature) for call in calls]
         return Code.MISMATCH_SPLITS if all(row == rows[0] for row in rows) else Code.MISMATCH_SHAPE
-    return Code.MISMATCH_ORIGIN if _origins_differ(calls) else None
+    return Code.MISMATCH_ORIGIN if not origins_agree and _origins_differ(calls) else None
 
 
 def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:

@@ -153,16 +153,18 @@ class Execution:
 
     def record(self, kind: EventKind, *, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running rank into the trace."""
-        self.events.append(Event(kind, self.me.rank, self.scheduler.steps, self.clock.now, call, text))
+        scheduler = self.scheduler
+        assert scheduler.running is not None
+        self.events.append(Event(kind, scheduler.running.rank, scheduler.steps, self.clock.now, call, text))
 
     def checkpoint(self) -> None:
         """A choice point; afterwards completions that came in the meantime are delivered."""
         scheduler = self.scheduler
-        scheduler.checkpoint()
+        me = scheduler.checkpoint()
         if scheduler.steps > self._budget.steps:
             self._out_of_steps()
-        if scheduler.running.completed:  # type: ignore[union-attr]
-            self._deliver()
+        if me.completed:
+            self._deliver(me)
 
     def poll(self) -> None:
         """A choice point for a caller that looked for something in vain: the others go first."""
@@ -171,7 +173,7 @@ class Execution:
             self._spins(polls)
         if self.scheduler.steps > self._budget.steps:
             self._out_of_steps()
-        self._deliver()
+        self._deliver(self.me)
 
     def begin_call(self) -> None:
         """The choice point before a call, and the faults that strike there."""
@@ -190,13 +192,13 @@ class Execution:
 
     def issue(self, call: Call, pending: Pending) -> None:
         """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
-        me = self.me
+        me = pending.owner
         me.last_call = call
         me.pending.append(pending)
         self._pendings[id(call)] = pending
         self.record(EventKind.ISSUE, call=call)
-        if call.is_point_to_point:
-            self._issue_message(call, pending)
+        if call.peer is not None:
+            self._issue_message(call)
         else:
             slot = self.slots.arrive(call)
             if slot.is_full:
@@ -227,7 +229,7 @@ class Execution:
         if timeout_seconds is not None:
             self.clock.set_alarm(me.rank, timeout_seconds)
         self.scheduler.block(wait)
-        self._deliver()
+        self._deliver(me)
         return not me.timed_out
 
     def sleep(self, seconds: float) -> None:
@@ -251,7 +253,7 @@ class Execution:
         self.hazards.slot_filled(calls)
         self._complete(calls[0].signature, calls)
 
-    def _issue_message(self, call: Call, pending: Pending) -> None:
+    def _issue_message(self, call: Call) -> None:
         if call.operation == "send":
             receive = self.messages.post_send(call)
             if receive is not None:
@@ -285,9 +287,9 @@ class Execution:
             if isinstance(owner.wait, CallWait) and pending.call in owner.wait.calls:
                 self.scheduler.wake(owner.rank)
 
-    def _deliver(self) -> None:
+    def _deliver(self, me: RankThread) -> None:
         """Hand completions to the running rank, in the order they came: futures are set, their chains run here."""
-        completed = self.me.completed
+        completed = me.completed
         while completed:
             pending = completed.pop(0)
             pending.receive_completion()

@@ -106,8 +106,8 @@ class Scheduler:
 
     # --- called by the running rank -----------------------------------------------------------------------------------
 
-    def checkpoint(self) -> None:
-        """A choice point: anybody enabled may run before the caller goes on. The default is the caller."""
+    def checkpoint(self) -> RankThread:
+        """A choice point: anybody enabled may run before the caller, who is returned. The default is the caller."""
         me = self._enter()
         if len(self._enabled) > 1:
             here = bisect_left(self._enabled, me.rank)
@@ -116,6 +116,7 @@ class Scheduler:
                 raise RankUnwound
             if answer:
                 self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
+        return me
 
     def yield_to_others(self) -> int:
         """A choice point whose default is the next enabled rank, for a caller that polled in vain.
