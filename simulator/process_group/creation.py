@@ -27,6 +27,8 @@ from simulator.runtime.execution import Execution
 DEFAULT_GROUP = "default"
 """How the group of all ranks is called in calls and reports; torch calls it "0"."""
 
+_ANSWERS_NON_MEMBER = hasattr(distributed_c10d, "_NonGroupMember")
+
 _NAME_LENGTH = 8
 """How much of a name made by hashing (use_local_synchronization) is shown."""
 
@@ -118,8 +120,8 @@ class GroupMaker:
         distributed_c10d._check_valid_timeout(timeout or timedelta(minutes=30))
         mine = next((sorted(split) for split in split_ranks if parent.rank() in split), None)
         parent.enter_split()
-        if mine is None:
-            return None
+        if mine is None:  # torch 2.14 has another answer for those outside
+            return distributed_c10d.GroupMember.NON_GROUP_MEMBER if _ANSWERS_NON_MEMBER else None
         members = tuple(parent.members[rank] for rank in mine)
         name = distributed_c10d._process_group_name(mine, use_hashed_name=True)
         parent_backend, _ = world.pg_map[parent]

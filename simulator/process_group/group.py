@@ -68,6 +68,11 @@ class SimulatedGroup(ProcessGroup):
         return self._group_rank
 
     @property
+    def label(self) -> str:
+        """What calls and reports call the group."""
+        return self._issuer.label
+
+    @property
     def members(self) -> tuple[int, ...]:
         """The global ranks, in group-rank order."""
         return self._members
@@ -103,6 +108,13 @@ class SimulatedGroup(ProcessGroup):
     def _get_backend(self, device: torch.device) -> SimulatedGroup:
         """The backend for a device: a simulated group is its own."""
         return self
+
+    get_backend = _get_backend
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Accepted; see the module's docstring."""
+
+    _add_ephemeral_timeout = set_timeout
 
     def shutdown(self) -> None:
         """Make the group unusable, as destroy_process_group does."""
@@ -226,6 +238,11 @@ class SimulatedGroup(ProcessGroup):
             arguments.check_like("gather", outputs, inputs[0])
         signature = Signature("gather", shapes_of(inputs), dtype_of(inputs[0]), root=root)
         return self.issue(signature, Payload(inputs, outputs), outputs)
+
+    def gather_single(self, output: Tensor, tensor: Tensor, opts: Any) -> Any:
+        """As `gather`, into one tensor (torch 2.14)."""
+        is_root = opts.rootRank == self._group_rank
+        return self.gather([list(output.chunk(len(self._members)))] if is_root else [], [tensor], opts)
 
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
         """Hand out the root's tensors, one to each rank."""

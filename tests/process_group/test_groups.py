@@ -95,6 +95,7 @@ def test_a_split_needs_no_accelerator_here():
     def program(rank):
         half = dist.split_group(split_ranks=[[0, 2], [1, 3]], group_desc="half")
         quarter = dist.split_group(half, [[1]])
+        quarter = None if quarter is dist.GroupMember.NON_GROUP_MEMBER else quarter
         return (
             total(rank, half),
             half.group_desc,
@@ -242,3 +243,16 @@ def test_torch_is_as_it_was_afterwards():
     run(lambda rank: dist.new_group(), 2)
     assert before == (dist.init_process_group, dist.split_group, dist.distributed_c10d._new_process_group_helper)
     assert not dist.is_initialized()
+
+
+def test_names_of_later_versions_of_torch():
+    def program(rank):
+        group = dist.group.WORLD
+        group.set_timeout(timedelta(seconds=1))
+        options = dist.GatherOptions()
+        options.rootRank = 1
+        gathered = torch.zeros(4)
+        group.gather_single(gathered, torch.full((2,), rank + 1.0), options).wait()
+        return gathered.tolist()
+
+    assert run(program, 2) == ([0.0] * 4, [1.0, 1.0, 2.0, 2.0])
