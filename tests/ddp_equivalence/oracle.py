@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from tests.ddp_equivalence.training import Trained, Training, trained
+from tests.ddp_equivalence.training import Trained, Training, copied, trained
 
 Gradients = dict[str, "Tensor | None"]
 
@@ -55,7 +55,10 @@ def train(training: Training, model: nn.Module, *, meet: Meet | None = None) -> 
         last = max(ranks, key=lambda rank: (counts[rank], rank))
         buffers = [dict(buffers[last]) if training.synchronizes_buffers else buffers[rank] for rank in ranks]
     parameters = trained(model).parameters
-    return [Trained(parameters, buffers[rank], gradients[rank]) for rank in ranks]
+    return [
+        Trained(parameters, buffers[rank], {name: copied(gradient) for name, gradient in gradients[rank].items()})
+        for rank in ranks
+    ]
 
 
 def average(gradients: list[Gradients], divisor: int) -> Gradients:

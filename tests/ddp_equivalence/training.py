@@ -62,8 +62,15 @@ def trained(model: nn.Module, buffers: dict[str, Tensor] | None = None) -> Train
     return Trained(
         {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
         {name: buffer.clone() for name, buffer in model.named_buffers()} if buffers is None else buffers,
-        {name: None if p.grad is None else p.grad.detach().clone() for name, p in model.named_parameters()},
+        {name: copied(parameter.grad) for name, parameter in model.named_parameters()},
     )
+
+
+def copied(gradient: Tensor | None) -> Tensor | None:
+    """A copy of a gradient; a sparse one with each index once."""
+    if gradient is None:
+        return None
+    return gradient.detach().coalesce().clone() if gradient.is_sparse else gradient.detach().clone()
 
 
 def assert_same(actual: Trained, expected: Trained, *, tolerance: float = 1e-12, gradients: bool = True) -> None:

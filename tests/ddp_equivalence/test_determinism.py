@@ -1,0 +1,64 @@
+"""The same numbers to the last bit under every schedule, and the same trace under the same schedule."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulator import replay, simulate
+from tests.ddp_equivalence import networks
+from tests.ddp_equivalence.engine import train
+from tests.ddp_equivalence.test_plain import TINY
+from tests.ddp_equivalence.test_unused import branching
+from tests.ddp_equivalence.test_unused import build as build_branching
+from tests.ddp_equivalence.training import Training, assert_same, equal_batches, mean_square, uneven_batches
+
+pytestmark = pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified")
+
+CASES = {
+    "plain": (Training(networks.multilayer, equal_batches(3), mean_square), {"bucket_cap_mb": TINY}),
+    "join": (Training(networks.with_buffers, uneven_batches(4), mean_square, is_joined=True), {}),
+    "static": (Training(networks.multilayer, equal_batches(3), mean_square), {"static_graph": True}),
+    "unused": (
+        Training(build_branching, branching((0, 1, 2), (0, 2, 1), (1, 2, 2)), mean_square),
+        {"find_unused_parameters": True},
+    ),
+    "divide-by-present": (
+        Training(
+            networks.multilayer, uneven_batches(3), mean_square, is_joined=True, divide_by_initial_world_size=False
+        ),
+        {"gradient_as_bucket_view": True},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_numbers_do_not_depend_on_the_schedule(name):
+    training, options = CASES[name]
+    results = [simulate(train, training.world_size, args=(training, options))]
+    results += [
+        simulate(train, training.world_size, args=(training, options), policy="random", seed=seed) for seed in range(5)
+    ]
+    for result in results:
+        result.raise_for_verdict()
+        for actual, expected in zip(result.returns, results[0].returns, strict=True):
+            assert_same(actual, expected, tolerance=0.0)
+    assert len({str(result.schedule) for result in results}) == 6
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.parametrize("name", CASES)
+def test_a_replay_has_the_same_trace(name, policy):
+    training, options = CASES[name]
+    arguments = {"args": (training, options)}
+    recorded = simulate(train, training.world_size, policy=policy, seed=7, **arguments)
+    again = replay(train, training.world_size, str(recorded.schedule), **arguments)
+    assert again.trace.digest() == recorded.trace.digest()
+    assert str(again.schedule) == str(recorded.schedule)
+
+
+def test_different_schedules_have_different_traces():
+    training, options = CASES["join"]
+    digests = {
+        simulate(train, 4, args=(training, options), policy="random", seed=seed).trace.digest() for seed in range(5)
+    }
+    assert len(digests) == 5

@@ -1,0 +1,307 @@
+"""Models that are unusual: mixed dtypes, sparse gradients, checkpoints, hooks, and autograd inside autograd."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+
+from simulator import simulate
+from tests.ddp_equivalence import networks
+from tests.ddp_equivalence.engine import check, expectation
+from tests.ddp_equivalence.test_plain import OPTIONS, TINY
+from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
+    pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
+    pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides"),
+    pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional.all_reduce is deprecated:FutureWarning"),
+    pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed"),
+]
+BOTH = pytest.mark.parametrize("counts", [(3, 3, 3), (1, 3, 0)], ids=["equal", "uneven"])
+
+
+def trains(build, counts, loss=mean_square, **options):
+    return Training(build, batches(*counts), loss, is_joined=len(set(counts)) > 1, **options)
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["defaults", "tiny-buckets", "gradient-views", "unused", "batched-copy"])
+def test_mixed_dtypes(name, counts):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.wide, self.narrow = nn.Linear(4, 3).double(), nn.Linear(3, 2)
+            self.scale = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+
+        def forward(self, batch):
+            hidden = self.narrow(self.wide(batch).tanh().float())
+            return (hidden * self.scale).abs().double()
+
+    check(trains(Mixed, counts), OPTIONS[name], tolerance=1e-5)
+
+
+@BOTH
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"find_unused_parameters": True}], ids=str)
+def test_sparse_gradients(counts, options):
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(6, 3, sparse=True)
+            self.out = nn.Linear(3, 2)
+
+        def forward(self, batch):
+            return self.out(self.table((batch.abs() * 3).long() % 6).sum(dim=1))
+
+    training = trains(lambda: Sparse().double(), counts)
+    if len(set(counts)) > 1:
+        # A joined rank shadows a sparse bucket with a dense tensor of zeros, which real gloo does not take either.
+        result = simulate(uneven, 3, args=(training, options))
+        assert result.verdict.value == "fail"
+    else:
+        check(training, options)
+
+
+def uneven(rank, training, options):
+    model = DistributedDataParallel(training.build(), **options)
+    with model.join():
+        for batch in training.batches[rank]:
+            training.loss(model, batch).backward()
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, *, is_reentrant, times=1):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.is_reentrant, self.times = is_reentrant, times
+
+    def forward(self, batch):
+        hidden = self.first(batch)
+        for _ in range(self.times):
+            hidden = checkpoint(lambda value: self.middle(value).tanh(), hidden, use_reentrant=self.is_reentrant)
+        return self.last(hidden)
+
+
+@BOTH
+@pytest.mark.parametrize("name", [name for name in OPTIONS if "static" not in name])
+def test_checkpointing_without_reentry(name, counts):
+    check(trains(lambda: Checkpointed(is_reentrant=False, times=2).double(), counts), OPTIONS[name])
+
+
+@pytest.mark.parametrize("name", ["defaults", "static", "static-gradient-views"])
+def test_checkpointing_with_reentry(name):
+    check(trains(lambda: Checkpointed(is_reentrant=True).double(), (3, 3, 3)), OPTIONS[name])
+
+
+@pytest.mark.parametrize("name", ["static", "static-gradient-views"])
+def test_checkpointing_the_same_layer_twice_with_reentry_needs_a_static_graph(name):
+    training = trains(lambda: Checkpointed(is_reentrant=True, times=2).double(), (3, 3))
+    check(training, OPTIONS[name])
+
+    def program(rank):
+        model = DistributedDataParallel(training.build())
+        for batch in training.batches[rank]:
+            mean_square(model, batch).backward()
+
+    errors = simulate(program, 2).errors
+    assert sorted(errors) == [0, 1]
+    assert all("mark a variable ready only once" in str(error) for error in errors.values())
+
+
+@BOTH
+def test_module_hooks(counts):
+    def build():
+        module = networks.multilayer()
+        module[0].register_forward_hook(lambda module, inputs, output: output * 2)
+        module[2].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
+        module[4].register_full_backward_hook(lambda module, inputs, outputs: (inputs[0] * 3,))
+        module[0].weight.register_hook(lambda gradient: gradient / 2)
+        return module
+
+    check(trains(build, counts), {"bucket_cap_mb": TINY})
+
+
+def test_hooks_of_the_wrapper():
+    def program(rank):
+        calls = []
+        model = DistributedDataParallel(networks.multilayer())
+        model.register_forward_pre_hook(lambda *_: calls.append("forward pre"))
+        model.register_forward_hook(lambda *_: calls.append("forward"))
+        model.register_full_backward_hook(lambda *_: calls.append("backward"))
+        mean_square(model, equal_batches(2)[rank][0]).backward()
+        return calls
+
+    result = simulate(program, 2)
+    result.raise_for_verdict()
+    assert result.returns == (["forward pre", "forward", "backward"],) * 2
+
+
+@BOTH
+@pytest.mark.parametrize("name", ["defaults", "tiny-buckets", "gradient-views", "unused", "static"])
+def test_a_gradient_inside_the_forward(name, counts):
+    class Force(nn.Module):
+        """Like a model of molecules: its output is a gradient itself."""
+
+        def __init__(self):
+            super().__init__()
+            self.energy = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 1, bias=False))
+
+        def forward(self, batch):
+            with torch.enable_grad():
+                positions = batch.detach().requires_grad_()
+                energy = self.energy(positions).sum()
+                (force,) = torch.autograd.grad(energy, positions, create_graph=True)
+            return force + energy
+
+    counts = (3, 2, 1) if name == "static" and 0 in counts else counts
+    check(trains(lambda: Force().double(), counts), OPTIONS[name])
+
+
+@BOTH
+def test_a_double_backward(counts):
+    def gradient_penalty(model, batch):
+        points = batch.clone().requires_grad_()
+        output = model(points).pow(2).mean()
+        (gradient,) = torch.autograd.grad(output, points, create_graph=True)
+        return output + gradient.pow(2).sum()
+
+    check(trains(networks.multilayer, counts, gradient_penalty))
+
+
+class Synchronised(nn.Module):
+    """What SyncBatchNorm does, on any device: batch statistics over all ranks, with gradients through them."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, batch):
+        hidden = self.first(batch)
+        moments = torch.stack([hidden.mean(dim=0), hidden.pow(2).mean(dim=0)])
+        mean, square = differentiable_all_reduce(moments) / dist.get_world_size()
+        return self.last((hidden - mean) / (square - mean**2 + 1e-3).sqrt() * self.weight)
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("world_size", [2, 4])
+def test_a_forward_that_communicates(world_size, name):
+    def program(rank):
+        torch.manual_seed(rank)
+        module = Synchronised().double()
+        model = DistributedDataParallel(module, **OPTIONS[name])
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in training[rank]:
+            optimizer.zero_grad()
+            mean_square(model, batch).backward()
+            optimizer.step()
+        return trained(module)
+
+    training = equal_batches(world_size)
+    result = simulate(program, world_size)
+    result.raise_for_verdict()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        module = Synchronised().double()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for column in zip(*training, strict=True):
+        optimizer.zero_grad()
+        whole_batch(module, torch.cat(column)).pow(2).mean().backward()
+        optimizer.step()
+    for actual in result.returns:
+        assert_same(actual, trained(module))
+
+
+def whole_batch(module, batch):
+    """`Synchronised`, seeing the batches of all ranks at once."""
+    hidden = module.first(batch)
+    mean, square = hidden.mean(dim=0), hidden.pow(2).mean(dim=0)
+    return module.last((hidden - mean) / (square - mean**2 + 1e-3).sqrt() * module.weight)
+
+
+def test_sync_batch_norm_is_refused_by_torch_on_a_cpu():
+    def program(rank):
+        DistributedDataParallel(nn.SyncBatchNorm.convert_sync_batchnorm(networks.with_buffers()))
+
+    errors = simulate(program, 2).errors
+    assert {str(error) for error in errors.values()} == {"SyncBatchNorm layers only work with GPU modules"}
+
+
+def test_delayed_parameters():
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.multilayer()
+        delayed = [(name, p) for name, p in module.named_parameters() if name.startswith("4.")]
+        # The all_reduce of the delayed ones starts when this one's gradient is there, so it must be the last of all.
+        model = DistributedDataParallel(
+            module.float(),
+            delay_all_reduce_named_params=delayed,
+            param_to_hook_all_reduce=module[0].weight,
+        )
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for batch in training.batches[rank]:
+            optimizer.zero_grad()
+            mean_square(model, batch.float()).backward()
+            dist.barrier()  # torch leaves it to the user to wait
+            optimizer.step()
+        return trained(module.double())
+
+    training = Training(networks.multilayer, equal_batches(3), mean_square)
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    for actual, expected in zip(result.returns, expectation(training), strict=True):
+        torch.testing.assert_close(actual.parameters, expected.parameters, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_parameters():
+    def build():
+        module = networks.multilayer()
+        module[2].requires_grad_(False)
+        return module
+
+    check(trains(build, (3, 3, 3)))
+    check(trains(build, (1, 3, 2)), {"bucket_cap_mb": TINY})
+
+
+def test_a_parameter_used_twice():
+    def build():
+        shared = nn.Linear(4, 4)
+        return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 1)).double()
+
+    check(trains(build, (3, 3, 3)))
+    check(trains(build, (1, 3, 2)), {"bucket_cap_mb": TINY})
+
+
+def test_several_forwards_to_a_backward():
+    def loss(model, batch):
+        return model(batch).pow(2).mean() + model(batch * 2).pow(2).mean()
+
+    training = trains(networks.multilayer, (3, 3))
+    check(Training(networks.multilayer, training.batches, loss), {})
+
+
+def test_inference_mode_and_evaluation():
+    def program(rank):
+        torch.manual_seed(rank)
+        model = DistributedDataParallel(networks.with_buffers())
+        model.eval()
+        with torch.no_grad():
+            without_gradients = model(batch)
+        with torch.inference_mode():
+            inferred = model(batch)
+        return without_gradients.clone(), inferred.clone()
+
+    batch = equal_batches(1)[0][0]
+    result = simulate(program, 3)
+    result.raise_for_verdict()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        expected = networks.with_buffers().eval()(batch).detach()
+    for outputs in result.returns:
+        for output in outputs:
+            assert torch.equal(output, expected)
