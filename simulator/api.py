@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from simulator.budget import Budget
@@ -147,6 +148,7 @@ def _execute(
             move=_move,
             enter_rank=lambda rank: backend.rank_entered(rank),
             hazards=Hazards(),
+            share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
         backend = Backend(execution)
         virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, lambda: execution.clock.now)

@@ -62,6 +62,7 @@ class Execution:
         move: Callable[[Signature, Sequence[Pending]], None],
         enter_rank: Callable[[int], AbstractContextManager[object]],
         hazards: HazardWatch,
+        share_core: bool = True,
     ) -> None:
         self.world_size = world_size
         self.clock = VirtualClock()
@@ -73,7 +74,9 @@ class Execution:
         self.optimizer_steps = [0] * world_size
         self.ranks = [RankThread(rank, self._run_rank) for rank in range(world_size)]
         self.hazards = hazards
-        self.scheduler = Scheduler(self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle)
+        self.scheduler = Scheduler(
+            self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle, share_core=share_core
+        )
         self._program = program
         self._budget = budget
         self._faults = faults

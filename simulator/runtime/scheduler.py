@@ -13,12 +13,14 @@ from __future__ import annotations
 import threading
 from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from threading import get_ident as _thread_ident
 from typing import overload
 
 from simulator.choices import ChoiceKind, ChoicePoint, Policy
 from simulator.clock import VirtualClock
 from simulator.errors import UsageError
+from simulator.runtime.one_core import threads_started_here_share_a_core
 from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
 from simulator.waits import Wait
 
@@ -61,12 +63,14 @@ class Scheduler:
         *,
         switch: Callable[[int | None, int | None], None],
         on_idle: Callable[[], None],
+        share_core: bool,
     ) -> None:
         self._ranks = ranks
         self._policy = policy
         self._clock = clock
         self._switch = switch
         self._on_idle = on_idle
+        self._share_core = share_core
         self._enabled = list(range(len(ranks)))
         self._idle_polls = 0
         self.answers: list[int] = []
@@ -84,8 +88,9 @@ class Scheduler:
 
     def start(self) -> None:
         """Start every rank's thread and hand the baton to the first one chosen."""
-        for rank in self._ranks:
-            rank.start()
+        with threads_started_here_share_a_core() if self._share_core else nullcontext():
+            for rank in self._ranks:
+                rank.start()
         self._pass_baton(None, self._ranks[self._enabled[self._choose_rank(0, 0)]])
 
     def end_from_outside(self) -> None:
