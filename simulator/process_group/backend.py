@@ -12,7 +12,9 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
   see Note [Static graphs]; both in reducer.py;
-- `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer.py.
+- `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer.py;
+- `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
+  `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrappers.py.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from simulator.process_group import reducer
 from simulator.process_group.creation import GroupMaker
 from simulator.process_group.parameter_check import parameter_check
 from simulator.process_group.work import wait_for_future
+from simulator.process_group.wrappers import Wrappers
 from simulator.runtime.execution import Execution
 
 
@@ -41,7 +44,8 @@ class Backend:
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
-        self._groups = GroupMaker(execution)
+        self._wrappers = Wrappers(self._running_rank)
+        self._groups = GroupMaker(execution, self._wrappers)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
 
@@ -49,6 +53,7 @@ class Backend:
     def installed(self) -> Iterator[None]:
         """Replace what is listed above, and put it back at the end."""
         with ExitStack() as stack:
+            stack.callback(self._wrappers.uninstall)
             for owner, name, replacement in self._replacements():
                 original = getattr(owner, name)
                 setattr(owner, name, replacement(original))
@@ -68,7 +73,14 @@ class Backend:
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer.keep_forward_work),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer.reduce_at_once, self._execution)),
             (DistributedDataParallel, "_register_builtin_comm_hook", reducer.builtin_hook),
+            (DistributedDataParallel, "_ddp_init_helper", self._wrappers.reducer_maker),
+            (_c10d.Reducer, "prepare_for_forward", self._wrappers.forward_marker),
+            (_c10d.Reducer, "prepare_for_backward", self._wrappers.backward_marker),
+            (dist, "_register_comm_hook", self._wrappers.hook_marker),
         ]
+
+    def _running_rank(self) -> int | None:
+        return self._execution.me.rank if self._is_rank_thread() else None
 
     def _is_rank_thread(self) -> bool:
         running = self._execution.scheduler.running

@@ -20,7 +20,9 @@ from simulator.process_group.group import SimulatedGroup
 from simulator.process_group.issuing import Issuer
 from simulator.process_group.monitored_barrier import BrokenBarriers
 from simulator.process_group.origins import OriginTracker
+from simulator.process_group.phases import PhaseTable
 from simulator.process_group.store import MemoryStore, StoreContents
+from simulator.process_group.wrappers import Wrappers
 from simulator.runtime.call_sites import site_here
 from simulator.runtime.execution import Execution
 
@@ -36,10 +38,11 @@ _NAME_LENGTH = 8
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, wrappers: Wrappers) -> None:
         self._execution = execution
         self._contents = StoreContents()
-        self._trackers = [OriginTracker() for _ in execution.ranks]
+        phases = PhaseTable()
+        self._trackers = [OriginTracker(execution, wrappers, phases, rank.rank) for rank in execution.ranks]
         self._labels: dict[tuple[str, int], str] = {}
         self._made: list[Counter[str]] = [Counter() for _ in execution.ranks]
         self._broken_barriers: BrokenBarriers = {}

@@ -1,13 +1,119 @@
-"""Origins: which DDP wrapper, phase, bucket and step a call belongs to."""
+"""Origins: which DDP wrapper, phase, bucket and step a call belongs to, or that it is the user's.
+
+Asked at every call. What Python issues is read from the stack (phases.py); what the Reducer issues from C++, inside
+backward, is told by the order in which it launches its buckets (wrappers.py).
+"""
 
 from __future__ import annotations
 
-from simulator.calls import USER_ORIGIN, Origin, Signature
+import sys
+from types import FrameType
+from typing import Any
+from weakref import ref
+
+from simulator.calls import USER_ORIGIN, Origin, Phase, Signature
+from simulator.events import EventKind
+from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing
+from simulator.process_group.wrappers import Wrapper, Wrappers
+from simulator.runtime.execution import Execution
+
+_USER_SHADOW = Origin(shadow=True)
+_STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
 
 
 class OriginTracker:
     """What one rank's calls belong to."""
 
+    __slots__ = ("_execution", "_join", "_phases", "_rank", "_wrappers")
+
+    def __init__(self, execution: Execution, wrappers: Wrappers, phases: PhaseTable, rank: int) -> None:
+        self._execution = execution
+        self._wrappers = wrappers
+        self._phases = phases
+        self._rank = rank
+        self._join: ref[Any] | None = None
+        """The join context that this rank has reached the end of."""
+
     def current(self, signature: Signature) -> Origin:
         """The origin of a call that is being issued."""
-        return USER_ORIGIN
+        known, learn = self._phases.known, self._phases.learn
+        frame: FrameType | None = sys._getframe(1)
+        reading: Reading | None = None
+        is_direct = True
+        while frame is not None:
+            reader = known.get(id(frame.f_code)) or learn(frame)
+            if reader is not issues:
+                if reader is not says_nothing:
+                    if is_direct and reader is backward_runs:
+                        return self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
+                    reading = reading or Reading()
+                    reader(reading, frame)
+                    if reading.is_complete:
+                        break
+                is_direct = False
+            frame = frame.f_back
+        return USER_ORIGIN if reading is None else self._origin(reading, signature)
+
+    def _origin(self, reading: Reading, signature: Signature) -> Origin:
+        if reading.continues is not None:
+            origin: Origin = reading.continues.call.origin
+            return origin
+        if reading.reducer is not None:
+            return self._issued_by_reducer(self._wrappers.of_reducer(reading.reducer), signature)
+        if reading.has_joined is not None:
+            self._notice_join(reading.has_joined)
+        if reading.phase is None:
+            return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
+        if reading.owner is None and reading.innermost is not None:
+            reading.owner = reading.innermost.f_locals.get("self")
+        wrapper = self._wrappers.of(reading.owner)
+        if wrapper is None:
+            return Origin(reading.phase, shadow=reading.has_joined is not None)
+        if reading.ends_join:
+            self._wrappers.align(wrapper)
+        if reading.phase is Phase.REBUILD:
+            wrapper.rebuilds()
+        if reading.told is not None:
+            return _told(reading, wrapper)
+        return _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
+
+    def _issued_by_reducer(self, wrapper: Wrapper | None, signature: Signature) -> Origin:
+        """The Reducer reduces its buckets, then the map of parameters used."""
+        if wrapper is None or wrapper.module is None:
+            return USER_ORIGIN
+        if signature.dtype == "int32":
+            return _origin_of(wrapper, Phase.USED_MAP, None, shadow=False)
+        bucket = wrapper.bucket_for(signature)
+        return USER_ORIGIN if bucket is None else _origin_of(wrapper, Phase.BUCKET, bucket, shadow=False)
+
+    def _notice_join(self, join: Any) -> None:
+        if self._join is not None and self._join() is join:
+            return
+        self._join = ref(join)
+        self._execution.record(EventKind.NOTE, text="joined")
+        for joinable in join._joinables:
+            wrapper = self._wrappers.of(joinable)
+            if wrapper is not None:
+                wrapper.is_joined = True
+
+
+def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
+    if shadow and bucket is not None:
+        wrapper.learn_buckets()
+    step = None if shadow or phase in _STEPLESS else wrapper.step
+    parameters = () if bucket is None else wrapper.parameters(bucket)
+    return Origin(phase, wrapper.number, bucket, step, shadow, parameters)
+
+
+def _told(reading: Reading, wrapper: Wrapper) -> Origin:
+    """The origin as another engine declares it."""
+    told = reading.told or {}
+    assert reading.phase is not None
+    return Origin(
+        reading.phase,
+        wrapper.number,
+        told.get("bucket"),
+        told.get("step"),
+        told.get("shadow", False),
+        tuple(told.get("parameters", ())),
+    )
