@@ -84,10 +84,18 @@ def _cause(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
     who = "the ranks" if everybody else rank_list(culprits)
     if code is Code.MISMATCH_OPERATION:
         return f"{who} took another branch, or made one call more or fewer, so different calls meet"
+    if code is Code.MISMATCH_GROUP:
+        return f"{who} named other members for the same group"
+    if code is Code.MISMATCH_SPLITS:
+        return f"what {who} send or expect does not fit what the others expect or send"
     return f"{who} passed another {_FIELDS[code]} to the same call"
 
 
 def _remedy(code: Code) -> str:
     if code in (Code.MISMATCH_OPERATION, Code.MISMATCH_ORIGIN):
         return "let every rank of the group make the same calls in the same order"
+    if code is Code.MISMATCH_GROUP:
+        return "let every rank create the same groups, with the same members, in the same order"
+    if code is Code.MISMATCH_SPLITS:
+        return "let input split j of rank i be output split i of rank j, for instance by exchanging the sizes first"
     return f"pass the same {_FIELDS[code]} on every rank of the group"
