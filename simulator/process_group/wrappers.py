@@ -112,7 +112,11 @@ class Wrapper:
             module = self.module
             if not self._names:
                 self._names = {id(parameter): name for name, parameter in module.module.named_parameters()}
-            self._buckets = [self._bucket(bucket) for bucket in module.reducer._get_zeros_like_grad_buckets()]
+            try:
+                buckets = module.reducer._get_zeros_like_grad_buckets()
+            except RuntimeError:
+                return  # a sparse bucket has no tensor until its gradient comes; the names are left out
+            self._buckets = [self._bucket(bucket) for bucket in buckets]
 
     def rebuilds(self) -> None:
         """The Reducer makes new buckets."""
