@@ -147,7 +147,7 @@ def _execute(
             isolation=Isolation(world_size),
             move=_move,
             enter_rank=lambda rank: backend.rank_entered(rank),
-            hazards=Hazards(),
+            hazards=Hazards(world_size),
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
         backend = Backend(execution)

@@ -18,7 +18,8 @@ from simulator.process_group.wrappers import Wrapper, Wrappers
 from simulator.runtime.execution import Execution
 
 _USER_SHADOW = Origin(shadow=True)
-_STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
+_STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
+"""Done once, or by all ranks at the end of join, so no step needs to tell them apart."""
 
 
 class OriginTracker:

@@ -33,7 +33,9 @@ class SimulatedWork(Work):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time."""
         pending = self.pending
-        pending.waited = True
+        if not pending.waited:
+            pending.waited = True
+            self._execution.hazards.settled(pending)
         if timeout <= NO_TIMEOUT:
             self._execution.wait((pending,))
         elif not self._execution.wait((pending,), timeout.total_seconds()):
@@ -50,8 +52,9 @@ class SimulatedWork(Work):
             self._execution.poll()
         else:
             self._execution.checkpoint()
-        if pending.is_complete:
+        if pending.is_complete and not pending.waited:
             pending.waited = True
+            self._execution.hazards.settled(pending)
         return pending.is_complete
 
     def is_success(self) -> bool:
@@ -96,12 +99,14 @@ class SimulatedWork(Work):
         if self._future is None:
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
             if self._is_delivered:
+                self._execution.hazards.settled(self.pending)
                 self._future.set_result(self._result)
         return self._future
 
     def _receive_completion(self) -> None:
         self._is_delivered = True
         if self._future is not None:
+            self._execution.hazards.settled(self.pending)
             self._future.set_result(self._result)
 
 

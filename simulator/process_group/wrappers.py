@@ -95,6 +95,9 @@ class Wrapper:
         if signature.operation != "all_reduce":
             return None
         buckets = self._buckets
+        if not buckets:
+            self.launches(self._next_bucket)
+            return self._next_bucket - 1
         elements = prod(signature.shapes[0])
         for index in range(self._next_bucket, len(buckets)):
             if buckets[index].elements == elements:

@@ -199,6 +199,7 @@ class Execution:
         me.last_call = call
         me.pending.append(pending)
         self._pendings[id(call)] = pending
+        self.hazards.issued(pending)
         self.record(EventKind.ISSUE, call=call)
         if call.peer is not None:
             self._issue_message(call)
@@ -370,6 +371,12 @@ class Execution:
 
 class HazardWatch(Protocol):
     """Looks for what passes here and may fail elsewhere."""
+
+    def issued(self, pending: Pending) -> None:
+        """A rank issued a call."""
+
+    def settled(self, pending: Pending) -> None:
+        """The owner of a call waits for it, or has found it complete."""
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""

@@ -1,0 +1,195 @@
+"""Hazards as findings: what passed here, and may hang or give wrong numbers under other backend semantics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import combinations, pairwise
+
+from simulator.calls import Call, Site
+from simulator.diagnosis.explain import indent, rank_list, table
+from simulator.verdict import Code, Finding
+
+_CREATING = frozenset({"new_group", "split_group"})
+"""They meet through the store, not on the device."""
+
+Slot = tuple[str, int]
+"""Group and sequence."""
+
+
+def group_order(issued: Iterable[Call]) -> Finding | None:
+    """Two groups whose calls some ranks issue in one order and some in another.
+
+    `issued` is every call of a run, in order of issue. Where each rank's calls, one after another, are edges between
+    slots, such an order is a cycle; whether there is one costs time linear in the number of calls.
+    """
+    by_rank: dict[int, list[Call]] = {}
+    groups = set()
+    for call in issued:
+        if not call.is_point_to_point and call.operation not in _CREATING:
+            by_rank.setdefault(call.rank, []).append(call)
+            groups.add(call.group)
+    if len(groups) < 2:
+        return None
+    tangled = _tangled({rank: [(c.group, c.sequence) for c in calls] for rank, calls in by_rank.items()})
+    if not tangled:
+        return None
+    left = {r: [c for c in calls if (c.group, c.sequence) in tangled] for r, calls in sorted(by_rank.items())}
+    return _inversion({rank: calls for rank, calls in left.items() if calls})
+
+
+def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
+    """Calls whose rank returned without waiting for them, one finding for each line."""
+    return tuple(
+        _at_line(
+            Code.HAZARD_UNWAITED_WORK,
+            same,
+            f"{_count(same)} never waited for",
+            "nothing says that the data has moved when the rank goes on or ends; on a real backend it may not have",
+            "keep the work and call wait() on it before the tensor is used and before the rank ends",
+        )
+        for same in _by_line(calls)
+    )
+
+
+def tensor_in_flight(calls: Sequence[Call]) -> tuple[Finding, ...]:
+    """Calls whose tensors their owner changed before it waited for them, one finding for each line."""
+    return tuple(
+        _at_line(
+            Code.HAZARD_TENSOR_IN_FLIGHT,
+            same,
+            f"a tensor of {_count(same)} was changed by its owner before the wait",
+            "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
+            "wait() for the work first, or work on a copy",
+        )
+        for same in _by_line(calls)
+    )
+
+
+def call_site(calls: Sequence[Call]) -> Finding:
+    """Calls that met and were issued from different lines of the user's program."""
+    sides = Counter(call.site for call in calls)
+    (most, count), *others = sides.most_common()
+    tie = others[0][1] == count
+    culprits = tuple(sorted(call.rank for call in calls if tie or call.site != most))
+    lines = " and ".join(str(site) for site in sides)
+    summary = f"{calls[0].operation} calls of {lines} meet"
+    rows = [(call.rank, str(call), str(call.site), "") for call in calls]
+    text = _text(
+        Code.HAZARD_CALL_SITE,
+        [
+            *table(rows),
+            indent("cause", "the ranks took different branches, and their calls agree all the same"),
+            indent("try", "if they are not meant to meet, let every rank make the same calls in the same order"),
+        ],
+    )
+    sites = tuple(dict.fromkeys(c.site for c in sorted(calls, key=lambda c: (c.rank not in culprits, c.rank))))
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites)
+
+
+def _tangled(orders: dict[int, list[Slot]]) -> set[Slot]:
+    """The slots on cycles or between them: what is left without those that nothing precedes or nothing follows."""
+    edges = {edge for slots in orders.values() for edge in pairwise(slots)}
+    nodes = {slot for slots in orders.values() for slot in slots}
+    forward = _without_starts(nodes, edges)
+    return _without_starts(forward, {(b, a) for a, b in edges if a in forward and b in forward})
+
+
+def _without_starts(nodes: set[Slot], edges: set[tuple[Slot, Slot]]) -> set[Slot]:
+    """What is left when slots without a predecessor are removed, again and again (Kahn's algorithm)."""
+    after: dict[Slot, list[Slot]] = {}
+    open_before = dict.fromkeys(nodes, 0)
+    for first, then in edges:
+        after.setdefault(first, []).append(then)
+        open_before[then] += 1
+    starts = [node for node, count in open_before.items() if count == 0]
+    left = set(nodes)
+    while starts:
+        start = starts.pop()
+        left.remove(start)
+        for then in after.get(start, ()):
+            open_before[then] -= 1
+            if open_before[then] == 0:
+                starts.append(then)
+    return left
+
+
+def _inversion(left: dict[int, list[Call]]) -> Finding:
+    """The first two groups that ranks use in different orders; if no two are, the whole circle."""
+    ranks_of: dict[tuple[str, str], list[int]] = {}
+    for rank, calls in left.items():
+        for pair in combinations(sorted({call.group for call in calls}), 2):
+            ranks_of.setdefault(pair, []).append(rank)
+    for pair, ranks in ranks_of.items():
+        orders = {rank: [call for call in left[rank] if call.group in pair] for rank in ranks}
+        start = _first_difference(list(orders.values()))
+        if start is not None:
+            return _group_order_finding(pair, {rank: _two_groups(calls, start) for rank, calls in orders.items()})
+    groups = tuple(sorted({call.group for calls in left.values() for call in calls}))
+    return _group_order_finding(groups, {rank: _two_groups(calls, 0) for rank, calls in left.items()})
+
+
+def _first_difference(orders: Sequence[Sequence[Call]]) -> int | None:
+    for index, calls in enumerate(zip(*orders, strict=False)):
+        if any((c.group, c.sequence) != (calls[0].group, calls[0].sequence) for c in calls):
+            return index
+    return None
+
+
+def _two_groups(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
+    """A call and the next one on another group."""
+    first = calls[start]
+    return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
+
+
+def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Call]]) -> Finding:
+    counts = Counter(first.group for first, _ in pairs.values())
+    (most, count), *others = counts.most_common()
+    tie = not others or others[0][1] == count or len(groups) > 2
+    culprits = tuple(sorted(rank for rank, (first, _) in pairs.items() if tie or first.group != most))
+    names = ", ".join(f'"{group}"' for group in groups)
+    summary = f"ranks use groups {names} in different orders"
+    rows = [
+        (rank, f"{_named(first)}, then {_named(then)}", f"{first.site}, {then.site}", "")
+        for rank, (first, then) in sorted(pairs.items())
+    ]
+    text = _text(
+        Code.HAZARD_GROUP_ORDER,
+        [
+            *table(rows),
+            indent("cause", f"{summary}: gloo lets that pass, NCCL can hang, as one group's call holds up the other's"),
+            indent("try", "let every rank use its groups in one global order"),
+        ],
+    )
+    ordered = sorted(pairs, key=lambda rank: (rank not in culprits, rank))
+    sites = tuple(dict.fromkeys(call.site for rank in ordered for call in pairs[rank]))
+    return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, text, sites)
+
+
+def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
+    lines: dict[tuple[Site, str], list[Call]] = {}
+    for call in calls:
+        lines.setdefault((call.site, call.operation), []).append(call)
+    return list(lines.values())
+
+
+def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: str, remedy: str) -> Finding:
+    ranks = tuple(sorted({call.rank for call in calls}))
+    summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
+    first_of_rank = {call.rank: call for call in reversed(calls)}
+    rows = [(rank, str(first_of_rank[rank]), str(first_of_rank[rank].site), "") for rank in ranks]
+    text = _text(code, [f"  {summary}", *table(rows), indent("cause", cause), indent("try", remedy)])
+    return Finding(code, ranks, summary, text, (calls[0].site,))
+
+
+def _count(calls: Sequence[Call]) -> str:
+    operation = calls[0].operation
+    return f"{operation} #{calls[0].sequence}" if len(calls) == 1 else f"{len(calls)} calls of {operation}"
+
+
+def _named(call: Call) -> str:
+    return f'{call.operation} #{call.sequence} on "{call.group}"'
+
+
+def _text(code: Code, lines: Sequence[str]) -> str:
+    return "\n".join([f"HAZARD  {code}", *lines])
