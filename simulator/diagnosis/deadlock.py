@@ -53,13 +53,13 @@ def _sites(rank: RankSituation) -> list[Site]:
 
 def _row(situation: Situation, rank: RankSituation) -> tuple[int, str, str, str]:
     if rank.standing is Standing.RAISED:
-        return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank.last_call)
+        return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank)
     if rank.standing is Standing.RETURNED:
         return (
             rank.rank,
-            "returned " + _after(rank.last_call),
+            "returned " + _after(rank),
             str(rank.last_call.site) if rank.last_call else "",
-            _steps(rank),
+            "",
         )
     wait = rank.wait
     if isinstance(wait, StoreWait):
@@ -91,16 +91,14 @@ def _origin(call: Call) -> str:
     return f"{call.origin} ({names})" if names else str(call.origin)
 
 
-def _after(call: Call | None) -> str:
-    return f"after {call.operation} #{call.sequence}" + _on_group(call) if call else "before its first call"
+def _after(rank: RankSituation) -> str:
+    call, steps = rank.last_call, rank.optimizer_steps
+    text = f"after {call.operation} #{call.sequence}" + _on_group(call) if call else "before its first call"
+    return text + (f" ({steps} iteration{'s' * (steps != 1)})" if steps else "")
 
 
 def _on_group(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
-
-
-def _steps(rank: RankSituation) -> str:
-    return f"{rank.optimizer_steps} optimizer steps" if rank.optimizer_steps else ""
 
 
 def _summary(situation: Situation, reading: Reading) -> str:
@@ -125,6 +123,12 @@ def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
         )
     if reading.code is Code.DEADLOCK_CYCLE:
         return _explain_cycle(situation, reading)
+    if _has_passed(situation, reading, calls):
+        return (
+            f"{rank_list(reading.culprits)} made the optimizer step without reducing this bucket: its loss does not "
+            "depend on these parameters",
+            "let every rank's loss depend on the model's output, multiplied by zero where there is nothing to learn",
+        )
     if any(call.origin.phase not in (Phase.USER, Phase.PARAMETER_CHECK) for call in calls):
         return (
             f"{rank_list(reading.culprits)} ran out of input before the others and nothing shadows its collectives",
@@ -141,6 +145,13 @@ def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
         f"{rank_list(reading.culprits)} returned without making {calls[0].operation} #{calls[0].sequence}",
         "let every rank of the group make the same calls in the same order",
     )
+
+
+def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -> bool:
+    """True if ranks wait in a bucket of a step that the missing ones have behind them."""
+    done = [situation.ranks[rank].optimizer_steps for rank in reading.culprits]
+    waiting = [situation.ranks[rank].optimizer_steps for rank in reading.victims]
+    return all(call.origin.phase is Phase.BUCKET for call in calls) and min(done, default=0) > max(waiting, default=0)
 
 
 def _counterpart(call: Call) -> str:

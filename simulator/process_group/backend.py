@@ -15,6 +15,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer.py;
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrappers.py.
+
+Besides, a hook on every optimizer counts steps (optimizer_steps.py).
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from simulator.process_group import reducer
 from simulator.process_group.creation import GroupMaker
+from simulator.process_group.optimizer_steps import watch_steps
 from simulator.process_group.parameter_check import parameter_check
 from simulator.process_group.work import wait_for_future
 from simulator.process_group.wrappers import Wrappers
@@ -54,6 +57,7 @@ class Backend:
         """Replace what is listed above, and put it back at the end."""
         with ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
+            stack.callback(watch_steps(self._execution, ()).remove)
             for owner, name, replacement in self._replacements():
                 original = getattr(owner, name)
                 setattr(owner, name, replacement(original))
