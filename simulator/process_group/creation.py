@@ -52,7 +52,7 @@ class GroupMaker:
     def make_default_group(self, rank: int) -> None:
         """What init_process_group does, before the rank's program starts."""
         world = distributed_c10d._world
-        label = self._label("0", DEFAULT_GROUP, rank)
+        label = self._label("0", DEFAULT_GROUP, self._everybody, rank)
         group = self._make("0", label, self._everybody, rank, "gloo", self.new_store("default_pg/0/"), "default_pg")
         world.default_pg = group
         world.pg_group_ranks[group] = self._same_rank
@@ -87,7 +87,7 @@ class GroupMaker:
             if existing:
                 return existing, world.pg_map[existing][1]
         members = tuple(ranks) or self._everybody
-        label = self._label(name, _proposed_label(name, description) if ranks else DEFAULT_GROUP, rank)
+        label = self._label(name, _proposed_label(name, description) if ranks else DEFAULT_GROUP, members, rank)
         if rank not in members:
             self._look_on(label, members)
             return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
@@ -130,7 +130,7 @@ class GroupMaker:
         parent_backend, _ = world.pg_map[parent]
         rank = self._execution.me.rank
         description = description or f"{parent.group_desc}:split"
-        label = self._label(name, _proposed_label(name, description), rank)
+        label = self._label(name, _proposed_label(name, description), members, rank)
         store = self.new_store(f"{name}/")
         group = self._make(name, label, members, rank, backend or parent_backend, store, description)
         group.bound_device_id = parent.bound_device_id
@@ -145,12 +145,19 @@ class GroupMaker:
         execution.checkpoint()
         execution.announce(Call(execution.me.rank, label, 0, Signature("new_group", members=members), site_here()))
 
-    def _label(self, name: str, proposed: str, rank: int) -> str:
-        """What the group is called in calls and reports. A name used again, after a destroy, is another group."""
+    def _label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
+        """What the group is called in calls and reports.
+
+        A name used again, after a destroy, is another group. Groups of one rank may share a name, since they never meet
+        (torch counts names on each rank: nested new_subgroups makes such groups), so the rank is part of theirs.
+        """
         made = self._made[rank]
         made[name] += 1
         again = made[name]
-        return self._labels.setdefault((name, again), proposed if again == 1 else f"{proposed} ({again})")
+        if len(members) == 1 < self._execution.world_size:
+            proposed = f"{proposed} of rank {members[0]}"
+        label = proposed if again == 1 else f"{proposed} ({again})"
+        return label if len(members) == 1 else self._labels.setdefault((name, again), label)
 
     def _make(
         self,

@@ -256,3 +256,21 @@ def test_names_of_later_versions_of_torch():
         return gathered.tolist()
 
     assert run(program, 2) == ([0.0] * 4, [1.0, 1.0, 2.0, 2.0])
+
+
+def test_groups_of_one_rank_may_share_a_name():
+    """They never meet. torch counts group names on each rank, so nested subgroups make such groups."""
+
+    def program(rank):
+        half, _ = dist.new_subgroups_by_enumeration([[0, 2], [1, 3]])
+        alone, _ = dist.new_subgroups(group_size=1, group=half)
+        own = dist.new_group([rank])
+        tensor = torch.tensor([float(rank)])
+        for group in (alone, own):
+            dist.all_reduce(tensor, group=group)
+        dist.all_reduce(tensor, group=half)
+        return tensor.item()
+
+    result = simulate(program, 4)
+    result.raise_for_verdict()
+    assert result.returns == (2.0, 4.0, 2.0, 4.0)
