@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from simulator.calls import NOWHERE, Call, Site
 
 
-@dataclass(frozen=True, slots=True)
-class CallWait:
+class CallWait(NamedTuple):
     """A rank waits for its calls: for one of them, which is what a plain `wait` is, or for any of several."""
 
     calls: tuple[Call, ...]

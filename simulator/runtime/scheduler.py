@@ -20,6 +20,7 @@ from typing import overload
 from simulator.choices import ChoiceKind, ChoicePoint, Policy
 from simulator.clock import VirtualClock
 from simulator.errors import UsageError
+from simulator.policies.round_robin import RoundRobin
 from simulator.runtime.one_core import threads_started_here_share_a_core
 from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
 from simulator.waits import Wait
@@ -67,6 +68,8 @@ class Scheduler:
     ) -> None:
         self._ranks = ranks
         self._policy = policy
+        self._is_choosy = not isinstance(policy, RoundRobin)
+        """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
         self._clock = clock
         self._switch = switch
         self._on_idle = on_idle
@@ -114,7 +117,7 @@ class Scheduler:
     def checkpoint(self) -> RankThread:
         """A choice point: anybody enabled may run before the caller, who is returned. The default is the caller."""
         me = self._enter()
-        if len(self._enabled) > 1:
+        if self._is_choosy and len(self._enabled) > 1:
             here = bisect_left(self._enabled, me.rank)
             answer = self._choose_rank(me.rank, here)
             if self.is_stopping:
@@ -191,7 +194,7 @@ class Scheduler:
 
     def choose(self, kind: ChoiceKind, rank: int, options: Sequence[int]) -> int:
         """Ask the policy, and write its answer into the schedule. One option is no choice."""
-        if len(options) < 2:
+        if not self._is_choosy or len(options) < 2:
             return 0
         try:
             answer = self._policy.choose(ChoicePoint(kind, self.steps, rank), options)
@@ -207,6 +210,8 @@ class Scheduler:
         return answer
 
     def _choose_rank(self, rank: int, start: int) -> int:
+        if not self._is_choosy:
+            return 0
         return self.choose(ChoiceKind.RANK, rank, EnabledRanks(self._enabled, start))
 
     def _next(self, rank: int) -> RankThread | None:
