@@ -75,3 +75,12 @@ def traceback_text(error: BaseException) -> str:
     stack = traceback.StackSummary.extract(iter(users or frames))
     lines = ["Traceback (the user's frames):\n", *stack.format(), *traceback.format_exception_only(error)]
     return "".join(lines)
+
+
+def stack_text(frame: FrameType | None) -> str:
+    """The stack that ends in `frame`, from the user's first frame on, innermost last."""
+    if frame is None:
+        return "(no Python stack)"
+    frames = list(traceback.walk_stack(frame))[::-1]
+    first = next((index for index, (each, _) in enumerate(frames) if _is_users(each.f_code)), 0)
+    return "".join(traceback.StackSummary.extract(iter(frames[first:])).format())

@@ -13,21 +13,21 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from simulator.budget import Budget
-from simulator.calls import ANY_SOURCE, Call, Signature, Site
+from simulator.calls import Call, Signature
 from simulator.choices import ChoiceKind, Policy
 from simulator.clock import VirtualClock
 from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.errors import rank_error
 from simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.diagnosis.situation import Situation
 from simulator.errors import InjectedCrashError
 from simulator.events import Event, EventKind
 from simulator.faults import Crash, Delay, FaultPlan
 from simulator.matching.agreement import disagreement, pair_disagreement
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import Slot, SlotTable
-from simulator.runtime import call_sites, limits
+from simulator.runtime import limits, outcome
 from simulator.runtime.garbage import fewer_collections
+from simulator.runtime.outcome import situation_of
 from simulator.runtime.rank_thread import Pending, RankReturned, RankThread, RankUnwound, Status
 from simulator.runtime.scheduler import Scheduler
 from simulator.verdict import Code, Finding
@@ -165,7 +165,7 @@ class Execution:
         scheduler = self.scheduler
         me = scheduler.checkpoint()
         if scheduler.steps > self._budget.steps:
-            self._out_of_steps()
+            self.fail(outcome.out_of_steps(self.me, self._budget))
         if me.completed:
             self._deliver(me)
 
@@ -173,9 +173,9 @@ class Execution:
         """A choice point for a caller that looked for something in vain: the others go first."""
         polls = self.scheduler.yield_to_others()
         if polls > self._budget.polls:
-            self._spins(polls)
+            self.fail(outcome.spins(self.me, polls))
         if self.scheduler.steps > self._budget.steps:
-            self._out_of_steps()
+            self.fail(outcome.out_of_steps(self.me, self._budget))
         self._deliver(self.me)
 
     def begin_call(self) -> None:
@@ -316,57 +316,12 @@ class Execution:
 
     def situation(self) -> Situation:
         """Every rank and every open meeting, as frozen values."""
-        meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in self.slots.open_slots()]
-        meetings += [self._half_message(call) for call in self.messages.open_calls()]
-        return Situation(tuple(self._situation_of(rank) for rank in self.ranks), tuple(meetings), self.scheduler.steps)
-
-    def _half_message(self, call: Call) -> Meeting:
-        if call.peer != ANY_SOURCE:
-            assert call.peer is not None
-            return Meeting((call,), (call.peer,))
-        others = tuple(rank for rank in self.slots.members(call.group) if rank != call.rank)
-        return Meeting((call,), others, any_suffices=True)
-
-    def _situation_of(self, rank: RankThread) -> RankSituation:
-        error = self.errors.get(rank.rank)
-        return RankSituation(
-            rank.rank,
-            Standing.RAISED if error else Standing.RETURNED if rank.is_finished else Standing.WAITING,
-            rank.wait,
-            rank.last_call,
-            rank.calls_made,
-            self.optimizer_steps[rank.rank],
-            _one_line(error),
-            call_sites.site_of_error(error),
-        )
+        return situation_of(self.ranks, self.slots, self.messages, self.optimizer_steps, self.scheduler.steps)
 
     def all_findings(self) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
-        alike: dict[tuple[str, Site | None], list[int]] = {}
-        for rank, error in self.errors.items():
-            alike.setdefault((_one_line(error), call_sites.site_of_error(error)), []).append(rank)
-        raised = [
-            rank_error(ranks, line, site, call_sites.traceback_text(self.errors[ranks[0]]))
-            for (line, site), ranks in alike.items()
-        ]
         found = sorted(self.findings, key=lambda finding: finding.code.value.startswith("hazard."))
-        return (*raised, *found, *self.hazards.findings())
-
-    def _out_of_steps(self) -> None:
-        me = self.me
-        summary = f"the run took more than {self._budget.steps} steps"
-        self._end_by_budget(me, summary, "raise Budget(steps=...), or give the ranks less to do")
-
-    def _spins(self, polls: int) -> None:
-        me = self.me
-        summary = f"rank {me.rank} polled {polls} times in a row while nobody else could run"
-        self._end_by_budget(me, summary, "wait() for the work instead of polling it, or raise Budget(polls=...)")
-
-    def _end_by_budget(self, me: RankThread, summary: str, remedy: str) -> None:
-        text = (
-            f"UNKNOWN  {Code.BUDGET}\n  {summary}\n  try     {remedy}\n  stack of rank {me.rank}\n{limits.stack_of(me)}"
-        )
-        self.fail(Finding(Code.BUDGET, (me.rank,), summary, text.rstrip()))
+        return (*outcome.raised(self.errors), *found, *self.hazards.findings())
 
 
 class HazardWatch(Protocol):
@@ -386,10 +341,3 @@ class HazardWatch(Protocol):
 
     def findings(self) -> Sequence[Finding]:
         """What was found."""
-
-
-def _one_line(error: BaseException | None) -> str:
-    if error is None:
-        return ""
-    message = str(error).strip().split("\n", 1)[0]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -8,16 +8,14 @@ seconds, the second is `stuck` after `Budget.stuck_seconds`.
 from __future__ import annotations
 
 import ctypes
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable
 
 from simulator.budget import Budget
+from simulator.runtime import outcome
 from simulator.runtime.rank_thread import RankThread, RankUnwound
 from simulator.runtime.scheduler import Scheduler
-from simulator.verdict import Code, Finding
+from simulator.verdict import Finding
 
 _WATCH_SECONDS = 0.05
 _GRACE_SECONDS = 1.0
@@ -47,11 +45,11 @@ def _watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], Non
         if progress != seen:
             seen, seen_at = progress, now
         if rank is not None and now - seen_at > budget.stuck_seconds:
-            report(_stuck(rank, budget))
+            report(outcome.stuck(rank, budget))
             scheduler.stop()
             return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         elif now - start > budget.seconds:
-            report(_out_of_time(rank, budget))
+            report(outcome.out_of_time(rank, budget))
         else:
             continue
         scheduler.stop()
@@ -86,34 +84,3 @@ def _cpu_ticks(rank: RankThread) -> float:
         return round(time.clock_gettime(time.pthread_getcpuclockid(rank.ident)), 3)
     except (AttributeError, OSError):
         return time.monotonic()
-
-
-def stack_of(rank: RankThread) -> str:
-    """The rank's Python stack, innermost call last, without our own frames at its start."""
-    frame = sys._current_frames().get(rank.ident)
-    if frame is None:
-        return "    (no Python stack)\n"
-    frames = [f for f in traceback.extract_stack(frame) if f.filename not in _OWN_FILES]
-    return "".join(traceback.format_list(frames))
-
-
-_OWN_FILES = frozenset({threading.__file__})
-
-
-def _stuck(rank: RankThread, budget: Budget) -> Finding:
-    summary = f"rank {rank.rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
-    text = (
-        f"STUCK  {Code.STUCK}\n  {summary}\n"
-        "  cause   it waits in a lock, a socket or native code that only another rank or process can end\n"
-        "  try     use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
-        f"Budget(stuck_seconds=...)\n  stack\n{stack_of(rank)}"
-    )
-    return Finding(Code.STUCK, (rank.rank,), summary, text.rstrip())
-
-
-def _out_of_time(rank: RankThread | None, budget: Budget) -> Finding:
-    summary = f"the run took longer than {budget.seconds:g} s of wall time"
-    text = f"UNKNOWN  {Code.BUDGET}\n  {summary}\n  try     raise Budget(seconds=...), or give the ranks less to do"
-    if rank is not None:
-        text += f"\n  stack of rank {rank.rank}, which was running\n{stack_of(rank)}"
-    return Finding(Code.BUDGET, () if rank is None else (rank.rank,), summary, text.rstrip())

@@ -210,3 +210,14 @@ def test_the_same_error_on_many_ranks_is_one_finding():
         ("rank_error", (1, 3, 5)),
     ]
     assert "ranks 1, 3, 5 raised ValueError: odd" in str(result.findings[1])
+
+
+def test_an_error_that_cannot_be_printed_is_told_all_the_same():
+    class Unprintable(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    def program(rank):
+        raise Unprintable
+
+    assert simulate(program, 2).findings[0].summary.startswith("ranks 0, 1 raised Unprintable: <its message cannot")

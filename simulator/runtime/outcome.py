@@ -1,0 +1,117 @@
+"""What a run comes to: live ranks, their errors and their stacks, turned into the values that diagnosis works on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+
+from simulator.budget import Budget
+from simulator.calls import ANY_SOURCE, Call, Site
+from simulator.diagnosis.errors import rank_error
+from simulator.diagnosis.explain import indent
+from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.matching.point_to_point import PointToPointTable
+from simulator.matching.slots import SlotTable
+from simulator.runtime.call_sites import site_of_error, stack_text, traceback_text
+from simulator.runtime.rank_thread import RankThread
+from simulator.verdict import Code, Finding
+
+# --- where everybody stands -------------------------------------------------------------------------------------------
+
+
+def situation_of(
+    ranks: Sequence[RankThread],
+    slots: SlotTable,
+    messages: PointToPointTable,
+    optimizer_steps: Sequence[int],
+    step: int,
+) -> Situation:
+    """Every rank and every open meeting, as frozen values."""
+    meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
+    meetings += [_half_message(call, slots) for call in messages.open_calls()]
+    stands = [_situation_of(rank, optimizer_steps[rank.rank]) for rank in ranks]
+    return Situation(tuple(stands), tuple(meetings), step)
+
+
+def _half_message(call: Call, slots: SlotTable) -> Meeting:
+    if call.peer != ANY_SOURCE:
+        assert call.peer is not None
+        return Meeting((call,), (call.peer,))
+    others = tuple(rank for rank in slots.members(call.group) if rank != call.rank)
+    return Meeting((call,), others, any_suffices=True)
+
+
+def _situation_of(rank: RankThread, optimizer_steps: int) -> RankSituation:
+    error = rank.error
+    return RankSituation(
+        rank.rank,
+        Standing.RAISED if error else Standing.RETURNED if rank.is_finished else Standing.WAITING,
+        rank.wait,
+        rank.last_call,
+        rank.calls_made,
+        optimizer_steps,
+        "" if error is None else _one_line(error),
+        site_of_error(error),
+    )
+
+
+# --- errors of ranks --------------------------------------------------------------------------------------------------
+
+
+def raised(errors: Mapping[int, BaseException]) -> list[Finding]:
+    """What ranks raised, in the order they did; the same error at the same line once for all."""
+    alike: dict[tuple[str, Site | None], list[int]] = {}
+    for rank, error in errors.items():
+        alike.setdefault((_one_line(error), site_of_error(error)), []).append(rank)
+    return [rank_error(ranks, line, site, traceback_text(errors[ranks[0]])) for (line, site), ranks in alike.items()]
+
+
+def _one_line(error: BaseException) -> str:
+    try:
+        message = str(error).strip().split("\n", 1)[0]
+    except Exception:  # the message is the user's code, too
+        message = "<its message cannot be printed>"
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def stuck(rank: RankThread, budget: Budget) -> Finding:
+    """The running rank sleeps outside our control."""
+    summary = f"rank {rank.rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
+    cause = "it waits in a lock, a socket or native code that only another rank or process can end"
+    remedy = (
+        "use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
+        "Budget(stuck_seconds=...)"
+    )
+    return _ended("STUCK", Code.STUCK, rank, summary, indent("cause", cause), indent("try", remedy))
+
+
+def out_of_time(rank: RankThread | None, budget: Budget) -> Finding:
+    """The run takes too long."""
+    summary = f"the run took longer than {budget.seconds:g} s of wall time"
+    remedy = "raise Budget(seconds=...), or give the ranks less to do"
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, indent("try", remedy))
+
+
+def out_of_steps(rank: RankThread, budget: Budget) -> Finding:
+    """The run takes too many choice points."""
+    summary = f"the run took more than {budget.steps} steps"
+    remedy = "raise Budget(steps=...), or give the ranks less to do"
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, indent("try", remedy))
+
+
+def spins(rank: RankThread, polls: int) -> Finding:
+    """A rank polls, and nobody else can run."""
+    summary = f"rank {rank.rank} polled {polls} times in a row while nobody else could run"
+    remedy = "wait() for the work instead of polling it, or raise Budget(polls=...)"
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, indent("try", remedy))
+
+
+def _ended(kind: str, code: Code, rank: RankThread | None, summary: str, *advice: str) -> Finding:
+    lines = [f"{kind}  {code}", f"  {summary}", *advice]
+    if rank is not None:
+        stack = stack_text(sys._current_frames().get(rank.ident))
+        lines += [f"  stack of rank {rank.rank}", *("  " + line for line in stack.splitlines())]
+    return Finding(code, () if rank is None else (rank.rank,), summary, "\n".join(lines))
