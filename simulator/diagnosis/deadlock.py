@@ -18,6 +18,12 @@ def deadlocks(situation: Situation) -> tuple[Finding, ...]:
     return tuple(_finding(situation, reading) for reading in wait_graph.read(situation))
 
 
+def waiting_lines(situation: Situation) -> list[str]:
+    """A line for each rank that waits, for a run that ended for another reason."""
+    rows = [_row(situation, rank) for rank in situation.ranks if rank.wait is not None]
+    return table(rows) if rows else []
+
+
 def _finding(situation: Situation, reading: Reading) -> Finding:
     ranks = [situation.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     rows = [_row(situation, rank) for rank in ranks]

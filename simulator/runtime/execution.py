@@ -93,7 +93,7 @@ class Execution:
         self._isolation.install()
         try:
             with fewer_collections():
-                limits.run(self.scheduler, self._budget, self.findings.append)
+                limits.run(self.scheduler, self._budget, report=self.findings.append, situation=self.situation)
         finally:
             self._isolation.uninstall()
             for rank in self.ranks:

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 
 from simulator.budget import Budget
+from simulator.diagnosis.situation import Situation
 from simulator.runtime import outcome
 from simulator.runtime.rank_thread import RankThread, RankUnwound
 from simulator.runtime.scheduler import Scheduler
@@ -23,18 +24,26 @@ _GRACE_SECONDS = 1.0
 abandoned."""
 
 
-def run(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None]) -> None:
+def run(
+    scheduler: Scheduler,
+    budget: Budget,
+    *,
+    report: Callable[[Finding], None],
+    situation: Callable[[], Situation],
+) -> None:
     """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
     try:
         scheduler.start()
-        _watch(scheduler, budget, report)
+        _watch(scheduler, budget, report, situation)
     except BaseException:
         scheduler.end_from_outside()
         _drain(scheduler)
         raise
 
 
-def _watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None]) -> None:
+def _watch(
+    scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None], situation: Callable[[], Situation]
+) -> None:
     start = time.monotonic()
     seen: tuple[object, ...] = ()
     seen_at = start
@@ -45,15 +54,13 @@ def _watch(scheduler: Scheduler, budget: Budget, report: Callable[[Finding], Non
         if progress != seen:
             seen, seen_at = progress, now
         if rank is not None and now - seen_at > budget.stuck_seconds:
-            report(outcome.stuck(rank, budget))
+            report(outcome.stuck(rank, budget, situation()))
             scheduler.stop()
             return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
-        elif now - start > budget.seconds:
+        if now - start > budget.seconds:
             report(outcome.out_of_time(rank, budget))
-        else:
-            continue
-        scheduler.stop()
-        return _drain(scheduler)
+            scheduler.stop()
+            return _drain(scheduler)
 
 
 def _drain(scheduler: Scheduler, grace_seconds: float = _GRACE_SECONDS) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from simulator.budget import Budget
 from simulator.calls import ANY_SOURCE, Call, Site
+from simulator.diagnosis.deadlock import waiting_lines
 from simulator.diagnosis.errors import rank_error
 from simulator.diagnosis.explain import indent
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
@@ -77,15 +78,16 @@ def _one_line(error: BaseException) -> str:
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
-def stuck(rank: RankThread, budget: Budget) -> Finding:
-    """The running rank sleeps outside our control."""
+def stuck(rank: RankThread, budget: Budget, situation: Situation) -> Finding:
+    """The running rank sleeps outside our control; what the others wait for may say why."""
     summary = f"rank {rank.rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
     cause = "it waits in a lock, a socket or native code that only another rank or process can end"
     remedy = (
         "use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
         "Budget(stuck_seconds=...)"
     )
-    return _ended("STUCK", Code.STUCK, rank, summary, indent("cause", cause), indent("try", remedy))
+    others = waiting_lines(situation)
+    return _ended("STUCK", Code.STUCK, rank, summary, *others, indent("cause", cause), indent("try", remedy))
 
 
 def out_of_time(rank: RankThread | None, budget: Budget) -> Finding:

@@ -39,6 +39,7 @@ def test_a_lock_that_another_rank_holds():
     finding = only(simulate(program, 2, budget=QUICK))
     assert (finding.code.value, finding.ranks) == ("stuck", (1,))
     assert "with lock:" in str(finding)
+    assert 'rank 0  waits in barrier #0  group "default"' in str(finding)
     assert "test_limits.py" in str(finding)
     assert not lock.locked()
     assert threads() == set()
