@@ -150,7 +150,7 @@ def _execute(
             hazards=Hazards(world_size),
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
-        backend = Backend(execution)
+        backend = Backend(execution, check_replicas=check == "replicas")
         virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, lambda: execution.clock.now)
         with backend.installed():
             virtual_time.install()
@@ -158,6 +158,7 @@ def _execute(
                 execution.run()
             finally:
                 virtual_time.uninstall()
+        execution.findings.extend(backend.divergences())
     finally:
         _ONE_AT_A_TIME.release()
     schedule = Schedule(tuple(execution.scheduler.answers), identity)

@@ -21,7 +21,7 @@ Besides, a hook on every optimizer counts steps (optimizer_steps.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import get_ident
@@ -37,17 +37,20 @@ from simulator.process_group import reducer
 from simulator.process_group.creation import GroupMaker
 from simulator.process_group.optimizer_steps import watch_steps
 from simulator.process_group.parameter_check import parameter_check
+from simulator.process_group.replicas import Replicas
 from simulator.process_group.work import wait_for_future
 from simulator.process_group.wrappers import Wrappers
 from simulator.runtime.execution import Execution
+from simulator.verdict import Finding
 
 
 class Backend:
     """The simulated backend of one execution."""
 
-    def __init__(self, execution: Execution) -> None:
+    def __init__(self, execution: Execution, *, check_replicas: bool = False) -> None:
         self._execution = execution
         self._wrappers = Wrappers(self._running_rank)
+        self._replicas = Replicas(self._wrappers) if check_replicas else None
         self._groups = GroupMaker(execution, self._wrappers)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
@@ -57,7 +60,11 @@ class Backend:
         """Replace what is listed above, and put it back at the end."""
         with ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
-            stack.callback(watch_steps(self._execution, ()).remove)
+            listeners = []
+            if self._replicas is not None:
+                listeners.append(self._replicas.optimizer_step_done)
+                stack.callback(self._replicas.uninstall)
+            stack.callback(watch_steps(self._execution, listeners).remove)
             for owner, name, replacement in self._replacements():
                 original = getattr(owner, name)
                 setattr(owner, name, replacement(original))
@@ -98,6 +105,12 @@ class Backend:
         torch.autograd.set_multithreading_enabled(False)  # backward, hooks and finalisation stay on this thread
         self._groups.make_default_group(rank)
         yield
+        if self._replicas is not None:
+            self._replicas.rank_returned(rank)
+
+    def divergences(self) -> Sequence[Finding]:
+        """Where replicas of a model differ, if that was checked."""
+        return () if self._replicas is None else self._replicas.findings()
 
     # --- making groups ------------------------------------------------------------------------------------------------
 

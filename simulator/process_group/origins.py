@@ -71,7 +71,7 @@ class OriginTracker:
         if wrapper is None:
             return Origin(reading.phase, shadow=reading.has_joined is not None)
         if reading.ends_join:
-            self._wrappers.align(wrapper)
+            self._end_join(reading.has_joined._joinables if reading.has_joined else [reading.owner])
         if reading.phase is Phase.REBUILD:
             wrapper.rebuilds()
         if reading.told is not None:
@@ -86,6 +86,12 @@ class OriginTracker:
             return _origin_of(wrapper, Phase.USED_MAP, None, shadow=False)
         bucket = wrapper.bucket_for(signature)
         return USER_ORIGIN if bucket is None else _origin_of(wrapper, Phase.BUCKET, bucket, shadow=False)
+
+    def _end_join(self, joinables: Any) -> None:
+        for joinable in joinables:
+            wrapper = self._wrappers.of(joinable)
+            if wrapper is not None:
+                self._wrappers.align(wrapper)
 
     def _notice_join(self, join: Any) -> None:
         if self._join is not None and self._join() is join:
@@ -109,6 +115,7 @@ def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bo
 def _told(reading: Reading, wrapper: Wrapper) -> Origin:
     """The origin as another engine declares it."""
     told = reading.told or {}
+    wrapper.step = max(wrapper.step, told.get("step") or 0)
     assert reading.phase is not None
     return Origin(
         reading.phase,

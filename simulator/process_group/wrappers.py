@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import wraps
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from simulator.calls import Signature
@@ -42,7 +42,9 @@ class Wrapper:
         "_module",
         "_names",
         "_next_bucket",
+        "_reduced",
         "_uncounted_forward",
+        "aligned_step",
         "is_joined",
         "key",
         "rank",
@@ -56,12 +58,21 @@ class Wrapper:
         """See Note [Steps]."""
         self.is_joined = False
         """Shadows the others because its rank ran out of input."""
+        self.aligned_step = 0
+        """The step at which join ended last."""
         self._module = ref(module)
         self._buckets: Sequence[Bucket] = ()
+        self._reduced: frozenset[str] = frozenset()
         self._names: dict[int, str] = {}
         """By id of the parameter; they live as long as the module."""
         self._next_bucket = 0
         self._uncounted_forward = False
+
+    @property
+    def is_running(self) -> bool:
+        """True inside a forward through the wrapper."""
+        module = self.module
+        return module is not None and getattr(module, "_active_ddp_module", None) is module
 
     @property
     def number(self) -> int:
@@ -82,6 +93,7 @@ class Wrapper:
 
     def begin_step(self, *, is_training: bool) -> None:
         """A synchronising forward begins: the Reducer's next call is for bucket 0."""
+        self.is_joined = False
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         self.step += is_training
@@ -120,6 +132,19 @@ class Wrapper:
             except RuntimeError:
                 return  # a sparse bucket has no tensor until its gradient comes; the names are left out
             self._buckets = [self._bucket(bucket) for bucket in buckets]
+            self._reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
+
+    def is_reduced(self, parameter: str) -> bool:
+        """False if the parameter is in none of the buckets that the Reducer made last."""
+        return not self._reduced or parameter in self._reduced
+
+    @property
+    def unreduced_bucket(self) -> str:
+        """The first bucket that was not launched in this step, in words; "" if all were."""
+        index = self._next_bucket
+        if index >= len(self._buckets):
+            return ""
+        return f"bucket {index} ({', '.join(self._buckets[index].parameters)})"
 
     def rebuilds(self) -> None:
         """The Reducer makes new buckets."""
@@ -128,6 +153,16 @@ class Wrapper:
     def _bucket(self, bucket: Any) -> Bucket:
         names = self._names
         return Bucket(bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()]))
+
+
+class Observer(Protocol):
+    """Is told what wrappers do."""
+
+    def wrapped(self, wrapper: Wrapper) -> None:
+        """There is a new wrapper."""
+
+    def step_begins(self, wrapper: Wrapper) -> None:
+        """A synchronising forward begins."""
 
 
 class Wrappers:
@@ -142,6 +177,7 @@ class Wrappers:
         self._by_rank: dict[int, list[Wrapper]] = {}
         self._last_hooked: dict[int, Wrapper] = {}
         self._hooks: list[Any] = []
+        self.observers: list[Observer] = []
 
     def of(self, owner: Any) -> Wrapper | None:
         """The wrapper that a DDP instance, or what an engine says stands for one, is; None if it has no process group.
@@ -173,7 +209,7 @@ class Wrappers:
 
     def align(self, wrapper: Wrapper) -> None:
         """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
-        wrapper.step = max(peer.step for peer in self._by_key[wrapper.key])
+        wrapper.step = wrapper.aligned_step = max(peer.step for peer in self._by_key[wrapper.key])
         wrapper.is_joined = False
 
     # --- replacements -------------------------------------------------------------------------------------------------
@@ -189,6 +225,8 @@ class Wrappers:
                 self._of_reducer[module.reducer] = wrapper
                 wrapper.rebuilds()
                 self._tell_apart(wrapper)
+                for observer in self.observers:
+                    observer.wrapped(wrapper)
 
         return ddp_init_helper
 
@@ -199,6 +237,8 @@ class Wrappers:
             wrapper = self._of_reducer.get(reducer)
             if wrapper is not None:
                 wrapper.begin_step(is_training=wrapper.module.training)
+                for observer in self.observers:
+                    observer.step_begins(wrapper)
             original(reducer)
 
         return prepare_for_forward

@@ -1,0 +1,311 @@
+"""check="replicas": the replicas of a wrapped model are compared where they should be equal.
+
+After each optimizer step: parameters, by name and order, and optimizer state; and buffers, if a hook synchronises them
+after the forward. Buffers that are synchronised before each forward, as is the default, differ after it by design (each
+rank updates its running statistics), so those are compared where it would tell: when the inner module runs in
+evaluation mode, past the wrapper; and at the first step if nothing ever synchronises them.
+
+Ranks are compared at the same step of the wrapper (Note [Steps] in wrappers.py) and the same optimizer step since.
+There is no communication: the first rank's tensors are copied, each other rank's compared with the copy, and it is let
+go once everybody who can come has come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from simulator.diagnosis.divergence import Moment, Side, divergence, skip_text, skipped_step
+from simulator.process_group.wrappers import Wrapper, WrapperKey, Wrappers
+from simulator.verdict import Code, Finding
+
+_MOST_SIDES = 8
+"""Ranks that differ from this many others are put together."""
+
+
+class Named(NamedTuple):
+    """One tensor of a replica."""
+
+    name: str
+    tensor: Tensor
+    code: Code
+    is_optional: bool = False
+    """A sharded optimizer has state for its own shard only."""
+
+
+class _Group:
+    """Ranks with equal replicas, and a copy of what they have."""
+
+    __slots__ = ("ranks", "tensors")
+
+    def __init__(self, rank: int, tensors: Sequence[Named]) -> None:
+        self.ranks = [rank]
+        self.tensors = {each.name: each._replace(tensor=each.tensor.detach().clone()) for each in tensors}
+
+
+class _Comparison:
+    """All ranks' replicas at one moment."""
+
+    __slots__ = ("groups", "is_over")
+
+    def __init__(self) -> None:
+        self.groups: list[_Group] = []
+
+    @property
+    def ranks(self) -> list[int]:
+        return sorted(rank for group in self.groups for rank in group.ranks)
+
+    def add(self, rank: int, tensors: Sequence[Named], tolerance: float) -> None:
+        for group in self.groups:
+            if _first_difference(group.tensors, tensors, tolerance) is None:
+                group.ranks.append(rank)
+                return
+        if len(self.groups) < _MOST_SIDES:
+            self.groups.append(_Group(rank, tensors))
+        else:
+            self.groups[-1].ranks.append(rank)
+
+
+class Replicas:
+    """Compares the replicas of one execution."""
+
+    def __init__(self, wrappers: Wrappers, *, tolerance: float = 0.0) -> None:
+        self._wrappers = wrappers
+        self._tolerance = tolerance
+        self._open: dict[WrapperKey, dict[Moment, _Comparison]] = {}
+        self._optimizer_steps: dict[Wrapper, tuple[int, int]] = {}
+        """The latest step of the wrapper, and the optimizer steps since."""
+        self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
+        self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
+        self._returned: set[int] = set()
+        self._hooks: list[Any] = []
+        wrappers.observers.append(self)
+
+    # --- what happens -------------------------------------------------------------------------------------------------
+
+    def wrapped(self, wrapper: Wrapper) -> None:
+        """There is a new wrapper: watch its inner module being evaluated past it."""
+        inner = getattr(wrapper.module, "module", None)
+        if inner is None:
+            return
+
+        def evaluated(module: Any, arguments: Any) -> None:
+            if not module.training and not wrapper.is_running and not wrapper.is_joined:
+                moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
+                self._compare(wrapper, moment, _buffers(wrapper.module))
+
+        self._hooks.append(inner.register_forward_pre_hook(evaluated))
+
+    def step_begins(self, wrapper: Wrapper) -> None:
+        """A synchronising forward begins."""
+        if wrapper.step == 1 and not wrapper.module.will_sync_module_buffers():
+            moment = Moment(wrapper.number, 0, text="at the first forward")
+            self._compare(wrapper, moment, _buffers(wrapper.module))
+
+    def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
+        """A rank's optimizer has changed parameters."""
+        for wrapper in self._wrappers.of_rank(rank):
+            module = wrapper.module
+            if module is None or wrapper.is_joined or not _is_changed_by(module, optimizer):
+                continue
+            step, count = self._optimizer_steps.get(wrapper, (0, 0))
+            count = count + 1 if step == wrapper.step else 1
+            self._optimizer_steps[wrapper] = (wrapper.step, count)
+            tensors = [*_parameters(module), *_state(module, optimizer)]
+            if _syncs_buffers_last(module):
+                tensors += _buffers(module)
+            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count), tensors)
+
+    def rank_returned(self, rank: int) -> None:
+        """A rank's program returned."""
+        self._returned.add(rank)
+
+    def uninstall(self) -> None:
+        """Take the hooks off the modules again, which a program may have returned."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def findings(self) -> Sequence[Finding]:
+        """What was found: for each wrapper the first divergence of parameters and of buffers."""
+        for key, comparisons in self._open.items():
+            for moment in sorted(comparisons):
+                self._judge(key, moment, comparisons[moment])
+        return tuple(self._findings.values())
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _compare(self, wrapper: Wrapper, moment: Moment, tensors: Sequence[Named]) -> None:
+        if not tensors:
+            return
+        comparisons = self._open.setdefault(wrapper.key, {})
+        comparison = comparisons.setdefault(moment, _Comparison())
+        if wrapper.rank in comparison.ranks:
+            return
+        comparison.add(wrapper.rank, tensors, self._tolerance)
+        if self._is_complete(wrapper, comparison):
+            self._close_until(wrapper.key, moment)
+
+    def _is_complete(self, wrapper: Wrapper, comparison: _Comparison) -> bool:
+        """True once every rank is there that can still come."""
+        here = comparison.ranks
+        gone = sum(
+            (peer.is_joined or peer.rank in self._returned) and peer.rank not in here
+            for peer in self._wrappers.peers(wrapper.key)
+        )
+        return len(here) + gone >= int(wrapper.module.process_group.size())
+
+    def _close_until(self, key: WrapperKey, last: Moment) -> None:
+        comparisons = self._open[key]
+        for moment in sorted(moment for moment in comparisons if moment.is_over_by(last)):
+            self._judge(key, moment, comparisons.pop(moment))
+
+    def _judge(self, key: WrapperKey, moment: Moment, comparison: _Comparison) -> None:
+        groups = comparison.groups
+        missing = tuple(
+            peer.rank
+            for peer in self._wrappers.peers(key)
+            if moment.optimizer_step and peer.rank not in comparison.ranks and self._went_past(peer, moment)
+        )
+        if missing and key not in self._skipped:
+            self._skipped[key] = (skip_text(moment, missing), missing)
+        for other in groups[1:]:
+            difference = _first_difference(groups[0].tensors, list(other.tensors.values()), self._tolerance)
+            if difference is not None and (key, difference.code) not in self._findings:
+                self._findings[key, difference.code] = self._finding(key, moment, difference, groups)
+            break
+        self._find_last_skip(key, moment, comparison)
+
+    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, groups: Sequence[_Group]) -> Finding:
+        names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
+        name, place = difference.name, _first_place(names)
+        if place is not None:
+            sides = [
+                Side(tuple(group.ranks), own[place] if place < len(own) else "none")
+                for group, own in zip(groups, names, strict=True)
+            ]
+            return divergence(difference.code, moment, f"name of tensor {place}", sides)
+        index = _first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
+        sides = [Side(tuple(group.ranks), _value(group.tensors.get(name), index)) for group in groups]
+        skipped, skippers = self._skipped.get(key, ("", ()))
+        peer = self._wrappers.peers(key)[0]
+        return divergence(
+            difference.code,
+            moment,
+            name,
+            sides,
+            place=str(list(index)) if index else "",
+            is_reduced=difference.is_optional or peer.is_reduced(name),
+            unreduced=peer.unreduced_bucket if peer.step == moment.step else "",
+            skipped=skipped,
+            skippers=skippers,
+        )
+
+    def _went_past(self, peer: Wrapper, moment: Moment) -> bool:
+        """True if a rank was at this step without joining, and has gone on."""
+        return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
+
+    def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: _Comparison) -> None:
+        skippers = [
+            peer.rank
+            for peer in self._wrappers.peers(key)
+            if peer.rank in self._returned
+            and peer.rank not in comparison.ranks
+            and peer.step == moment.step > peer.aligned_step
+        ]
+        if skippers and moment.optimizer_step and moment.step and comparison.ranks:
+            code = Code.DIVERGENCE_PARAMETERS
+            self._findings.setdefault((key, code), skipped_step(moment, skippers, comparison.ranks))
+
+
+def _is_changed_by(module: Any, optimizer: Any) -> bool:
+    ours = {id(parameter) for parameter in module.parameters()}
+    return any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
+
+
+def _ignored(module: Any) -> Any:
+    return getattr(module, "parameters_to_ignore", ())
+
+
+def _parameters(module: Any) -> list[Named]:
+    named: Iterable[tuple[str, Tensor]] = module.module.named_parameters()
+    ignored = _ignored(module)
+    return [Named(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
+
+
+def _buffers(module: Any) -> list[Named]:
+    named: Iterable[tuple[str, Tensor]] = module.module.named_buffers()
+    ignored = _ignored(module)
+    return [Named(name, tensor, Code.DIVERGENCE_BUFFERS) for name, tensor in named if name not in ignored]
+
+
+def _state(module: Any, optimizer: Any) -> list[Named]:
+    found = []
+    ignored = _ignored(module)
+    for name, parameter in module.module.named_parameters():
+        if name in ignored:
+            continue
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if isinstance(value, (Tensor, int, float)):
+                label = f"{key} of {name}"
+                found.append(Named(label, torch.as_tensor(value), Code.DIVERGENCE_PARAMETERS, is_optional=True))
+    return found
+
+
+def _syncs_buffers_last(module: Any) -> bool:
+    """True if a buffer hook runs after the forward."""
+    hook = getattr(module, "buffer_hook", None)
+    return hook is not None and getattr(hook.buffer_comm_hook_location, "name", "") == "POST_FORWARD"
+
+
+def _first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:
+    """The first tensor in which two replicas differ, or the first name that only one of them has, or has elsewhere."""
+    names = [name for name, each in first.items() if not each.is_optional]
+    others = [each for each in second if not each.is_optional]
+    for name, other in zip(names, others, strict=False):
+        if name != other.name:
+            return first[name]
+    if len(names) != len(others):
+        return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
+    for each in second:
+        mine = first.get(each.name)
+        if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
+            return each
+    return None
+
+
+def _first_place(names: Sequence[Sequence[str]]) -> int | None:
+    """Where lists of names differ first."""
+    longest = max(len(own) for own in names)
+    return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
+
+
+def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if torch.equal(first, second):
+        return True
+    return torch.allclose(first, second, rtol=0.0, atol=tolerance, equal_nan=True)
+
+
+def _first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Where the first tensor and one of the others differ first; () for a number, or where shapes differ."""
+    first = tensors[0]
+    for tensor in tensors[1:]:
+        if tensor.shape == first.shape and first.dim():
+            places = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
+            if len(places):
+                return tuple(places[0].tolist())
+    return ()
+
+
+def _value(named: Named | None, index: tuple[int, ...]) -> str:
+    if named is None:
+        return "nothing of this name"
+    tensor = named.tensor
+    if len(index) != tensor.dim():
+        return f"a tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    value = tensor[index].item()
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)
