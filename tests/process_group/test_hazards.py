@@ -1,0 +1,101 @@
+"""Hazards: what passes here and may fail elsewhere; and programs that have none."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Verdict, simulate
+
+from .training import backward, sgd, train, wrapped
+
+
+def hazards(program, world_size=2, **options):
+    result = simulate(program, world_size, **options)
+    assert result.verdict is Verdict.PASS, str(result)
+    return [(finding.code.value, finding.ranks) for finding in result.findings], result
+
+
+def test_group_order():
+    def program(rank):
+        groups = [dist.new_group([0, 1, 2]), dist.new_group([0, 1, 2])]
+        if rank == 1:
+            groups.reverse()
+        works = [dist.all_reduce(torch.ones(1), group=group, async_op=True) for group in groups]
+        for work in works:
+            work.wait()
+
+    codes, result = hazards(program, 3)
+    assert codes == [("hazard.group_order", (1,))]
+    assert "NCCL can hang" in str(result)
+
+
+def test_unwaited_work():
+    def program(rank):
+        for _ in range(2):
+            work = dist.all_reduce(torch.ones(1), async_op=True)
+            if rank != 2:
+                work.wait()
+
+    codes, result = hazards(program, 3)
+    assert codes == [("hazard.unwaited_work", (2,))]
+    assert "2 calls of all_reduce never waited for (test_hazards.py:" in result.findings[0].summary
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_tensor_in_flight(policy):
+    def program(rank):
+        tensor = torch.ones(3)
+        work = dist.all_reduce(tensor, async_op=True)
+        if rank == 1:
+            tensor += 1
+        work.wait()
+        tensor += 1
+
+    codes, _ = hazards(program, 3, policy=policy)
+    assert codes == [("hazard.tensor_in_flight", (1,))]
+
+
+def test_call_site_once_per_pair_of_lines():
+    def program(rank):
+        for _ in range(3):
+            if rank == 2:
+                dist.barrier()
+            else:
+                dist.barrier()
+
+    codes, result = hazards(program, 3)
+    assert codes == [("hazard.call_site", (2,))]
+    assert len(result.findings[0].sites) == 2
+
+
+def waiting_in_every_way(rank):
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    while not work.is_completed():
+        pass
+    dist.all_reduce(torch.ones(1), async_op=True).get_future().wait()
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    future.then(lambda done: done.value()[0].div_(2)).wait()
+    other = 1 - rank
+    works = [dist.isend(torch.ones(1), other), dist.irecv(torch.ones(1), other)]
+    for work in works:
+        work.wait()
+    dist.monitored_barrier()
+    dist.all_gather_object([None, None], rank)
+    with torch.inference_mode():
+        dist.all_reduce(torch.ones(1))
+
+
+def training_with_ddp(rank):
+    model = wrapped(normalised=True, find_unused_parameters=True)
+    with model.join():
+        train(model, sgd(model), rank, 1 + rank)
+    with model.no_sync():
+        backward(model, rank)
+    backward(model, rank)
+
+
+@pytest.mark.parametrize("program", [waiting_in_every_way, training_with_ddp])
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_no_false_alarm(program, policy):
+    assert hazards(program, policy=policy)[0] == []
