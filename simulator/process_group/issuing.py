@@ -12,7 +12,6 @@ from simulator.calls import Call, Signature
 from simulator.process_group import arguments
 from simulator.process_group.origins import OriginTracker
 from simulator.process_group.work import FailedWork, SimulatedWork
-from simulator.runtime.call_sites import site_here
 from simulator.runtime.execution import Execution
 from simulator.runtime.rank_thread import Pending
 from simulator.transport.payload import Payload
@@ -61,8 +60,8 @@ class Issuer:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
-        origin = self._origins.current(signature)
-        call = Call(self.rank, self.label, sequence, signature, site_here(), origin, peer, tag)
+        origin, site = self._origins.locate(signature)
+        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag)
         pending = Pending(call, execution.me, payload)
         work = SimulatedWork(execution, pending, result)
         execution.issue(call, pending)

@@ -11,10 +11,11 @@ from types import FrameType
 from typing import Any
 from weakref import ref
 
-from simulator.calls import USER_ORIGIN, Origin, Phase, Signature
+from simulator.calls import NOWHERE, USER_ORIGIN, Origin, Phase, Signature, Site
 from simulator.events import EventKind
-from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing
+from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
 from simulator.process_group.wrappers import Wrapper, Wrappers
+from simulator.runtime.call_sites import site_at
 from simulator.runtime.execution import Execution
 
 _USER_SHADOW = Origin(shadow=True)
@@ -35,25 +36,39 @@ class OriginTracker:
         self._join: ref[Any] | None = None
         """The join context that this rank has reached the end of."""
 
-    def current(self, signature: Signature) -> Origin:
-        """The origin of a call that is being issued."""
+    def locate(self, signature: Signature) -> tuple[Origin, Site]:
+        """The origin of a call that is being issued, and the line of the user's program behind it."""
         known, learn = self._phases.known, self._phases.learn
         frame: FrameType | None = sys._getframe(1)
         reading: Reading | None = None
-        is_direct = True
+        site: Site | None = None
+        is_direct = is_read = is_reduction = False
         while frame is not None:
             reader = known.get(id(frame.f_code)) or learn(frame)
-            if reader is not issues:
-                if reader is not says_nothing:
-                    if is_direct and reader is backward_runs:
-                        return self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
+            if reader is user_runs:
+                if site is None:
+                    site = site_at(frame)
+                if is_read:
+                    break
+            elif reader is issues:
+                is_direct = True
+            elif reader is not says_nothing and not is_read:
+                if is_direct and reader is backward_runs:
+                    is_reduction = is_read = True
+                else:
                     reading = reading or Reading()
                     reader(reading, frame)
-                    if reading.is_complete:
-                        break
+                    is_read = reading.is_complete
+                if is_read and site is not None:
+                    break
+            if reader is not issues:
                 is_direct = False
             frame = frame.f_back
-        return USER_ORIGIN if reading is None else self._origin(reading, signature)
+        if is_reduction:
+            origin = self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
+        else:
+            origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
+        return origin, site or NOWHERE
 
     def _origin(self, reading: Reading, signature: Signature) -> Origin:
         if reading.continues is not None:

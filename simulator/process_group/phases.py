@@ -16,6 +16,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from simulator.calls import Phase
+from simulator.runtime.call_sites import is_users
 
 DECLARATION = "__ddp_phases__"
 
@@ -90,6 +91,10 @@ def issues(reading: Reading, frame: FrameType) -> None:
     """A function of ours, between the caller of an operation and its being issued."""
 
 
+def user_runs(reading: Reading, frame: FrameType) -> None:
+    """A function of the user's program."""
+
+
 def _find(frame: FrameType) -> Reader:
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if module in _ISSUING:
@@ -97,7 +102,7 @@ def _find(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
-    return _TORCH.get((module, name), says_nothing)
+    return _TORCH.get((module, name), user_runs if is_users(frame.f_code) else says_nothing)
 
 
 def _declared(phase: Phase) -> Reader:

@@ -171,7 +171,8 @@ class Wrappers:
     def __init__(self, running_rank: Callable[[], int | None]) -> None:
         self._running_rank = running_rank
         """The rank whose thread asks; None outside ranks."""
-        self._of_owner: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
+        self._of_owner: dict[int, Wrapper] = {}
+        """By id, which another object may have later; a dictionary of weak keys is slower."""
         self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
         self._by_key: dict[WrapperKey, list[Wrapper]] = {}
         self._by_rank: dict[int, list[Wrapper]] = {}
@@ -184,11 +185,8 @@ class Wrappers:
 
         It is numbered when it is first asked for, which is at its first call or at the end of its construction.
         """
-        try:
-            wrapper = self._of_owner.get(owner)
-        except TypeError:  # it allows no weak reference
-            return None
-        return wrapper or self._number(owner)
+        wrapper = self._of_owner.get(id(owner))
+        return wrapper if wrapper is not None and wrapper.module is owner else self._number(owner)
 
     def of_reducer(self, reducer: Any) -> Wrapper | None:
         """The wrapper that a Reducer belongs to."""
@@ -283,7 +281,7 @@ class Wrappers:
             return None
         mine = self._by_rank.setdefault(rank, [])
         wrapper = Wrapper((label, sum(other.key[0] == label for other in mine)), rank, owner)
-        self._of_owner[owner] = wrapper
+        self._of_owner[id(owner)] = wrapper
         mine.append(wrapper)
         self._by_key.setdefault(wrapper.key, []).append(wrapper)
         return wrapper

@@ -32,13 +32,14 @@ def _foreign_roots() -> tuple[str, ...]:
 
 
 @cache
-def _is_users(code: CodeType) -> bool:
+def is_users(code: CodeType) -> bool:
+    """True for a function of the user's program."""
     return not os.path.abspath(code.co_filename).startswith(_foreign_roots()) and not code.co_filename.startswith("<")
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
     """The innermost frame of the user's program, from `frame` outwards."""
-    while frame is not None and not _is_users(frame.f_code):
+    while frame is not None and not is_users(frame.f_code):
         frame = frame.f_back
     return frame
 
@@ -46,6 +47,11 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 @lru_cache(maxsize=4096)
 def _site(code: CodeType, line: int) -> Site:
     return Site(code.co_filename, line, code.co_name)
+
+
+def site_at(frame: FrameType) -> Site:
+    """The line that `frame`, of the user's program, is at."""
+    return _site(frame.f_code, frame.f_lineno)
 
 
 def site_of(frame: FrameType | None) -> Site:
@@ -63,7 +69,7 @@ def site_of_error(error: BaseException | None) -> Site | None:
     """The innermost line of the user's program that an exception passed."""
     site = None
     for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
-        if _is_users(frame.f_code):
+        if is_users(frame.f_code):
             site = _site(frame.f_code, line)
     return site
 
@@ -71,7 +77,7 @@ def site_of_error(error: BaseException | None) -> Site | None:
 def traceback_text(error: BaseException) -> str:
     """The exception with the user's frames of its traceback; the exception itself still has them all."""
     frames = list(traceback.walk_tb(error.__traceback__))
-    users = [(frame, line) for frame, line in frames if _is_users(frame.f_code)]
+    users = [(frame, line) for frame, line in frames if is_users(frame.f_code)]
     stack = traceback.StackSummary.extract(iter(users or frames))
     lines = ["Traceback (the user's frames):\n", *stack.format(), *traceback.format_exception_only(error)]
     return "".join(lines)
@@ -82,5 +88,5 @@ def stack_text(frame: FrameType | None) -> str:
     if frame is None:
         return "(no Python stack)"
     frames = list(traceback.walk_stack(frame))[::-1]
-    first = next((index for index, (each, _) in enumerate(frames) if _is_users(each.f_code)), 0)
+    first = next((index for index, (each, _) in enumerate(frames) if is_users(each.f_code)), 0)
     return "".join(traceback.StackSummary.extract(iter(frames[first:])).format())
