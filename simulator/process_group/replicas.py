@@ -25,6 +25,9 @@ from simulator.verdict import Code, Finding
 _MOST_SIDES = 8
 """Ranks that differ from this many others are put together."""
 
+_LOOKS = 64
+"""How often per moment it is looked whether everybody has come."""
+
 
 class Named(NamedTuple):
     """One tensor of a replica."""
@@ -49,16 +52,14 @@ class _Group:
 class _Comparison:
     """All ranks' replicas at one moment."""
 
-    __slots__ = ("groups", "is_over")
+    __slots__ = ("groups", "ranks")
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []
-
-    @property
-    def ranks(self) -> list[int]:
-        return sorted(rank for group in self.groups for rank in group.ranks)
+        self.ranks: set[int] = set()
 
     def add(self, rank: int, tensors: Sequence[Named], tolerance: float) -> None:
+        self.ranks.add(rank)
         for group in self.groups:
             if _first_difference(group.tensors, tensors, tolerance) is None:
                 group.ranks.append(rank)
@@ -149,13 +150,18 @@ class Replicas:
             self._close_until(wrapper.key, moment)
 
     def _is_complete(self, wrapper: Wrapper, comparison: _Comparison) -> bool:
-        """True once every rank is there that can still come."""
-        here = comparison.ranks
+        """True once every rank is there that can still come.
+
+        In a large world not every arrival is worth a look at all the others; what is missed, a later moment closes.
+        """
+        here, size = comparison.ranks, int(wrapper.module.process_group.size())
+        if len(here) < size and len(here) % max(1, size // _LOOKS):
+            return False
         gone = sum(
             (peer.is_joined or peer.rank in self._returned) and peer.rank not in here
             for peer in self._wrappers.peers(wrapper.key)
         )
-        return len(here) + gone >= int(wrapper.module.process_group.size())
+        return len(here) + gone >= size
 
     def _close_until(self, key: WrapperKey, last: Moment) -> None:
         comparisons = self._open[key]
@@ -217,7 +223,7 @@ class Replicas:
         ]
         if skippers and moment.optimizer_step and moment.step and comparison.ranks:
             code = Code.DIVERGENCE_PARAMETERS
-            self._findings.setdefault((key, code), skipped_step(moment, skippers, comparison.ranks))
+            self._findings.setdefault((key, code), skipped_step(moment, skippers, sorted(comparison.ranks)))
 
 
 def _is_changed_by(module: Any, optimizer: Any) -> bool:
