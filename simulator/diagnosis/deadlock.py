@@ -27,7 +27,7 @@ def waiting_lines(situation: Situation) -> list[str]:
 def _finding(situation: Situation, reading: Reading) -> Finding:
     ranks = [situation.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     rows = [_row(situation, rank) for rank in ranks]
-    lines = [heading("DEADLOCK", reading.code, situation.step), *table(rows)]
+    lines = [heading("DEADLOCK", reading.code, situation.step), *table(rows), *_origin_lines(ranks)]
     if reading.cycle:
         lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
     cause, remedy = _explain(situation, reading)
@@ -79,17 +79,29 @@ def _row(situation: Situation, rank: RankSituation) -> tuple[int, str, str, str]
 
 def _presence(situation: Situation, call: Call) -> str:
     meeting = situation.meeting_of(call)
-    text = "" if call.origin.phase is Phase.USER else f"  {_origin(call)}"
     if meeting is None:
-        return text.strip()
+        return ""
     if call.is_point_to_point:
         needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
         return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
-    return f"arrived {_short(meeting.arrived)} · missing {_short(meeting.missing)}{text}"
+    return f"arrived {_short(meeting.arrived)} · missing {_short(meeting.missing)}"
 
 
 def _short(ranks: tuple[int, ...]) -> str:
     return rank_list(ranks).partition(" ")[2]
+
+
+def _origin_lines(ranks: Sequence[RankSituation]) -> list[str]:
+    """What the calls that ranks wait in belong to, if not to the user's own program; once for all ranks."""
+    calls = [call for rank in ranks if isinstance(rank.wait, CallWait) for call in rank.wait.calls[:1]]
+    texts = [
+        f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}" for call in calls if _is_ddps(call)
+    ]
+    return [indent("call", text) for text in dict.fromkeys(texts)]
+
+
+def _is_ddps(call: Call) -> bool:
+    return call.origin.phase is not Phase.USER
 
 
 def _origin(call: Call) -> str:
