@@ -92,7 +92,7 @@ class Execution:
         """Run to the end. An interrupt of the calling thread (Ctrl-C) comes through once all ranks are unwound."""
         self._isolation.install()
         try:
-            with fewer_collections():
+            with fewer_collections(self.world_size):
                 limits.run(self.scheduler, self._budget, report=self.findings.append, situation=self.situation)
         finally:
             self._isolation.uninstall()

@@ -17,7 +17,7 @@ def test_the_collector_is_as_it_was_even_after_an_error():
     before = gc.get_threshold(), gc.get_freeze_count(), gc.isenabled()
 
     def fails_inside():
-        with fewer_collections():
+        with fewer_collections(2):
             assert gc.get_threshold() != before[0]
             raise ValueError("inside")
 
@@ -29,7 +29,7 @@ def test_the_collector_is_as_it_was_even_after_an_error():
 def test_a_collector_that_the_process_switched_off_stays_off():
     gc.disable()
     try:
-        with fewer_collections():
+        with fewer_collections(2):
             assert not gc.isenabled()
         assert not gc.isenabled()
     finally:
