@@ -25,32 +25,33 @@ class RankVariables(dict[Any, Any]):
     `_Environ` sets and deletes nothing but single items.
     """
 
-    __slots__ = ("written",)
+    __slots__ = ("_written_by_anybody", "written")
 
-    def __init__(self, inherited: dict[Any, Any]) -> None:
+    def __init__(self, inherited: dict[Any, Any], written_by_anybody: dict[Any, None]) -> None:
         super().__init__(inherited)
+        self._written_by_anybody = written_by_anybody
         self.written: dict[Any, None] = {}
         """A dict for its order: the keys are put into the C environment one after the other."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         super().__setitem__(key, value)
-        self.written[key] = None
+        self.written[key] = self._written_by_anybody[key] = None
 
     def __delitem__(self, key: Any) -> None:
         super().__delitem__(key)
-        self.written[key] = None
+        self.written[key] = self._written_by_anybody[key] = None
 
 
 class Environment:
     """`os.environ`: a copy of the host's for each rank, with the variables that torchrun would set."""
 
     def __init__(self, world_size: int) -> None:
-        self._text = vars(os.environ)
-        self._binary = vars(getattr(os, "environb", os.environ))  # there is none on Windows
-        self._host: dict[Any, Any] = self._text["_data"]
-        self._in_c: dict[Any, None] = {}
-        """Keys whose value in C may be a rank's."""
-        self._launched = self._encode(
+        self.text = vars(os.environ)
+        self.binary = vars(getattr(os, "environb", os.environ))  # there is none on Windows
+        self.host: dict[Any, Any] = self.text["_data"]
+        self.written_by_ranks: dict[Any, None] = {}
+        """While it is empty there is nothing to exchange in C."""
+        self._launched = _encode(
             RANK="0",
             LOCAL_RANK="0",
             WORLD_SIZE=str(world_size),
@@ -58,51 +59,39 @@ class Environment:
             MASTER_ADDR=MASTER_ADDR,
             MASTER_PORT=MASTER_PORT,
         )
-        self._ranks_own = tuple(self._encode(RANK="", LOCAL_RANK=""))
-
-    def install(self) -> None:
-        """Nothing to prepare."""
+        self._base = self.host | self._launched
+        self._ranks_own = tuple(_encode(RANK="", LOCAL_RANK=""))
 
     def initial(self, rank: int) -> RankVariables:
         """Return what torchrun would start the rank with."""
-        variables = RankVariables(self._host)
-        variables.update(self._launched)
-        variables.update(dict.fromkeys(self._ranks_own, os.environ.encodevalue(str(rank))))
+        if self.text["_data"] is self.host:  # the host may have written since the last rank started
+            self._base = self.host | self._launched
+        variables = RankVariables(self._base, self.written_by_ranks)
+        own = os.environ.encodevalue(str(rank))
+        for key in self._ranks_own:
+            dict.__setitem__(variables, key, own)
         return variables
 
-    def save(self) -> dict[Any, Any]:
-        """Return the variables in place."""
-        variables: dict[Any, Any] = self._text["_data"]
-        if type(variables) is RankVariables and variables.written:
-            self._forget_unchanged(variables)
-            self._in_c.update(variables.written)
-        return variables
+    def exchange_in_c(self, outgoing: dict[Any, Any], incoming: dict[Any, Any]) -> None:
+        """Put what `incoming` wrote into the C environment in place of what `outgoing` wrote, where it differs."""
+        if isinstance(outgoing, RankVariables):
+            # What equals the host's value stays out of every later hand-over (`mock.patch.dict` writes every key).
+            for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:
+                del outgoing.written[key]
+        before, after = self._written_in(outgoing), self._written_in(incoming)
+        for key in before | after:
+            value = after[key] if key in after else self.host.get(key)
+            if value == (before[key] if key in before else self.host.get(key)):
+                continue
+            if value is None:
+                os.unsetenv(key)
+            else:
+                os.putenv(key, value)
 
-    def load(self, state: dict[Any, Any]) -> None:
-        """Put variables in place."""
-        self._text["_data"] = self._binary["_data"] = state
-        if self._in_c:
-            _put_in_c(tuple(self._in_c), self._host)
-            self._in_c.clear()
-        if type(state) is RankVariables and state.written:
-            _put_in_c(tuple(state.written), state)
-
-    def uninstall(self) -> None:
-        """Nothing to undo."""
-
-    def _encode(self, **variables: str) -> dict[Any, Any]:
-        return {os.environ.encodekey(key): os.environ.encodevalue(value) for key, value in variables.items()}
-
-    def _forget_unchanged(self, variables: RankVariables) -> None:
-        """Keep what equals the host's value out of every later hand-over (`mock.patch.dict` writes every key)."""
-        for key in tuple(variables.written):
-            if variables.get(key) == self._host.get(key):
-                del variables.written[key]
+    def _written_in(self, variables: dict[Any, Any]) -> dict[Any, Any]:
+        """Return the keys that the owner wrote with their values, None where it deleted."""
+        return {key: variables.get(key) for key in getattr(variables, "written", ())}
 
 
-def _put_in_c(keys: tuple[Any, ...], variables: dict[Any, Any]) -> None:
-    for key in keys:
-        if key in variables:
-            os.putenv(key, variables[key])
-        else:
-            os.unsetenv(key)
+def _encode(**variables: str) -> dict[Any, Any]:
+    return {os.environ.encodekey(key): os.environ.encodevalue(value) for key, value in variables.items()}

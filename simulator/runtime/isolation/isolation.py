@@ -13,81 +13,90 @@ those devices are initialised, and `lru_cache`s.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import random
+import sys
+import warnings
+from collections.abc import Mapping
 from contextlib import ExitStack
-from typing import Any
+from typing import Any, cast
+
+import numpy
+import torch
+from torch.distributed import distributed_c10d
+from torch.nn.parallel import DistributedDataParallel
 
 from simulator.runtime.isolation.environment import Environment
-from simulator.runtime.isolation.interpreter import Interpreter
-from simulator.runtime.isolation.kind import Kind
 from simulator.runtime.isolation.modes import Modes
 from simulator.runtime.isolation.numpy_random import numpy_random
 from simulator.runtime.isolation.python_random import python_random
-from simulator.runtime.isolation.torch_generators import TorchGenerators
+from simulator.runtime.isolation.settings import Settings
+from simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
 from simulator.runtime.isolation.warning_filters import WarningFilters
 from simulator.runtime.isolation.world import RankWorld, World
 
 HOST = -1
 """Where the states of the host process stand in a list of states by rank: behind the last rank."""
 
+State = tuple[Any, ...]
+"""All that is swapped: see `_InPlace.exchange`."""
+
 
 class Isolation:
     """What a process owns, each rank owns.
 
-    A rank's state of each kind is made when the rank first runs, and the states are dropped by `uninstall`.
+    A rank's state is made when the rank first runs, and the states are dropped by `uninstall`.
     """
 
-    __slots__ = ("_holder", "_restore", "_rows", "_world", "_world_size")
+    __slots__ = ("_exchange", "_holder", "_initial", "_modes", "_restore", "_states", "_world", "_world_size")
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._world = World(world_size)
         self._holder: int | None = None
-        self._rows: tuple[_Row, ...] = ()
+        self._states: list[State | None] = []
+        """By rank, the host's last. That of the holder is old."""
         self._restore = ExitStack()
 
     def install(self) -> None:
         """Remember the host process's state and prepare for ranks. To be undone on the same thread."""
-        assert not self._rows, "installed twice"
-        kinds: tuple[Kind[Any], ...] = (
-            self._world,
-            TorchGenerators(),
-            python_random(),
-            numpy_random(),
-            Environment(self._world_size),
-            WarningFilters(),
-            Interpreter(),
-            Modes(),
-        )
+        assert not self._states, "installed twice"
+        self._modes = modes = Modes()
+        in_place = InPlace(self._world, Environment(self._world_size))
+        host = in_place.host()
         try:
-            for kind in kinds:
-                host = kind.save()
-                self._restore.callback(kind.uninstall)
-                self._restore.callback(_put_back, kind, host)
-                kind.install()
+            for part in (self._world, modes):
+                self._restore.callback(part.uninstall)
+                part.install()
+            # Twice, as Ctrl-C may strike in the middle of the first.
+            self._restore.callback(in_place.exchange, host)
+            self._restore.callback(in_place.exchange, host)
         except BaseException:
             self._restore.close()
             raise
         self._holder = None
-        self._rows = tuple((kind.save, kind.load, kind.initial, [None] * (self._world_size + 1)) for kind in kinds)
+        self._exchange = in_place.exchange
+        self._initial = in_place.initial
+        self._states = [None] * (self._world_size + 1)
 
     def switch(self, outgoing: int | None, incoming: int | None) -> None:
         """Put away the state of `outgoing` and put that of `incoming` in place; None is the host."""
-        assert outgoing == self._holder or not self._rows, f"{outgoing} gives away what {self._holder} has"
+        states = self._states
+        if not states or outgoing == incoming:  # a straggler, after the end; or nothing to do
+            return
+        assert outgoing == self._holder, f"{outgoing} gives away what {self._holder} has"
+        state = states[HOST if incoming is None else incoming]
+        if state is None:
+            assert incoming is not None, "the host enters, but no rank ever left it"
+            state = self._initial(incoming)
         leaving = HOST if outgoing is None else outgoing
-        entering = HOST if incoming is None else incoming
-        for save, load, initial, states in self._rows:
-            states[leaving] = save()
-            state = states[entering]
-            if state is None:
-                assert incoming is not None, "the host enters, but no rank ever left it"
-                state = initial(incoming)
-            load(state)
+        if self._modes.threads_were_set or states[leaving] is None:
+            self._modes.compute_with_one_thread()
+        states[leaving] = self._exchange(state)
         self._holder = incoming
 
     def uninstall(self) -> None:
         """Put the state that the host had at `install` in place, whoever's is there now. May be called twice."""
-        self._rows = ()
+        self._states = []
         self._holder = None
         self._restore.close()
 
@@ -96,10 +105,188 @@ class Isolation:
         return self._world.of(rank)
 
 
-_Row = tuple[Callable[[], Any], Callable[[Any], None], Callable[[int], Any], list[Any]]
-"""A kind's save, load and initial, bound once because a hand-over is short, and its states by rank, the host's last."""
+class InPlace:
+    """What is swapped, and the state in place.
 
+    Because exactly one rank runs at a time, the state in place simply IS the running rank's, so whatever code reads it,
+    early-bound functions included, sees the right one. Nothing is patched in order to look up whose turn it is.
 
-def _put_back(kind: Kind[Any], host: object) -> None:
-    kind.save()  # a load always follows a save
-    kind.load(host)
+    At a hand-over the caches are cold: what costs is how many functions and how much memory are visited, not what they
+    do. So this is one function over all kinds of state, which writes only what differs; what is seldom needed is in the
+    file of its kind, and so is why a kind is swapped, and how it is in a fresh process.
+    """
+
+    __slots__ = (
+        "_active_module",
+        "_base_filters",
+        "_base_functions",
+        "_bit_generator_of",
+        "_c10d",
+        "_cuda",
+        "_environ",
+        "_environb",
+        "_environment",
+        "_numpy",
+        "_numpy_gauss",
+        "_numpy_mersenne",
+        "_numpy_probe",
+        "_on_cuda",
+        "_python",
+        "_python_gauss_of",
+        "_python_probe",
+        "_settings",
+        "_start_settings",
+        "_sys",
+        "_torch",
+        "_torch_probe",
+        "_warning_filters",
+        "_warnings",
+        "_world",
+        "_written",
+    )
+
+    def __init__(self, world: World, environment: Environment) -> None:
+        self._world = world
+        self._environment = environment
+        self._settings = Settings()
+        self._warning_filters = WarningFilters()
+        self._torch = cpu_generator(torch.default_generator)
+        self._on_cuda = CudaGenerators()
+        self._python = python_random()
+        self._numpy = numpy_random()
+        # What `exchange` uses, looked up beforehand.
+        self._c10d: dict[str, Any] = vars(distributed_c10d)
+        self._active_module: Mapping[str, Any] = vars(DistributedDataParallel)
+        self._sys: dict[str, Any] = vars(sys)
+        self._warnings: dict[str, Any] = vars(warnings)
+        self._start_settings = self._settings.start
+        self._base_filters = self._warning_filters.base
+        self._base_functions = self._warning_filters.base_functions
+        self._environ, self._environb = environment.text, environment.binary
+        self._written = environment.written_by_ranks
+        self._cuda: dict[str, Any] = vars(torch.cuda)
+        self._torch_probe = self._torch.probe
+        self._python_probe, self._python_gauss_of = self._python.probe, cast(Any, random._inst)
+        self._numpy_probe, self._numpy_gauss = self._numpy.probe, self._numpy.probe_gauss
+        self._bit_generator_of, self._numpy_mersenne = cast(Any, numpy.random.mtrand._rand), self._numpy.mersenne
+
+    def host(self) -> State:
+        """Return what is in place, the host's."""
+        return (
+            self._c10d["_world"],
+            self._active_module["_active_ddp_module"],
+            self._sys["argv"],
+            self._sys["excepthook"],
+            self._environment.host,
+            self._warnings["filters"],
+            True,
+            self._cuda["_lazy_seed_tracker"],
+            self._torch.save(),
+            self._on_cuda.save(),
+            self._python.save(),
+            self._numpy.save(),
+            self._settings.read(),
+        )
+
+    def initial(self, rank: int) -> State:
+        """Return what a rank starts from: what a fresh process has, or the host's where that is what a launcher gives.
+
+        Called while anybody's state is in place.
+        """
+        return (
+            self._world.of(rank),
+            None,
+            self._settings.host_argv.copy(),
+            self._settings.host_excepthook,
+            self._environment.initial(rank),
+            self._base_filters.copy(),
+            True,
+            self._on_cuda.new_lazy_seeds(),
+            self._torch.start,
+            (),
+            self._python.start,
+            self._numpy.start,
+            self._settings.start,
+        )
+
+    def exchange(self, state: State) -> State:
+        """Put a state in place and return the one that was there."""
+        (
+            world,
+            active_module,
+            argv,
+            excepthook,
+            variables,
+            filters,
+            has_host_filters,
+            lazy_seeds,
+            on_torch,
+            on_cuda,
+            on_python,
+            on_numpy,
+            settings,
+        ) = state
+
+        c10d = self._c10d
+        outgoing_world, c10d["_world"] = c10d["_world"], world
+        outgoing_active_module = self._active_module["_active_ddp_module"]
+        if active_module is not outgoing_active_module:
+            DistributedDataParallel._active_ddp_module = active_module
+
+        interpreter = self._sys
+        outgoing_argv, interpreter["argv"] = interpreter["argv"], argv
+        outgoing_excepthook, interpreter["excepthook"] = interpreter["excepthook"], excepthook
+
+        environ = self._environ
+        outgoing_variables = environ["_data"]
+        if self._written:  # before the rest: were it interrupted, it would be done again
+            self._environment.exchange_in_c(outgoing_variables, variables)
+        environ["_data"] = self._environb["_data"] = variables
+
+        outgoing_settings = self._settings.read()
+        if outgoing_settings == settings:
+            outgoing_settings = settings
+        else:
+            self._settings.write(settings)
+
+        shown = self._warnings
+        outgoing_filters, shown["filters"] = shown["filters"], filters
+        had_host_filters = outgoing_filters == self._base_filters and (
+            outgoing_settings is self._start_settings or outgoing_settings[:2] == self._base_functions
+        )
+        if not (had_host_filters and has_host_filters):
+            self._warning_filters.forget_shown()
+
+        cuda = self._cuda
+        outgoing_lazy_seeds, cuda["_lazy_seed_tracker"] = cuda["_lazy_seed_tracker"], lazy_seeds
+        # A generator that has the marks of the next state is in that state already.
+        outgoing_torch = on_torch if self._torch_probe() == on_torch.marks else self._torch.exchange(on_torch)
+        outgoing_on_cuda = self._on_cuda.exchange(on_cuda) if cuda["default_generators"] else ()
+        if self._python_probe() == on_python.marks and self._python_gauss_of.gauss_next is on_python.gauss:
+            outgoing_python = on_python
+        else:
+            outgoing_python = self._python.exchange(on_python)
+        if (
+            self._numpy_probe() == on_numpy.marks
+            and self._numpy_gauss() == on_numpy.gauss
+            and self._bit_generator_of._bit_generator is self._numpy_mersenne
+        ):
+            outgoing_numpy = on_numpy
+        else:
+            outgoing_numpy = self._numpy.exchange(on_numpy)
+
+        return (
+            outgoing_world,
+            outgoing_active_module,
+            outgoing_argv,
+            outgoing_excepthook,
+            outgoing_variables,
+            outgoing_filters,
+            had_host_filters,
+            outgoing_lazy_seeds,
+            outgoing_torch,
+            outgoing_on_cuda,
+            outgoing_python,
+            outgoing_numpy,
+            outgoing_settings,
+        )

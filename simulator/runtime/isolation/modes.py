@@ -1,23 +1,21 @@
 """torch's process-wide settings.
 
-Those that a program switches for a block of code are swapped at every hand-over: default dtype, deterministic
-algorithms, anomaly detection. Those that it sets once at its start are shared by the ranks, as reading them all costs
-more than the rest of a hand-over, and put back at the end: `SETTINGS`. (Grad mode, autocast and the default device are
-per thread.)
+Those that a program switches for a block of code are swapped at every hand-over (`settings.py`): default dtype,
+deterministic algorithms, anomaly detection. Those that it sets once at its start are shared by the ranks, as reading
+them all costs more than the rest of a hand-over, and put back at the end: `SETTINGS`. (Grad mode, autocast and the
+default device are per thread.)
 
 Inside a simulation torch computes with one intra-op thread. Every rank that enters a parallel region would otherwise
 make an OpenMP pool of its own, and the order of a sum would depend on the machine. What a rank sets lasts until its
-next hand-over.
+next hand-over. To ask at each whether anybody did would take a tenth of it, so `torch.set_num_threads` takes a note
+while a simulation runs; whoever has bound the original before is found out at its rank's first hand-over only.
 """
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import torch
-
-ModeState = tuple[torch.dtype, bool, bool, bool, bool]
 
 SETTINGS = (
     "float32_matmul_precision",
@@ -34,62 +32,39 @@ SETTINGS = (
 
 
 class Modes:
-    """Default dtype, deterministic algorithms and anomaly detection by rank; one intra-op thread; the rest put back."""
+    """One intra-op thread; and what the ranks share, put back."""
+
+    __slots__ = ("_host_settings", "_host_threads", "_set_threads", "threads_were_set")
 
     def __init__(self) -> None:
-        # Bound once: looking them up takes as long as calling them.
-        self._threads = torch.get_num_threads
-        self._dtype = torch.get_default_dtype
-        self._is_deterministic = torch._C._get_deterministic_algorithms
-        self._is_warn_only = torch._C._get_deterministic_algorithms_warn_only
-        self._is_anomaly = torch.is_anomaly_enabled
-        self._is_anomaly_nan = torch.is_anomaly_check_nan_enabled
         self._host_threads = torch.get_num_threads()
         self._host_settings = {name: _setting(name) for name in SETTINGS}
-        self._live = self._read()
+        self._set_threads = torch.set_num_threads
+        self.threads_were_set = False
 
     def install(self) -> None:
         """Compute with one thread. The last call of `set_num_threads` counts for threads that are new then, too."""
-        torch.set_num_threads(1)
+        set_threads = self._set_threads
 
-    def initial(self, rank: int) -> ModeState:
-        """Return torch's defaults."""
-        return (torch.float32, False, False, False, True)
+        def set_num_threads(nthreads: int) -> None:
+            set_threads(nthreads)
+            self.threads_were_set = True
 
-    def save(self) -> ModeState:
-        """Return the modes in place."""
-        if self._threads() != 1:
-            torch.set_num_threads(1)
-        self._live = self._read()
-        return self._live
+        set_threads(1)
+        torch.set_num_threads = torch._C.set_num_threads = set_num_threads
 
-    def load(self, state: ModeState) -> None:
-        """Put modes in place."""
-        if state == self._live:
-            return
-        dtype, deterministic, warn_only, anomaly, check_nan = state
-        torch.set_default_dtype(dtype)
-        torch._C._set_deterministic_algorithms(deterministic, warn_only=warn_only)
-        inductor: Any = sys.modules.get("torch._inductor.config")
-        if inductor is not None:  # `torch.use_deterministic_algorithms` sets it, too, and imports it for that
-            inductor.deterministic = deterministic
-        torch.autograd.set_detect_anomaly(anomaly, check_nan)
+    def compute_with_one_thread(self) -> None:
+        """Undo what the calling thread may have set."""
+        self._set_threads(1)
+        self.threads_were_set = False
 
     def uninstall(self) -> None:
         """Put settings and threads back."""
         for name, value in self._host_settings.items():
             if value is not None and _setting(name) not in (None, value):
                 getattr(torch._C, f"_set_{name}")(value)
+        torch.set_num_threads = torch._C.set_num_threads = self._set_threads
         torch.set_num_threads(self._host_threads)
-
-    def _read(self) -> ModeState:
-        return (
-            self._dtype(),
-            self._is_deterministic(),
-            self._is_warn_only(),
-            self._is_anomaly(),
-            self._is_anomaly_nan(),
-        )
 
 
 def _setting(name: str) -> Any:

@@ -1,34 +1,48 @@
 """The generator behind the functions of `numpy.random`.
 
-Getting and setting its state takes 65 us, three times a hand-over. So its memory is copied as it is, in 0.4 us: the bit
-generator's struct, whose address numpy publishes (`BitGenerator.ctypes.state_address`;
+Getting and setting its state takes 65 us, many times a hand-over. So its memory is swapped as it is (`NativeState`):
+the bit generator's struct, whose address numpy publishes (`BitGenerator.ctypes.state_address`;
 numpy/random/src/mt19937/mt19937.h: `uint32_t key[624]; int pos`), and the normal variate that the legacy functions keep
 for their next call, which lies in the RandomState object (numpy/random/mtrand.pyx, `_aug_state`;
 distributions/legacy-distributions.h: `bitgen_t *bit_generator; int has_gauss; double gauss`). Where it lies is found at
 each install, and checked; where that fails, the public functions do the work.
 
-A rank starts as if it had called `numpy.random.seed(rank)`.
+Each rank starts as if it had called `numpy.random.seed(0)`, for the reason that `python_random` gives.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
+from functools import cache
 from struct import Struct, calcsize
 from typing import Any
 
 import numpy
 
-from simulator.runtime.isolation.kind import Kind
-from simulator.runtime.isolation.native_memory import window
+from simulator.runtime.isolation.native_memory import Copy, NativeState, window
 
+START_SEED = 0
 KEY_WORDS = 624
 STRUCT_BYTES = 4 * (KEY_WORDS + 1)
+MARKS = slice(STRUCT_BYTES - 36, STRUCT_BYTES)
+"""`pos` moves with each draw; once around, and with each seeding, the last words are others."""
+
 POINTER_BYTES = calcsize("P")
 GAUSS = Struct("i4xd")
 """`int has_gauss`, padding, `double gauss`."""
 
 
-def numpy_random() -> Kind[Any]:
+@dataclass(frozen=True, slots=True)
+class NumpyState:
+    """The state of the global generator. Without marks, `content` is what `NumpyByState` makes of it."""
+
+    marks: object
+    gauss: bytes
+    content: Any
+
+
+def numpy_random() -> NumpyByCopy | NumpyByState:
     """Return the cheapest way to swap the global generator that is right for this numpy."""
     random_state = numpy.random.mtrand._rand
     if type(random_state._bit_generator) is not numpy.random.MT19937:
@@ -51,7 +65,7 @@ def find_gauss(random_state: Any) -> int | None:
 def is_layout_known(random_state: Any, gauss_address: int) -> bool:
     """Whether both structs in memory are what `get_state` says, and a variate put there is the next one drawn."""
     state = random_state.get_state(legacy=False)
-    struct = window(random_state._bit_generator.ctypes.state_address, STRUCT_BYTES)
+    struct = _struct_of(random_state._bit_generator)
     key, position = state["state"]["key"], state["state"]["pos"]
     gauss = window(gauss_address, GAUSS.size)
     before = gauss.tobytes()
@@ -77,36 +91,34 @@ class NumpyByState:
     the state. Ranks start with a Mersenne twister, as a process does.
     """
 
+    probe = object
+    probe_gauss = bytes
+
     def __init__(self, random_state: Any) -> None:
         self._random_state = random_state
         current = random_state._bit_generator
-        self._mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
+        self.mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
+        self.start = NumpyState(None, b"", (self.mersenne, _start_values(), None))
 
-    def install(self) -> None:
-        """Nothing to prepare."""
-
-    def initial(self, rank: int) -> Any:
-        """Return the state after `numpy.random.seed(rank)`."""
-        self.put_in_place(self._mersenne)
-        self._random_state.seed(rank)
-        return self.save()
-
-    def save(self) -> tuple[Any, Any, Any]:
+    def save(self) -> NumpyState:
         """Return the bit generator in place, its state, and that of the Mersenne twister it may stand in for."""
         current = self._random_state._bit_generator
-        behind = None if current is self._mersenne else self._mersenne.state
-        return (current, self._random_state.get_state(legacy=False), behind)
+        behind = None if current is self.mersenne else self.mersenne.state
+        return NumpyState(None, b"", (current, self._random_state.get_state(legacy=False), behind))
 
-    def load(self, state: tuple[Any, Any, Any]) -> None:
+    def load(self, state: NumpyState) -> None:
         """Put a bit generator and its state in place."""
-        bit_generator, values, behind = state
+        bit_generator, values, behind = state.content
         if behind is not None:
-            self._mersenne.state = behind
+            self.mersenne.state = behind
         self.put_in_place(bit_generator)
         self._random_state.set_state(values)
 
-    def uninstall(self) -> None:
-        """Nothing to undo."""
+    def exchange(self, state: NumpyState) -> NumpyState:
+        """Put a state in place and return the one that was there."""
+        outgoing = self.save()
+        self.load(state)
+        return outgoing
 
     def put_in_place(self, bit_generator: Any) -> None:
         """Make the functions of `numpy.random` draw from a bit generator."""
@@ -115,40 +127,50 @@ class NumpyByState:
 
 
 class NumpyByCopy:
-    """Copies the two structs; only for a rank that put another bit generator in place numpy's functions are needed."""
+    """Swaps the two structs; only for a rank that put another bit generator in place numpy's functions are needed."""
 
     def __init__(self, random_state: Any, gauss_address: int) -> None:
         self._random_state = random_state
-        self._mersenne = random_state._bit_generator
-        self._struct = window(self._mersenne.ctypes.state_address, STRUCT_BYTES)
+        self.mersenne = random_state._bit_generator
+        region = _struct_of(self.mersenne)
+        self.probe = region[MARKS].tobytes
+        self._struct = NativeState(region, self.probe)
         self._gauss = window(gauss_address, GAUSS.size)
         self._by_state = NumpyByState(random_state)
+        self.probe_gauss = self._gauss.tobytes
+        content = _start_struct()
+        self.start = NumpyState(content[MARKS], GAUSS.pack(0, 0.0), Copy(content[MARKS], content))
 
-    def install(self) -> None:
-        """Nothing to prepare."""
-
-    def initial(self, rank: int) -> Any:
-        """Return the state after `numpy.random.seed(rank)`."""
-        self._by_state.put_in_place(self._mersenne)
-        self._random_state.seed(rank)
-        return self.save()
-
-    def save(self) -> Any:
+    def save(self) -> NumpyState:
         """Return the two structs, or all there is if another bit generator is in place of the Mersenne twister."""
-        if self._random_state._bit_generator is not self._mersenne:
-            return (None, self._by_state.save())
-        return (self._struct.tobytes(), self._gauss.tobytes())
+        if self._random_state._bit_generator is not self.mersenne:
+            return self._by_state.save()
+        struct = self._struct.save()
+        return NumpyState(struct.marks, self._gauss.tobytes(), struct)
 
-    def load(self, state: Any) -> None:
-        """Put a state in place."""
-        struct, rest = state
-        if struct is None:
-            self._by_state.load(rest)
-            return
-        if self._random_state._bit_generator is not self._mersenne:
-            self._by_state.put_in_place(self._mersenne)
-        self._struct[:] = struct
-        self._gauss[:] = rest
+    def exchange(self, state: NumpyState) -> NumpyState:
+        """Put a state in place and return the one that was there."""
+        outgoing = self.save()
+        if state.marks is None:
+            self._by_state.load(state)
+            return outgoing
+        self._by_state.put_in_place(self.mersenne)
+        self._struct.save()
+        self._struct.load(state.content)
+        self._gauss[:] = state.gauss
+        return outgoing
 
-    def uninstall(self) -> None:
-        """Nothing to undo."""
+
+def _struct_of(mersenne: Any) -> memoryview:
+    return window(mersenne.ctypes.state_address, STRUCT_BYTES)
+
+
+@cache
+def _start_struct() -> bytes:
+    start: Any = numpy.random.RandomState(START_SEED)  # must outlive the copying
+    return _struct_of(start._bit_generator).tobytes()
+
+
+@cache
+def _start_values() -> Any:
+    return numpy.random.RandomState(START_SEED).get_state(legacy=False)

@@ -1,27 +1,43 @@
 """The generator behind the functions of the `random` module.
 
-`random.getstate` and `setstate` take 11 us together, half of a hand-over. The generator's C struct
+`random.getstate` and `setstate` take 11 us together, more than a hand-over. The generator's C struct
 (Modules/_randommodule.c, `RandomObject`: the object head, `int index`, `uint32_t state[624]`, the same since Python
-3.2) is copied as it is instead, which takes 0.3 us and needs no guess at whether anybody drew. Whether the struct lies
-where we believe is checked at each install; where it does not, the public functions do the work.
+3.2) is swapped as it is instead (`NativeState`). Whether the struct lies where we believe is checked at each install;
+where it does not, the public functions do the work.
 
-A rank starts as if it had called `random.seed(rank)`.
+Each rank starts as if it had called `random.seed(0)`: a program that wants another stream on each rank seeds by rank,
+as it does in real processes. Ranks that do not draw then have one state between them, and nothing is copied.
 """
 
 from __future__ import annotations
 
 import random
 from array import array
+from dataclasses import dataclass
 from typing import Any
 
-from simulator.runtime.isolation.kind import Kind
-from simulator.runtime.isolation.native_memory import window
+from simulator.runtime.isolation.generator import Generator
+from simulator.runtime.isolation.native_memory import Copy, NativeState, window
 
+START_SEED = 0
 WORDS = 624
 STRUCT_BYTES = 4 * (1 + WORDS)
+MARKS = slice(0, 36)
+"""`index` moves with each draw; once around, and with each seeding, the first words are others."""
 
 
-def python_random() -> Kind[Any]:
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """The generator's state."""
+
+    marks: object
+    gauss: float | None
+    """What `random.gauss` keeps for its next call."""
+
+    content: Any
+
+
+def python_random() -> Generator[RandomState]:
     """Return the cheapest way to swap the module's generator that is right for this interpreter."""
     generator = random._inst
     return RandomByCopy(generator) if is_layout_known(generator) else RandomByState(generator)
@@ -31,59 +47,57 @@ def is_layout_known(generator: random.Random) -> bool:
     """Whether the struct in memory is what `getstate` says."""
     if type(generator) is not random.Random or type(generator).__basicsize__ < object.__basicsize__ + STRUCT_BYTES:
         return False
-    struct = window(id(generator) + object.__basicsize__, STRUCT_BYTES)
     *words, index = generator.getstate()[1]
-    return struct.tobytes() == array("I", (index, *words)).tobytes()
+    return _struct_of(generator).tobytes() == array("I", (index, *words)).tobytes()
+
+
+def _struct_of(generator: random.Random) -> memoryview:
+    return window(id(generator) + object.__basicsize__, STRUCT_BYTES)
 
 
 class RandomByCopy:
-    """Copies the generator's struct, and the normal variate that `random.gauss` keeps for its next call."""
+    """Swaps the generator's struct, and the normal variate that `random.gauss` keeps for its next call."""
 
     def __init__(self, generator: random.Random) -> None:
         self._generator: Any = generator
-        self._struct = window(id(generator) + object.__basicsize__, STRUCT_BYTES)
+        region = _struct_of(generator)
+        self.probe = region[MARKS].tobytes
+        self._struct = NativeState(region, self.probe)
+        start = random.Random(START_SEED)  # must outlive the copying
+        content = _struct_of(start).tobytes()
+        self.start = _state(Copy(content[MARKS], content), None)
 
-    def install(self) -> None:
-        """Nothing to prepare."""
-
-    def initial(self, rank: int) -> tuple[bytes, float | None]:
-        """Return the state after `random.seed(rank)`."""
-        self._generator.seed(rank)
-        return self.save()
-
-    def save(self) -> tuple[bytes, float | None]:
+    def save(self) -> RandomState:
         """Return the state in place."""
-        return (self._struct.tobytes(), self._generator.gauss_next)
+        return _state(self._struct.save(), self._generator.gauss_next)
 
-    def load(self, state: tuple[bytes, float | None]) -> None:
-        """Put a state in place."""
-        self._struct[:], self._generator.gauss_next = state
+    def exchange(self, state: RandomState) -> RandomState:
+        """Put a state in place and return the one that was there."""
+        outgoing = self.save()
+        self._struct.load(state.content)
+        self._generator.gauss_next = state.gauss
+        return outgoing
 
-    def uninstall(self) -> None:
-        """Nothing to undo."""
+
+def _state(struct: Copy, gauss: float | None) -> RandomState:
+    return RandomState(struct.marks, gauss, struct)
 
 
 class RandomByState:
     """The same through the generator's public functions."""
 
+    probe = object
+
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
+        self.start = RandomState(None, None, random.Random(START_SEED).getstate())
 
-    def install(self) -> None:
-        """Nothing to prepare."""
-
-    def initial(self, rank: int) -> Any:
-        """Return the state after `random.seed(rank)`."""
-        self._generator.seed(rank)
-        return self._generator.getstate()
-
-    def save(self) -> Any:
+    def save(self) -> RandomState:
         """Return the state in place."""
-        return self._generator.getstate()
+        return RandomState(None, None, self._generator.getstate())
 
-    def load(self, state: Any) -> None:
-        """Put a state in place."""
-        self._generator.setstate(state)
-
-    def uninstall(self) -> None:
-        """Nothing to undo."""
+    def exchange(self, state: RandomState) -> RandomState:
+        """Put a state in place and return the one that was there."""
+        outgoing = self.save()
+        self._generator.setstate(state.content)
+        return outgoing

@@ -4,8 +4,8 @@ A fresh process seeds its CPU generator from the system's entropy. A rank starts
 in a fresh process, the same on every rank: deterministic, and a program that wants another seed on each rank sets it
 itself, as it has to in real processes.
 
-`get_state` and `set_state` of the CPU generator take 1.4 us, a third of a whole switch, so its memory is copied as it
-is, in 0.3 us (aten/src/ATen/CPUGeneratorImpl.h: `mt19937 engine_; optional<float> next_float_normal_sample_;
+`get_state` and `set_state` of the CPU generator take 1.4 us, a third of a whole switch, so its memory is swapped as it
+is (`NativeState`; aten/src/ATen/CPUGeneratorImpl.h: `mt19937 engine_; optional<float> next_float_normal_sample_;
 optional<double> next_double_normal_sample_`; ATen/core/MT19937RNGEngine.h: `uint64_t seed_; int left_; bool seeded_;
 uint32_t next_; uint32_t state_[624]`). Where the engine lies, and that all of it is as written here, is checked at each
 install on generators made for that; where it is not, the public methods do the work.
@@ -13,12 +13,15 @@ install on generators made for that; where it is not, the public methods do the 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from simulator.runtime.isolation.native_memory import window
+from simulator.runtime.isolation.generator import Generator
+from simulator.runtime.isolation.native_memory import Copy, NativeState, window
 
 DEFAULT_SEED = 67280421310721
 """`default_rng_seed_val` in c10/core/GeneratorImpl.h."""
@@ -28,72 +31,43 @@ ENGINE_BYTES = 8 + 4 + 4 + 4 + 4 * 624
 CACHED_NORMAL = Struct("d?7x")
 CACHED_NORMAL_OFFSET = ENGINE_BYTES + 4 + 8  # the engine is padded to 8 bytes; then the float
 REGION_BYTES = CACHED_NORMAL_OFFSET + CACHED_NORMAL.size
+MARKS = Struct(f"60s{CACHED_NORMAL_OFFSET - 8 - 60}x24s")
+"""The seed, how many words are left and which is the next, the first words themselves; and both normal variates."""
+
 HEADER_BYTES = 512
 """How far into the object the engine is looked for. The object is much larger, whatever its header."""
 
-GeneratorStates = tuple[Any, tuple[torch.Tensor, ...], object]
 
-
-class CpuGenerator(Protocol):
-    """The CPU generator, one way or the other."""
-
-    def fresh(self) -> Any:
-        """Return the state after seeding with the default seed."""
-
-    def save(self) -> Any:
-        """Return the state in place."""
-
-    def load(self, state: Any) -> None:
-        """Put a state in place."""
-
-
-class TorchGenerators:
-    """The state of the default generators, and the seeds that wait for CUDA to be initialised.
+class CudaGenerators:
+    """The states of CUDA's default generators, and the seeds that wait for CUDA to be initialised.
 
     `torch.manual_seed` before CUDA is initialised queues a seed in `torch.cuda._lazy_seed_tracker`, also in builds
     without CUDA. Were it not swapped, a rank's seed would seed another rank's, or the host's, CUDA generators later.
     """
 
     def __init__(self) -> None:
-        self._default = torch.default_generator
-        self._cpu = cpu_generator(self._default)
+        self._cpu = torch.default_generator
         self._cuda: dict[str, Any] = vars(torch.cuda)
-        self._fresh = self._cpu.fresh()
+        self.new_lazy_seeds: Callable[[], object] = type(self._cuda["_lazy_seed_tracker"])
+        """Makes what `_lazy_seed_tracker` is in a fresh process."""
 
-    def install(self) -> None:
-        """Nothing to prepare."""
+    def save(self) -> tuple[torch.Tensor, ...]:
+        """Return the states in place: none until CUDA is initialised."""
+        return tuple([generator.get_state() for generator in self._cuda["default_generators"]])
 
-    def initial(self, rank: int) -> GeneratorStates:
-        """Return the states of a process that has not drawn or seeded."""
-        return (self._fresh, (), type(self._cuda["_lazy_seed_tracker"])())
-
-    def save(self) -> GeneratorStates:
-        """Return the states in place."""
-        # `default_generators` is empty until CUDA is initialised.
-        on_cuda = self._cuda["default_generators"]
-        states = tuple([generator.get_state() for generator in on_cuda]) if on_cuda else ()
-        return (self._cpu.save(), states, self._cuda["_lazy_seed_tracker"])
-
-    def load(self, state: GeneratorStates) -> None:
-        """Put states in place."""
-        on_cpu, on_cuda, self._cuda["_lazy_seed_tracker"] = state
-        self._cpu.load(on_cpu)
-        if self._cuda["default_generators"]:
-            self._load_cuda(on_cuda)
-
-    def uninstall(self) -> None:
-        """Nothing to undo."""
-
-    def _load_cuda(self, states: tuple[torch.Tensor, ...]) -> None:
+    def exchange(self, states: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        """Put states in place and return those that were there. The CPU generator's is in place already."""
+        outgoing = self.save()
         generators = self._cuda["default_generators"]
         for generator, state in zip(generators, states, strict=False):
             generator.set_state(state)
         for generator in generators[len(states) :]:
             # CUDA was initialised while somebody else ran. `torch.manual_seed` seeds all devices alike.
-            generator.manual_seed(self._default.initial_seed())
+            generator.manual_seed(self._cpu.initial_seed())
+        return outgoing
 
 
-def cpu_generator(generator: torch.Generator) -> CpuGenerator:
+def cpu_generator(generator: torch.Generator) -> Generator[Copy]:
     """Return the cheapest way to swap a CPU generator's state that is right for this torch."""
     offset = engine_offset()
     return CpuByState(generator) if offset is None else CpuByCopy(generator, offset)
@@ -128,40 +102,32 @@ def _bytes_of(state: torch.Tensor) -> bytes:
 
 
 class CpuByCopy:
-    """Copies the engine and the normal variates kept behind it."""
+    """Swaps the engine and the normal variates kept behind it."""
 
     def __init__(self, generator: torch.Generator, engine_offset: int) -> None:
-        self._offset = engine_offset
-        self._region = window(_address(generator) + engine_offset, REGION_BYTES)
-
-    def fresh(self) -> bytes:
-        """Return the state after seeding with the default seed."""
-        generator = torch.Generator().manual_seed(DEFAULT_SEED)
-        return window(_address(generator) + self._offset, REGION_BYTES).tobytes()
-
-    def save(self) -> bytes:
-        """Return the state in place."""
-        return self._region.tobytes()
-
-    def load(self, state: bytes) -> None:
-        """Put a state in place."""
-        self._region[:] = state
+        region = window(_address(generator) + engine_offset, REGION_BYTES)
+        engine = NativeState(region, partial(MARKS.unpack_from, region))
+        self.probe, self.save, self.exchange = engine.probe, engine.save, engine.exchange
+        start = torch.Generator().manual_seed(DEFAULT_SEED)  # must outlive the copying
+        content = window(_address(start) + engine_offset, REGION_BYTES).tobytes()
+        self.start = Copy(MARKS.unpack_from(content), content)
 
 
 class CpuByState:
     """The same through the generator's public methods."""
 
+    probe = object
+
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
+        self.start = Copy(None, torch.Generator().manual_seed(DEFAULT_SEED).get_state())
 
-    def fresh(self) -> torch.Tensor:
-        """Return the state after seeding with the default seed."""
-        return torch.Generator().manual_seed(DEFAULT_SEED).get_state()
-
-    def save(self) -> torch.Tensor:
+    def save(self) -> Copy:
         """Return the state in place."""
-        return self._generator.get_state()
+        return Copy(None, self._generator.get_state())
 
-    def load(self, state: torch.Tensor) -> None:
-        """Put a state in place."""
-        self._generator.set_state(state)
+    def exchange(self, state: Copy) -> Copy:
+        """Put a state in place and return the one that was there."""
+        outgoing = self.save()
+        self._generator.set_state(state.content)
+        return outgoing

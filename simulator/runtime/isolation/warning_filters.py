@@ -16,47 +16,22 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-FilterState = tuple[list[Any], object, object]
-
 
 class WarningFilters:
-    """`warnings.filters`, a list of its own for each rank, and what `catch_warnings` swaps along with it."""
+    """`warnings.filters`, a list of its own for each rank, and when Python has to forget what it has shown.
+
+    The functions that `catch_warnings` swaps along with it are settings (`settings.py`).
+    """
 
     def __init__(self) -> None:
-        self._module: dict[str, Any] = vars(warnings)
-        filters, show, implementation = (
-            self._module["filters"],
-            self._module["showwarning"],
-            self._module["_showwarnmsg_impl"],
-        )
-        self._base: FilterState = (filters.copy(), show, implementation)
-        self._outgoing = self._base
-        self._forget_shown = _forgetter(self._module)
+        module: dict[str, Any] = vars(warnings)
+        self.base: list[Any] = module["filters"].copy()
+        self.base_functions = (module["showwarning"], module["_showwarnmsg_impl"])
+        self.forget_shown = _forgetter(module)
 
-    def install(self) -> None:
-        """Nothing to prepare."""
-
-    def initial(self, rank: int) -> FilterState:
+    def initial(self) -> list[Any]:
         """Return the filters of the host, in a new list."""
-        filters, show, implementation = self._base
-        return (filters.copy(), show, implementation)
-
-    def save(self) -> FilterState:
-        """Return what is in place."""
-        module = self._module
-        state = (module["filters"], module["showwarning"], module["_showwarnmsg_impl"])
-        self._outgoing = state
-        return state
-
-    def load(self, state: FilterState) -> None:
-        """Put filters and functions in place."""
-        module = self._module
-        module["filters"], module["showwarning"], module["_showwarnmsg_impl"] = state
-        if state != self._base or self._outgoing != self._base:
-            self._forget_shown()
-
-    def uninstall(self) -> None:
-        """Nothing to undo."""
+        return self.base.copy()
 
 
 def _forgetter(module: dict[str, Any]) -> Callable[[], None]:

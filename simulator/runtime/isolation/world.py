@@ -9,18 +9,14 @@ different ranks would be one key in DTensor's caches, although what is cached de
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch.distributed import ProcessGroup, device_mesh, distributed_c10d
-from torch.nn.parallel import DistributedDataParallel
 
 _in_c: Any = torch._C._distributed_c10d
 """Its stub lacks what is used here."""
-
-WorldState = tuple["RankWorld", str | None, str | None, DistributedDataParallel | None, object]
 
 
 class RankWorld(distributed_c10d._World):
@@ -82,16 +78,19 @@ class RankWorld(distributed_c10d._World):
 
 
 class World:
-    """The c10d world with the module globals around it, and DDP's note of the module whose forward is running."""
+    """The ranks' c10d worlds, and what has to be prepared for there to be several.
+
+    With `_world` two globals of c10d are swapped, which are settings (`settings.py`), and DDP's note of the module
+    whose forward is running.
+    """
 
     def __init__(self, world_size: int) -> None:
         self._worlds: list[RankWorld | None] = [None] * world_size
-        self._c10d: dict[str, Any] = vars(distributed_c10d)
         self._was_isolating_threads = False
         self._mesh_constructor: Callable[..., None] = device_mesh.DeviceMesh.__init__
 
     def of(self, rank: int) -> RankWorld:
-        """Return the world of a rank."""
+        """Return the world of a rank: at first that of a process that has not called `init_process_group`."""
         world = self._worlds[rank]
         if world is None:
             world = self._worlds[rank] = RankWorld(rank)
@@ -102,32 +101,6 @@ class World:
         self._was_isolating_threads = _isolate_threads()
         self._mesh_constructor = device_mesh.DeviceMesh.__init__
         device_mesh.DeviceMesh.__init__ = _constructor_with_identity(self._mesh_constructor)  # type: ignore[method-assign]
-
-    def initial(self, rank: int) -> WorldState:
-        """Return the world of a process that has not called `init_process_group`."""
-        return (self.of(rank), None, None, None, None)
-
-    def save(self) -> WorldState:
-        """Return the world in place."""
-        c10d = self._c10d
-        dtensor_random = sys.modules.get("torch.distributed.tensor._random")
-        return (
-            c10d["_world"],
-            c10d["_backend"],
-            c10d["_default_pg_init_method"],
-            DistributedDataParallel._active_ddp_module,
-            dtensor_random and dtensor_random._rng_tracker,
-        )
-
-    def load(self, state: WorldState) -> None:
-        """Put a world in place."""
-        c10d = self._c10d
-        c10d["_world"], c10d["_backend"], c10d["_default_pg_init_method"], active, tracker = state
-        if DistributedDataParallel._active_ddp_module is not active:
-            DistributedDataParallel._active_ddp_module = active
-        dtensor_random = sys.modules.get("torch.distributed.tensor._random")
-        if dtensor_random is not None:
-            vars(dtensor_random)["_rng_tracker"] = tracker
 
     def uninstall(self) -> None:
         """Put the registry back to how threads shared it, and let go of the ranks' groups."""

@@ -102,6 +102,30 @@ def test_patching_leaves_nothing_to_put_into_c(isolation):
     )
 
 
+def test_what_ranks_wrote_alike_stays_in_c(isolation, monkeypatch):
+    # As each rank does that sets MASTER_ADDR and MASTER_PORT at its start.
+    for giver, rank in ((None, 0), (0, 1)):
+        isolation.switch(giver, rank)
+        assert in_c("MADE") is None
+        os.environ["MADE"] = "alike"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "putenv", None)
+        patch.setattr(os, "unsetenv", None)
+        isolation.switch(1, 0)
+    assert in_c("MADE") == "alike"
+    isolation.switch(0, 2)
+    assert in_c("MADE") is None
+
+
+def test_a_rank_inherits_what_the_host_wrote_meanwhile(isolation):
+    isolation.switch(None, 0)
+    isolation.switch(0, None)
+    os.environ["KEPT"] = "later"
+    isolation.switch(None, 1)
+    isolation.switch(1, 2)
+    assert os.environ["KEPT"] == "later"
+
+
 def test_the_host_object_is_put_back(installed):
     data = os.environ._data
     with installed(1) as isolation:

@@ -14,9 +14,10 @@ from numpy.random import rand as early_rand
 from numpy.random import standard_normal as early_normal
 
 from simulator.runtime.isolation import numpy_random, python_random, torch_generators
+from simulator.runtime.isolation.native_memory import NativeState
 from simulator.runtime.isolation.numpy_random import NumpyByCopy, NumpyByState
 from simulator.runtime.isolation.python_random import RandomByCopy, RandomByState
-from simulator.runtime.isolation.torch_generators import CpuByCopy, CpuByState, TorchGenerators
+from simulator.runtime.isolation.torch_generators import CpuByCopy, CpuByState, cpu_generator
 
 DRAWS = {
     "random": lambda: early_random(),
@@ -87,8 +88,8 @@ def test_streams_are_those_of_seeded_generators(way, interleave):
             yield
         return drawn
 
-    for rank, drawn in enumerate(interleave(program, 3)):
-        python, array = random.Random(rank), numpy.random.RandomState(rank)
+    for drawn in interleave(program, 3):
+        python, array = random.Random(0), numpy.random.RandomState(0)
         tensor = torch.Generator().manual_seed(torch_generators.DEFAULT_SEED)
         expected = [
             [python.random(), array.rand(), array.standard_normal(), torch.rand(1, generator=tensor).item()]
@@ -136,11 +137,81 @@ def test_seed_in_a_rank(way, interleave):
     assert len({value for pair in returned for value in pair}) == 1
 
 
+SEEDED = {
+    "random": (random.seed, random.random),
+    "numpy": (numpy.random.seed, numpy.random.rand),
+    "torch": (torch.manual_seed, lambda: torch.rand(1).item()),
+}
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_seeded_by_rank_and_left_alone_meanwhile(name, way, interleave):
+    seed, draw = SEEDED[name]
+
+    def program(rank):
+        seed(rank)
+        for _ in range(3):
+            yield
+        drawn = [draw()]
+        yield
+        return [*drawn, draw()]
+
+    together = interleave(program, 3)
+    assert together == [interleave(program, 3, ranks=[rank])[0] for rank in range(3)]
+    assert len({first for first, _ in together}) == 3
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_the_same_position_in_another_block_is_another_state(name, way, interleave):
+    # A Mersenne twister hands out 624 words at a time: the positions in two blocks are alike, the words are not.
+    blocks = {
+        "random": lambda: random.getrandbits(32 * 624),
+        "numpy": lambda: numpy.random.bytes(4 * 624),
+        "torch": lambda: torch.rand(624),
+    }
+    seed, draw = SEEDED[name]
+
+    def program(rank):
+        seed(5)
+        draw()
+        yield
+        for _ in range(rank):
+            blocks[name]()
+        yield
+        return draw()
+
+    together = interleave(program, 3)
+    assert together == [interleave(program, 3, ranks=[rank])[0] for rank in range(3)]
+    assert len(set(together)) == 3
+
+
+def test_nothing_is_copied_while_nobody_draws(monkeypatch, isolation):
+    isolation.switch(None, 0)
+    for kind in (RandomByCopy, NumpyByCopy, NativeState):
+        monkeypatch.setattr(kind, "exchange", lambda *args: pytest.fail("it was exchanged"))
+    isolation.switch(0, 1)
+    isolation.switch(1, 2)
+    isolation.switch(2, 0)
+    monkeypatch.undo()
+
+
+def test_ranks_that_drew_alike_need_no_copy(monkeypatch, isolation):
+    isolation.switch(None, 0)
+    for rank in range(3):
+        torch.rand(3), random.random(), numpy.random.rand()
+        isolation.switch(rank, (rank + 1) % 3)
+    for kind in (RandomByCopy, NumpyByCopy, NativeState):
+        monkeypatch.setattr(kind, "load", lambda *args: pytest.fail("it was loaded"), raising=False)
+    isolation.switch(0, 1)
+    isolation.switch(1, 2)
+    monkeypatch.undo()
+
+
 def test_the_cheap_way_is_the_one_taken_here():
     # Not a matter of right or wrong: if this fails, a layout has changed and hand-overs cost 100 us more.
     assert isinstance(python_random.python_random(), RandomByCopy)
     assert isinstance(numpy_random.numpy_random(), NumpyByCopy)
-    assert isinstance(TorchGenerators()._cpu, CpuByCopy)
+    assert isinstance(cpu_generator(torch.default_generator), CpuByCopy)
 
 
 class OtherRandom(random.Random):
@@ -186,7 +257,7 @@ def test_another_place_of_the_gauss_of_numpy(monkeypatch):
 )
 def test_another_layout_of_torch(monkeypatch, name, value):
     monkeypatch.setattr(torch_generators, name, value)
-    assert isinstance(TorchGenerators()._cpu, CpuByState)
+    assert isinstance(cpu_generator(torch.default_generator), CpuByState)
 
 
 def test_another_bit_generator_in_a_rank(way, interleave):
@@ -218,7 +289,7 @@ def test_another_bit_generator_in_the_host(interleave):
         expected = numpy.random.RandomState(numpy.random.PCG64(5))
         assert numpy.random.rand() == expected.rand()
         drawn = interleave(drawing([["numpy"]] * 2), 2)
-        assert drawn == [[numpy.random.RandomState(rank).rand()] for rank in range(2)]
+        assert drawn == [[numpy.random.RandomState(0).rand()]] * 2
         assert numpy.random.get_bit_generator() is other
         assert numpy.random.rand() == expected.rand()
     finally:

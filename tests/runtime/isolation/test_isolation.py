@@ -17,6 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from simulator.runtime.isolation import Isolation
 from simulator.runtime.isolation.environment import Environment
 from simulator.runtime.isolation.modes import Modes
+from simulator.runtime.isolation.native_memory import NativeState
+from simulator.runtime.isolation.settings import Settings
+from simulator.runtime.isolation.world import World
 
 
 def random_state():
@@ -239,23 +242,49 @@ def touch_everything_and_fail(isolation):
     raise ZeroDivisionError
 
 
-@pytest.mark.parametrize("step", ["save", "load", "initial"])
-def test_ctrl_c_in_the_middle_of_a_switch(step, monkeypatch, in_thread):
+@pytest.mark.parametrize(
+    ("part", "step"),
+    [
+        pytest.param(Environment, "initial", id="initial"),
+        pytest.param(Settings, "read", id="save"),
+        pytest.param(Settings, "write", id="load"),
+        pytest.param(NativeState, "load", id="generator"),
+    ],
+)
+def test_ctrl_c_in_the_middle_of_a_switch(part, step, monkeypatch, in_thread):
     before = fingerprint(in_thread)
     isolation = Isolation(2)
+    isolation.install()
+    isolation.switch(None, 0)
+    for _, touch in TOUCHES.values():
+        touch()
     with monkeypatch.context() as patch:
-        isolation.install()
-        isolation.switch(None, 0)
-        for _, touch in TOUCHES.values():
-            touch()
-        rows = list(isolation._rows)
-        at = {"save": 0, "load": 1, "initial": 2}[step]
-        middle = list(rows[4])
-        middle[at] = interrupt
-        patch.setattr(isolation, "_rows", (*rows[:4], tuple(middle), *rows[5:]))
+        patch.setattr(part, step, interrupt)
         with pytest.raises(KeyboardInterrupt):
             isolation.switch(0, 1)
     isolation.uninstall()
+    assert fingerprint(in_thread) == before
+
+
+def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
+    before = fingerprint(in_thread)
+    isolation = Isolation(2)
+    isolation.install()
+    isolation.switch(None, 0)
+    for _, touch in TOUCHES.values():
+        touch()
+    write, calls = Settings.write, []
+
+    def interrupted_once(*args):
+        calls.append(args)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        write(*args)
+
+    monkeypatch.setattr(Settings, "write", interrupted_once)
+    with pytest.raises(KeyboardInterrupt):
+        isolation.uninstall()
+    monkeypatch.undo()
     assert fingerprint(in_thread) == before
 
 
@@ -263,8 +292,16 @@ def interrupt(*args):
     raise KeyboardInterrupt
 
 
-@pytest.mark.parametrize("step", ["__init__", "install", "save"])
-@pytest.mark.parametrize("kind", [Environment, Modes])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        (Environment, "__init__"),
+        (Modes, "__init__"),
+        (Modes, "install"),
+        (Settings, "read"),
+        (World, "install"),
+    ],
+)
 def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
     before = fingerprint(in_thread)
     isolation = Isolation(2)
@@ -278,14 +315,17 @@ def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
 
 def test_one_part_that_fails_to_go_back_does_not_keep_the_others(monkeypatch):
     before = random.getstate()
-    monkeypatch.setattr(Environment, "uninstall", interrupt)
+    monkeypatch.setattr(Modes, "uninstall", interrupt)
     isolation = Isolation(1)
     isolation.install()
+    in_place = isolation._modes
     isolation.switch(None, 0)
     random.random()
     with pytest.raises(KeyboardInterrupt):
         isolation.uninstall()
     assert random.getstate() == before
+    monkeypatch.undo()
+    in_place.uninstall()
 
 
 def test_who_does_not_hold_the_baton_cannot_give_it_away(isolation):

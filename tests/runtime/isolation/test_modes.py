@@ -76,6 +76,17 @@ def test_one_intra_op_thread(host_threads, interleave, in_thread):
         torch.set_num_threads(before)
 
 
+def test_one_intra_op_thread_for_who_bound_the_function_before(interleave):
+    def program(rank):
+        early(4)
+        yield
+        return torch.get_num_threads()
+
+    early = torch.set_num_threads
+    assert interleave(program, 2) == [1, 1]
+    assert torch.set_num_threads is torch._C.set_num_threads is early
+
+
 def test_new_threads_have_one_intra_op_thread(isolation, in_thread):
     isolation.switch(None, 0)
     assert in_thread(torch.get_num_threads) == 1

@@ -1,0 +1,106 @@
+"""Process-wide settings that the ranks of a run usually have alike.
+
+A hand-over reads them, and writes them only when the next rank has others.
+
+- The standard streams: `contextlib.redirect_stdout` puts the stream back on exit, so interleaved ranks would put back
+  each other's.
+- The functions that show a warning, which `warnings.catch_warnings` puts back on exit.
+- c10d's globals beside its world, and the random tracker of DTensor once that is imported.
+- torch's modes that a program switches for a block of code (the others: `modes.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+import torch
+from torch.distributed import distributed_c10d
+
+SettingsState = tuple[Any, ...]
+"""Read and written by nobody but `Settings`, except that the functions that show a warning come first."""
+
+
+class Settings:
+    """Streams, warning functions, c10d's globals, and torch's default dtype, determinism and anomaly detection."""
+
+    __slots__ = (
+        "_c10d",
+        "_dtensor_random",
+        "_dtype",
+        "_is_anomaly",
+        "_is_anomaly_nan",
+        "_is_deterministic",
+        "_is_warn_only",
+        "_modules",
+        "_modules_seen",
+        "_sys",
+        "_warnings",
+        "host_argv",
+        "host_excepthook",
+        "start",
+    )
+
+    def __init__(self) -> None:
+        # Bound once: looking them up takes as long as calling them.
+        self._sys: dict[str, Any] = vars(sys)
+        self._warnings: dict[str, Any] = vars(warnings)
+        self._c10d: dict[str, Any] = vars(distributed_c10d)
+        self._modules = sys.modules
+        self._modules_seen = 0
+        """How many modules there were when DTensor's was looked up."""
+        self._dtensor_random: dict[str, Any] | None = None
+        self._dtype = torch.get_default_dtype
+        self._is_deterministic = torch._C._get_deterministic_algorithms
+        self._is_warn_only = torch._C._get_deterministic_algorithms_warn_only
+        self._is_anomaly = torch.is_anomaly_enabled
+        self._is_anomaly_nan = torch.is_anomaly_check_nan_enabled
+        self.host_argv: list[str] = self._sys["argv"]
+        self.host_excepthook: object = self._sys["excepthook"]
+        self.start: SettingsState = (*self.read()[:5], None, None, None, torch.float32, False, False, False, True)
+        """The host's streams and warning functions, and torch's defaults."""
+
+    def read(self) -> SettingsState:
+        """Return what is in place."""
+        module, shown_by, c10d = self._sys, self._warnings, self._c10d
+        if len(self._modules) != self._modules_seen:
+            self._look_for_dtensor()
+        dtensor_random = self._dtensor_random
+        return (
+            shown_by["showwarning"],
+            shown_by["_showwarnmsg_impl"],
+            module["stdin"],
+            module["stdout"],
+            module["stderr"],
+            c10d["_backend"],
+            c10d["_default_pg_init_method"],
+            None if dtensor_random is None else dtensor_random["_rng_tracker"],
+            self._dtype(),
+            self._is_deterministic(),
+            self._is_warn_only(),
+            self._is_anomaly(),
+            self._is_anomaly_nan(),
+        )
+
+    def write(self, state: SettingsState) -> None:
+        """Put settings in place."""
+        module, shown_by, c10d = self._sys, self._warnings, self._c10d
+        shown_by["showwarning"], shown_by["_showwarnmsg_impl"] = state[:2]
+        module["stdin"], module["stdout"], module["stderr"] = state[2:5]
+        c10d["_backend"], c10d["_default_pg_init_method"] = state[5:7]
+        if self._dtensor_random is not None:
+            self._dtensor_random["_rng_tracker"] = state[7]
+        dtype, deterministic, warn_only, anomaly, check_nan = state[8:]
+        torch.set_default_dtype(dtype)
+        torch._C._set_deterministic_algorithms(deterministic, warn_only=warn_only)
+        inductor: Any = self._modules.get("torch._inductor.config")
+        # `torch.use_deterministic_algorithms` sets it, too, and imports it for that.
+        if inductor is not None and inductor.deterministic != deterministic:
+            inductor.deterministic = deterministic
+        torch.autograd.set_detect_anomaly(anomaly, check_nan)
+
+    def _look_for_dtensor(self) -> None:
+        self._modules_seen = len(self._modules)
+        module = self._modules.get("torch.distributed.tensor._random")
+        self._dtensor_random = None if module is None else vars(module)
