@@ -45,4 +45,7 @@ def reduction_of(opts: Any) -> tuple[str, Any]:
     if not isinstance(operation, ReduceOp):
         return operation.name, None
     name: str = operation.op.name  # type: ignore[attr-defined]
-    return name, operation.factor if name == "PREMUL_SUM" else None
+    if name != "PREMUL_SUM":
+        return name, None
+    # What pickle takes is the operation and its factor; torch 2.11 has no attribute for the factor.
+    return name, operation.__getstate__()[1]  # type: ignore[index]
