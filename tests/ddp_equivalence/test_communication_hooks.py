@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 from functools import partial
+from inspect import getsource
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, register_ddp_comm_hook
+from torch.distributed.algorithms.ddp_comm_hooks import DDPCommHookType, quantization_hooks, register_ddp_comm_hook
 from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
     hook_with_zero_step,
     hook_with_zero_step_interleaved,
@@ -70,7 +71,7 @@ def test_fp16(world_size, options):
     )
 
 
-def test_bf16_is_refused_by_torch_on_a_cpu_and_runs_behind_another_name():
+def test_bf16_is_refused_by_a_torch_for_cpus_and_runs_behind_another_name():
     def renamed_hook(state, bucket):
         return bf16_compress_hook(state, bucket)
 
@@ -81,7 +82,7 @@ def test_bf16_is_refused_by_torch_on_a_cpu_and_runs_behind_another_name():
         except TypeError as error:
             return str(error)
 
-    if not torch.cuda.is_available():
+    if torch.version.cuda is None:
         assert simulate(program, 2).returns[0].startswith("BF16 all reduce communication hook required CUDA")
     check(
         plain(3),
@@ -187,17 +188,26 @@ def test_hooks_that_chain_calls_race_when_there_are_several_buckets():
 
 
 @pytest.mark.parametrize("kind", [DDPCommHookType.QUANTIZE_PER_TENSOR, DDPCommHookType.QUANTIZE_PER_CHANNEL])
-def test_quantization_needs_the_futures_of_nccl(kind):
-    # The future of an all_gather holds one stacked tensor with NCCL, and a list of tensors with gloo, where the hook
-    # therefore fails with this error too.
-    def program(rank):
-        model = DistributedDataParallel(networks.multilayer().float())
-        register_ddp_comm_hook(kind, model, None)
+def test_quantization(kind):
+    def program(rank, hook):
+        torch.manual_seed(0)
+        module = networks.multilayer().float()
+        model = DistributedDataParallel(module)
+        register_ddp_comm_hook(hook, model, None)
         mean_square(model, equal_batches(2)[rank][0].float()).backward()
+        return torch.cat([parameter.grad.flatten() for parameter in module.parameters()])
 
-    result = simulate(program, 2)
-    assert sorted(result.errors) == [0, 1]
-    assert all("IndexError" in str(error) for error in result.errors.values())
+    result = simulate(program, 2, args=(kind,))
+    if "fut.wait()[0]" in getsource(quantization_hooks):
+        # The future of an all_gather holds one stacked tensor with NCCL, and a list of tensors with gloo, where this
+        # version of the hook therefore fails with this error too.
+        assert sorted(result.errors) == [0, 1]
+        assert all("IndexError" in str(error) for error in result.errors.values())
+    else:
+        result.raise_for_verdict()
+        exact = simulate(program, 2, args=(DDPCommHookType.ALLREDUCE,)).returns[0]
+        for actual in result.returns:
+            torch.testing.assert_close(actual, exact, rtol=0, atol=exact.abs().max().item() / 50)
 
 
 def test_post_local_sgd():
@@ -313,4 +323,8 @@ def test_what_torch_cannot_do_on_a_cpu():
         (in_backward, "Cannot access accelerator device when none is available."),
         (mixed_precision, "cpu backend doesn't support events."),
     ):
-        assert {str(error) for error in simulate(program, 2).errors.values()} == {message}
+        if torch.version.cuda is not None:
+            message = "CUDA error: "  # a torch for CUDA tries, and raises what its driver says
+        errors = simulate(program, 2).errors
+        assert sorted(errors) == [0, 1]
+        assert all(message in str(error) for error in errors.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from inspect import signature
+
 import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -14,19 +16,26 @@ from tests.ddp_equivalence.training import Training, assert_same, equal_batches,
 TINY = 1e-5
 """MiB: a bucket is full after 10 bytes, so every parameter has its own."""
 
-OPTIONS = {
+_OPTIONS = {
     "defaults": {},
     "tiny-buckets": {"bucket_cap_mb": TINY},
     "bucket-list": {"bucket_cap_mb_list": [TINY, 2 * TINY]},
     "gradient-views": {"gradient_as_bucket_view": True},
     "gradient-views-tiny-buckets": {"gradient_as_bucket_view": True, "bucket_cap_mb": TINY},
     "batched-copy": {"batched_grad_copy": True},
+    "lazy-buckets": {"lazy_bucket_allocation": True},
     "static": {"static_graph": True},
     "static-gradient-views": {"static_graph": True, "gradient_as_bucket_view": True, "bucket_cap_mb": TINY},
     "unused": {"find_unused_parameters": True},
     "unused-static": {"find_unused_parameters": True, "static_graph": True},
     "skip-unused": {"find_unused_parameters": True, "skip_all_reduce_unused_params": True},
 }
+OPTIONS = {
+    name: options
+    for name, options in _OPTIONS.items()
+    if options.keys() <= signature(DistributedDataParallel).parameters.keys()
+}
+"""Those that this torch has."""
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),

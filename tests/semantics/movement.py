@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import timedelta
+from inspect import signature
 
 import torch
 import torch.distributed as dist
@@ -13,6 +14,8 @@ from tests.semantics.sweep import Collective, Seat, Setting, blank, sample, sett
 
 # torch 2.13 renamed it and warns at the old name; 2.11 has only that.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+
+_BARRIER_TIMEOUT = {"timeout": timedelta(seconds=5)} if "timeout" in signature(dist.barrier).parameters else {}
 
 
 def cases() -> Iterator[Case]:
@@ -246,7 +249,7 @@ def _barriers() -> Iterator[Case]:
         group = dist.new_group([1, 3])
         if rank not in (1, 3):
             return None
-        dist.barrier(group, timeout=timedelta(seconds=5))
+        dist.barrier(group, **_BARRIER_TIMEOUT)
         dist.barrier(group=group, async_op=True).wait()
         dist.monitored_barrier(group, timeout=timedelta(seconds=5), wait_all_ranks=True)
         return "passed"

@@ -42,6 +42,7 @@ class StateOfThread(threading.local):
         self.tags_to_pg = {}
         self.pg_to_tag = {}
         self.pg_coalesce_state = {}
+        self.pg_flight_recorder_hooks = {}  # since torch 2.15
         self.comms = []
 
 

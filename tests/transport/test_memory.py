@@ -196,6 +196,8 @@ def test_modes_of_the_rank_that_comes_last_do_not_reach_the_others():
         assert run(program, policy="random", seed=seed) == ([6.0, 6.0],) * 3
 
 
+# torch 2.11 says so even where they are asked for.
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks are implicitly disabled")
 def test_a_sum_of_sparse_tensors_is_coalesced_on_every_rank():
     def program(rank):
         tensor = torch.sparse_coo_tensor([[0, rank]], [1.0, rank + 1.0], (4,), check_invariants=True)
