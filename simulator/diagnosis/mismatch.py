@@ -33,7 +33,7 @@ def mismatch(calls: Sequence[Call], code: Code, step: int, *, complete: bool = T
     if not complete:
         lines.append(indent("note", "not every member of the group has arrived"))
     lines.append(indent("cause", _cause(calls, code, culprits)))
-    lines.append(indent("try", _remedy(code)))
+    lines.append(indent("try", _remedy(calls, code)))
     ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
     return Finding(code, culprits, summary, "\n".join(lines), tuple(dict.fromkeys(call.site for call in ordered)))
 
@@ -75,6 +75,13 @@ def _origin_text(call: Call, code: Code) -> str:
 
 
 def _cause(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
+    ahead = _ahead(calls) if code is Code.MISMATCH_ORIGIN else ()
+    if ahead:
+        return (
+            f"{rank_list(ahead)} made more synchronising forwards than the others before this reduction: a backward "
+            "was left out, and gradients of different steps are averaged, which no backend would notice; or a forward "
+            "was made that no backward is meant to follow, which does no harm"
+        )
     if code is Code.MISMATCH_ORIGIN:
         return (
             "backends pair calls by order and size, not by meaning: these calls move each other's data, and no backend "
@@ -91,7 +98,26 @@ def _cause(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
     return f"{who} passed another {_FIELDS[code]} to the same call"
 
 
-def _remedy(code: Code) -> str:
+def _ahead(calls: Sequence[Call]) -> tuple[int, ...]:
+    """The ranks with the higher step, if the calls are one wrapper's same reduction and differ in nothing but the step.
+
+    A skipped backward and an extra forward give the same calls up to here, so nothing tells them apart.
+    """
+    reductions = {origin._replace(step=None, parameters=()) for origin in (call.origin for call in calls)}
+    steps = [call.origin.step for call in calls]
+    known = [step for step in steps if step is not None]
+    is_reduction = calls[0].origin.phase in (Phase.BUCKET, Phase.USED_MAP)
+    if not is_reduction or len(reductions) > 1 or len(known) < len(steps) or min(known) == max(known):
+        return ()
+    return tuple(call.rank for call in calls if call.origin.step != min(known))
+
+
+def _remedy(calls: Sequence[Call], code: Code) -> str:
+    if code is Code.MISMATCH_ORIGIN and _ahead(calls):
+        return (
+            "let all ranks skip together, by an all_reduce(MIN) of a flag; make a forward that is meant to be extra "
+            "under torch.no_grad(), or through model.module"
+        )
     if code in (Code.MISMATCH_OPERATION, Code.MISMATCH_ORIGIN):
         return "let every rank of the group make the same calls in the same order"
     if code is Code.MISMATCH_GROUP:

@@ -245,6 +245,25 @@ def test_a_skipped_backward_averages_other_steps():
     text = str(result)
     assert "DDP #0 bucket 0 of step 3 (1.bias, 1.weight, 0.bias, 0.weight)" in text
     assert "DDP #0 bucket 0 of step 4" in text
+    assert "rank 1 made more synchronising forwards" in text
+    assert "a backward was left out" in text
+
+
+def test_an_extra_forward_looks_the_same_until_then_and_the_text_says_so():
+    def program(rank, guard=contextlib.nullcontext):
+        model = wrapped()
+        for step in range(4):
+            if rank == 0 and step == 2:
+                with guard():
+                    model(inputs(rank))
+            backward(model, rank)
+
+    codes, result = found(program)
+    assert codes == [("mismatch.origin", (0, 1))]
+    assert "rank 0 made more synchronising forwards" in str(result)
+    assert "a forward was made that no backward is meant to follow, which does no harm" in str(result)
+    assert "under torch.no_grad(), or through model.module" in str(result)
+    run(lambda rank: program(rank, torch.no_grad))
 
 
 def test_two_wrappers_in_another_order():
@@ -285,6 +304,7 @@ def test_a_surplus_bucket_meets_a_metric():
     assert codes == [("mismatch.origin", (0,))]
     assert "DDP #0 bucket 0 of step 3 (weight)" in str(result)
     assert "the user's program" in str(result)
+    assert "more synchronising forwards" not in str(result)
 
 
 # --- programs that are right ------------------------------------------------------------------------------------------
