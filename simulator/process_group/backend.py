@@ -24,7 +24,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 import torch
@@ -91,11 +90,7 @@ class Backend:
         ]
 
     def _running_rank(self) -> int | None:
-        return self._execution.me.rank if self._is_rank_thread() else None
-
-    def _is_rank_thread(self) -> bool:
-        running = self._execution.scheduler.running
-        return running is not None and running.thread.ident == get_ident()
+        return self._execution.me.rank if self._execution.is_rank_thread() else None
 
     # --- around each rank's program -----------------------------------------------------------------------------------
 
@@ -125,7 +120,7 @@ class Backend:
             *arguments: Any,
             **options: Any,
         ) -> tuple[Any, Any]:
-            if not self._is_rank_thread():
+            if not self._execution.is_rank_thread():
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
@@ -151,7 +146,7 @@ class Backend:
             group_desc: str | None = None,
             backend: Any = None,
         ) -> Any:
-            if not self._is_rank_thread():
+            if not self._execution.is_rank_thread():
                 return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
             return self._groups.split_group(
                 parent_pg, split_ranks, timeout=timeout, backend=backend, description=group_desc
@@ -163,7 +158,7 @@ class Backend:
         """The simulator makes the default group before a program starts; it may make another one after a destroy."""
 
         def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
-            if not self._is_rank_thread():
+            if not self._execution.is_rank_thread():
                 return original(backend, *arguments, **options)
             if distributed_c10d.GroupMember.WORLD is not None:
                 raise ValueError(
@@ -187,7 +182,7 @@ class Backend:
 
     def _future_wait(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def wait(future: Any) -> Any:
-            if self._is_rank_thread() and not original_done(future):
+            if self._execution.is_rank_thread() and not original_done(future):
                 wait_for_future(self._execution, future, original_done)
             return original(future)
 
@@ -196,7 +191,7 @@ class Backend:
 
     def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         def done(future: Any) -> bool:
-            if not original(future) and self._is_rank_thread() and self._execution.me.pending:
+            if not original(future) and self._execution.is_rank_thread() and self._execution.me.pending:
                 self._execution.poll()
             return original(future)
 

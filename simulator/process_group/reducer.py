@@ -7,7 +7,6 @@ replacement. What happens inside an ordinary backward is another matter, see Not
 from __future__ import annotations
 
 from collections.abc import Callable
-from threading import get_ident
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -43,9 +42,9 @@ def reduce_at_once(execution: Execution, original: Callable[[Any], None]) -> Cal
     """
 
     def delay_all_reduce(reducer: Any) -> None:
-        me = execution.scheduler.running
-        if me is None or me.thread.ident != get_ident():
+        if not execution.is_rank_thread():
             return original(reducer)
+        me = execution.me
         me.is_reducing_at_once = True
         try:
             original(reducer)

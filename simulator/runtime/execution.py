@@ -7,6 +7,7 @@ itself is matching, waiting, faults, the trace, and ending the run with its find
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from threading import get_ident
@@ -83,6 +84,7 @@ class Execution:
         self._isolation = isolation
         self._move = move
         self._enter_rank = enter_rank
+        self._process = os.getpid()
         self._pendings: dict[int, Pending] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
 
@@ -150,9 +152,9 @@ class Execution:
         return running
 
     def is_rank_thread(self) -> bool:
-        """True on the thread of the running rank."""
+        """True on the thread of the running rank. False in a process forked from it, where the thread is the same."""
         running = self.scheduler.running
-        return running is not None and running.ident == get_ident()
+        return running is not None and running.ident == get_ident() and os.getpid() == self._process
 
     def record(self, kind: EventKind, *, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running rank into the trace."""

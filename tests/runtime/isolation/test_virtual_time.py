@@ -1,11 +1,13 @@
 """The clocks of `time` inside ranks and outside."""
 
+import os
 import threading
 import time
 from decimal import Decimal
 
 import pytest
 
+from simulator import simulate
 from simulator.runtime.isolation import VirtualTime
 from simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
 
@@ -108,3 +110,18 @@ def test_a_thousand_rounds(clock):
         virtual_time.install()
         virtual_time.uninstall()
     assert time.sleep is replaced
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the platform cannot fork")
+def test_a_process_forked_from_a_rank_sees_real_time():
+    def program(rank):
+        child = os.fork()
+        if not child:
+            try:
+                time.sleep(0)
+                os._exit(time.time() == EPOCH_SECONDS)
+            finally:
+                os._exit(2)
+        return os.waitpid(child, 0)[1], time.time() == EPOCH_SECONDS
+
+    assert simulate(program, 2).returns == ((0, True),) * 2
