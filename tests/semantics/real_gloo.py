@@ -67,6 +67,7 @@ class GlooWorld:
         self._timeout_seconds = timeout_seconds
         self._store = dist.HashStore()
         self._meeting = threading.Barrier(world_size)
+        self._group_counts = [0] * world_size
         self._programs: list[queue.SimpleQueue[Callable[[int], object] | None]] = [
             queue.SimpleQueue() for _ in range(world_size)
         ]
@@ -104,7 +105,10 @@ class GlooWorld:
             )
             while (program := self._programs[rank].get()) is not None:
                 outcome = _outcome(program, rank)
+                self._group_counts[rank] = distributed_c10d._world.group_count
                 self._meet()
+                # Groups get their names from it. Since torch 2.15 it also counts those that only their members make.
+                distributed_c10d._world.group_count = max(self._group_counts)
                 _destroy_subgroups()
                 self._outcomes[rank].put(outcome)
             self._meet()

@@ -283,7 +283,10 @@ def _late_errors() -> Iterator[Case]:
     for name, (issue, text) in calls.items():
 
         def program(rank: int, issue: Callable[[int], dist.Work] = issue) -> object:
-            work = issue(rank)
+            try:
+                work = issue(rank)
+            except RuntimeError as error:  # the gloo of torch 2.15 finds wrong splits at once
+                return [["RuntimeError", str(error)]] * 3 + [True]
             errors = [_raised(work.wait), _raised(work.wait), _raised(work.get_future().wait)]
             return [*errors, work.is_completed()]
 
