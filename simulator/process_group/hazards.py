@@ -2,6 +2,12 @@
 
 What is found is worded in simulator/diagnosis/hazards.py. Reading a tensor before the wait is not noticed, nor is a
 change that bypasses torch's version counters (`.data`, numpy).
+
+Note [Parts]. All that views one storage shares one version counter, so for a part of a larger storage (a slice of a
+flat buffer) a new version may speak of another part. There the content decides: it is copied when the call is issued,
+and anew, for what the call writes, when its completion is delivered. What lies in between is compared when the slot
+fills, before the data moves. The rank that fills a slot itself gets its completion later, and what it writes into its
+outputs until then goes unnoticed, as does any change of a part too large to copy.
 """
 
 from __future__ import annotations
@@ -9,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from simulator.calls import Call, Phase, Site
@@ -20,7 +27,61 @@ from simulator.verdict import Finding
 _TENSORS_WATCHED = 8
 """Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""
 
-_Watched = tuple[Pending, tuple[tuple[Tensor, int], ...]]
+_COPIED_BYTES = 1 << 20
+"""A part of a storage larger than this is not watched."""
+
+
+class _Whole:
+    """A tensor that has its storage to itself: a new version is a change."""
+
+    __slots__ = ("_tensor", "_version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+        self._version = tensor._version
+
+    def has_changed(self, pending: Pending) -> bool:
+        """True if its owner wrote to it since the call was issued."""
+        return self._tensor._version != self._version
+
+
+class _Part:
+    """A tensor that is a part of a larger storage. See Note [Parts]."""
+
+    __slots__ = ("_content", "_has_changed", "_is_current", "_is_output", "_tensor", "_version")
+
+    def __init__(self, tensor: Tensor, *, is_output: bool) -> None:
+        self._tensor = tensor
+        self._is_output = is_output
+        self._is_current = not is_output
+        """False for an output until its content was copied after the call had written it."""
+        self._has_changed = False
+        self._copy()
+
+    def _copy(self) -> None:
+        self._version = self._tensor._version
+        self._content = _bytes(self._tensor).clone()
+
+    def slot_fills(self) -> None:
+        """The call writes its outputs next."""
+        self._has_changed = self._is_output and self._differs()
+
+    def is_delivered(self) -> None:
+        """The call has written its outputs, and the owner is about to run again."""
+        if self._is_output:
+            self._copy()
+            self._is_current = True
+
+    def has_changed(self, pending: Pending) -> bool:
+        """True if its owner wrote to it since the call was issued."""
+        can_tell = self._is_current or not pending.is_complete
+        return self._has_changed or (can_tell and self._differs())
+
+    def _differs(self) -> bool:
+        return self._tensor._version != self._version and not torch.equal(_bytes(self._tensor), self._content)
+
+
+_Watched = tuple[Pending, Sequence[_Whole | _Part]]
 
 
 class Hazards:
@@ -30,6 +91,8 @@ class Hazards:
         self._issued: list[Call] = []
         self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
         """The user's calls that were not waited for yet, by rank and id."""
+        self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
+        """Of the collectives that have not met, by rank, group and sequence."""
         self._unwaited: list[Call] = []
         self._changed: list[Call] = []
         self._sites: dict[frozenset[Site], Sequence[Call]] = {}
@@ -40,18 +103,38 @@ class Hazards:
         call = pending.call
         self._issued.append(call)
         if call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
-            self._in_flight[call.rank][id(pending)] = (pending, _versions(pending.payload))
+            tensors = _watched(pending.payload)
+            self._in_flight[call.rank][id(pending)] = (pending, tensors)
+            parts = [tensor for tensor in tensors if isinstance(tensor, _Part)]
+            if parts:
+                self._watch_parts(pending, parts)
 
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
-        if watched is not None and any(tensor._version != version for tensor, version in watched[1]):
+        if watched is not None and any(tensor.has_changed(pending) for tensor in watched[1]):
             self._changed.append(pending.call)
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
+        if self._parts:
+            for call in calls:
+                for part in self._parts.pop((call.rank, call.group, call.sequence), ()):
+                    part.slot_fills()
         if call_sites_differ(calls) and not any(call.origin.shadow for call in calls):
             self._sites.setdefault(frozenset(call.site for call in calls), calls)
+
+    def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:
+        call, deliver = pending.call, pending.receive_completion
+        if not call.is_point_to_point:
+            self._parts[call.rank, call.group, call.sequence] = parts
+
+        def receive_completion() -> None:
+            for part in parts:
+                part.is_delivered()
+            deliver()
+
+        pending.receive_completion = receive_completion
 
     def rank_ended(self, rank: int) -> None:
         """A rank's program returned."""
@@ -71,11 +154,20 @@ class Hazards:
         )
 
 
-def _versions(payload: Any) -> tuple[tuple[Tensor, int], ...]:
-    tensors = payload.inputs[:_TENSORS_WATCHED]
-    if payload.outputs is not payload.inputs:
-        tensors = [*tensors, *payload.outputs[:_TENSORS_WATCHED]]
-    try:
-        return tuple([(tensor, tensor._version) for tensor in tensors])
-    except RuntimeError:  # inference tensors have no version
-        return ()
+def _watched(payload: Any) -> Sequence[_Whole | _Part]:
+    outputs = payload.outputs[:_TENSORS_WATCHED]
+    inputs = () if payload.inputs is payload.outputs else payload.inputs[:_TENSORS_WATCHED]
+    tensors = [(tensor, True) for tensor in outputs] + [(tensor, False) for tensor in inputs]
+    watched: list[_Whole | _Part] = []
+    for tensor, is_output in tensors:
+        if tensor.is_inference():
+            continue  # it has no version
+        if tensor.layout is not torch.strided or tensor.nbytes >= tensor.untyped_storage().nbytes():
+            watched.append(_Whole(tensor))
+        elif tensor.nbytes <= _COPIED_BYTES:
+            watched.append(_Part(tensor, is_output=is_output))
+    return watched
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().reshape(-1).view(torch.uint8)

@@ -55,6 +55,73 @@ def test_tensor_in_flight(policy):
     assert codes == [("hazard.tensor_in_flight", (1,))]
 
 
+def in_flight_on(rank, flat, changed, *, when="between"):
+    """Two halves of a flat buffer are reduced at once, and rank 1 writes `changed` before it waits for the second."""
+    first, second = flat[: len(flat) // 2], flat[len(flat) // 2 :]
+    works = [dist.all_reduce(first, async_op=True), dist.all_reduce(second, async_op=True)]
+    if rank == 1 and when == "at once":
+        changed.div_(2)
+    works[0].wait()
+    if rank == 1 and when == "between":
+        changed.div_(2)
+    works[1].wait()
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.parametrize("value", [1.0, float("nan")])
+def test_the_parts_of_a_flat_buffer_are_watched_apart(policy, value):
+    def the_finished_half(rank):
+        flat = torch.full((10,), value)
+        in_flight_on(rank, flat, flat[:5])
+
+    assert hazards(the_finished_half, 3, policy=policy)[0] == []
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.parametrize("when", ["at once", "between"])
+def test_the_part_that_is_still_in_flight(policy, when):
+    def program(rank):
+        flat = torch.ones(10)
+        in_flight_on(rank, flat, flat[6:], when=when)
+
+    codes, _ = hazards(program, 4, policy=policy)
+    assert codes == [("hazard.tensor_in_flight", (1,))]
+
+
+def test_a_part_that_is_sent_is_watched_whoever_comes_first():
+    def program(rank, changes=True, order=(0, 1)):
+        flat = torch.ones(10)
+        if rank == order[0]:
+            work = dist.isend(flat[:5], order[1])
+            flat[slice(0, 2) if changes else slice(5, 7)] = 3
+            work.wait()
+        else:
+            dist.recv(torch.ones(5), order[0])
+
+    for order in [(0, 1), (1, 0)]:
+        assert hazards(lambda rank, o=order: program(rank, True, o))[0] == [("hazard.tensor_in_flight", (order[0],))]
+        assert hazards(lambda rank, o=order: program(rank, False, o))[0] == []
+
+
+def test_a_large_part_is_not_compared():
+    def program(rank):
+        flat = torch.ones(1 << 20)
+        in_flight_on(rank, flat, flat[:5])
+        in_flight_on(rank, flat, flat[-5:])
+
+    assert hazards(program)[0] == []
+
+
+def test_a_whole_buffer_is_watched_by_its_views():
+    def program(rank):
+        flat = torch.ones(10)
+        work = dist.all_reduce(flat.view(2, 5), async_op=True)
+        flat[0] += 1
+        work.wait()
+
+    assert hazards(program)[0] == [("hazard.tensor_in_flight", (0, 1))]
+
+
 def test_call_site_once_per_pair_of_lines():
     def program(rank):
         for _ in range(3):
