@@ -146,7 +146,7 @@ class MemoryStore(Store):
         """Append to a queue."""
         key = self._begin("queue_push", key)
         self._contents.queues.setdefault(key, []).append(_bytes(value))
-        self._wake_one(key)
+        self._wake_waiting(key)
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the oldest value of a queue, waiting for one if `block`; raise QueueEmptyError otherwise."""
@@ -204,21 +204,16 @@ class MemoryStore(Store):
         return contents.values[key] if key in contents.values else contents.queues[key][0]
 
     def _put(self, key: str, value: bytes) -> None:
-        contents = self._contents
-        contents.values[key] = value
+        self._contents.values[key] = value
+        self._wake_waiting(key)
+
+    def _wake_waiting(self, key: str) -> None:
+        """Wake whoever waits for `key` and nothing else. All of them: one that wants to take the value looks again."""
+        contents, execution = self._contents, self._execution
         for rank in [rank for rank, keys in contents.waiting.items() if key in keys and contents.has(keys)]:
-            self._wake(rank)
-
-    def _wake_one(self, key: str) -> None:
-        """A value in a queue is for one waiting rank, the one that waits longest."""
-        contents = self._contents
-        first = next((rank for rank, keys in contents.waiting.items() if key in keys and contents.has(keys)), None)
-        if first is not None:
-            self._wake(first)
-
-    def _wake(self, rank: int) -> None:
-        del self._contents.waiting[rank]
-        self._execution.scheduler.wake(rank)
+            del contents.waiting[rank]
+            if execution.ranks[rank].wait is not None:  # else its alarm has just woken it
+                execution.scheduler.wake(rank)
 
     def _wait(self, keys: list[str], timeout: timedelta | None) -> None:
         contents, execution = self._contents, self._execution
@@ -229,8 +224,9 @@ class MemoryStore(Store):
         rank = execution.me.rank
         contents.waiting[rank] = tuple(keys)
         execution.record(EventKind.WAIT, text=f"store key {names}")
-        if not execution.block(StoreWait(missing, site_here()), timeout.total_seconds() if timeout else None):
-            del contents.waiting[rank]
+        in_time = execution.block(StoreWait(missing, site_here()), timeout.total_seconds() if timeout else None)
+        contents.waiting.pop(rank, None)
+        if not in_time and not contents.has(keys):  # they may have come at the instant of the time-out
             milliseconds = round((timeout or timedelta()).total_seconds() * 1000)
             raise DistStoreError(f"wait timeout after {milliseconds}ms, keys: {', '.join('/' + key for key in keys)}")
         execution.record(EventKind.DONE, text=f"store key {names}")

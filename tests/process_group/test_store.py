@@ -1,5 +1,6 @@
 """The store in memory, from Python, and from C++ through a PrefixStore of the program."""
 
+import time
 from datetime import timedelta
 
 import pytest
@@ -230,3 +231,81 @@ def test_timeout_and_clone():
         return store.timeout, store.get("key"), store.has_extended_api(), prefix_store().has_extended_api()
 
     assert run(program, 1) == ((SOON, b"1", True, True),)
+
+
+class Favouring:
+    """Lets one rank run whenever it can."""
+
+    def __init__(self, rank):
+        self.rank = rank
+
+    def choose(self, point, options):
+        return list(options).index(self.rank) if self.rank in options else 0
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_key_that_comes_at_the_instant_of_the_time_out_is_in_time_or_not(first):
+    def program(rank):
+        if rank == 0:
+            own_store().wait(["key"], timedelta(seconds=1))
+        else:
+            time.sleep(1)
+            own_store().set("key", "value")
+
+    result = simulate(program, 2, policy=Favouring(first))
+    if first == 0:
+        assert [str(error) for error in result.errors.values()] == [
+            "wait timeout after 1000ms, keys: /default_pg/0/key"
+        ]
+    else:
+        result.raise_for_verdict()
+
+
+def test_after_a_time_out_a_rank_waits_for_the_next_key():
+    def program(rank):
+        store = own_store()
+        if rank == 1:
+            time.sleep(2)
+            store.set("first", "1")
+            time.sleep(2)
+            store.set("second", "2")
+            return None
+        with pytest.raises(dist.DistStoreError):
+            store.wait(["first"], timedelta(seconds=1))
+        return store.get("second"), time.monotonic()
+
+    assert run(program)[0] == (b"2", 4.0)
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_a_value_pushed_wakes_the_rank_that_takes_it_and_the_one_that_looks(policy):
+    def program(rank):
+        store = own_store()
+        if rank == 0:
+            store.wait(["queue"])
+        if rank == 1:
+            return store.queue_pop("queue")
+        if rank == 2:
+            time.sleep(1)
+            store.queue_push("queue", "value")
+        return None
+
+    for seed in range(10):
+        assert run(program, 3, policy=policy, seed=seed)[1] == b"value"
+
+
+def test_each_value_of_a_queue_is_taken_once_and_the_last_taker_is_missing_one():
+    def program(rank):
+        store = own_store()
+        if rank == 0:
+            time.sleep(1)
+            store.queue_push("queue", "a")
+            store.queue_push("queue", "b")
+            return None
+        return store.queue_pop("queue")
+
+    for seed in range(10):
+        assert sorted(run(program, 3, policy="random", seed=seed)[1:]) == [b"a", b"b"]
+    result = simulate(program, 4)
+    assert [finding.code.value for finding in result.findings] == ["deadlock.missing_rank"]
+    assert sorted(filter(None, result.returns)) == [b"a", b"b"]
