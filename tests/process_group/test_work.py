@@ -229,3 +229,14 @@ def test_coalescing_begins_before_it_ends_and_once():
         group._end_coalescing(device).wait()
 
     run(program, 1)
+
+
+def test_a_call_complete_at_the_instant_of_the_time_out_is_in_time():
+    def program(rank):
+        if rank:
+            time.sleep(1.0)
+        return dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=1))
+
+    result = simulate(program, 2)
+    result.raise_for_verdict()
+    assert result.returns == (True, True)
