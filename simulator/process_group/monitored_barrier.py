@@ -8,6 +8,7 @@ from simulator.runtime.execution import Execution
 from simulator.runtime.rank_thread import Pending
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
+NO_TIME = timedelta(0)
 
 _ANSWER_SECONDS = 0.001
 
@@ -24,19 +25,30 @@ def check_barrier(
     *,
     wait_all_ranks: bool,
 ) -> None:
-    """Wait for the others; raise gloo's RuntimeError if they do not come in time, or if somebody gave up before."""
-    limit = timeout or DEFAULT_TIMEOUT
+    """Wait for the others; raise gloo's RuntimeError if they do not come in time, or if somebody gave up before.
+
+    Gloo takes 0 for no time at all where rank 0 looks from one rank to the next, so that it fails even if all are
+    there; where a rank waits for one answer, or rank 0 for all ranks, it takes 0 for no limit.
+    """
+    limit = DEFAULT_TIMEOUT if timeout is None else timeout
     rank = members.index(pending.call.rank)
     key = (pending.call.group, pending.call.sequence)
     pending.waited = True
-    # The others hear from rank 0, so rank 0 finds out first.
-    patience = limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
-    if not execution.wait((pending,), patience) and key not in broken:
+    if limit == NO_TIME and rank == 0 and len(members) > 1 and not wait_all_ranks:
+        broken[key] = [1]
+    elif not execution.wait((pending,), _patience(rank, limit)) and not pending.is_complete and key not in broken:
         slot = execution.slots.slot_of(pending.call)
-        assert slot is not None, "the wait timed out, so somebody is missing"
+        assert slot is not None, "the call is not complete, so somebody is missing"
         broken[key] = [members.index(rank) for rank in slot.missing]
     if key in broken:
         raise RuntimeError(_text(rank, broken[key], limit, wait_all_ranks=wait_all_ranks))
+
+
+def _patience(rank: int, limit: timedelta) -> float | None:
+    """Seconds; None for ever. The others hear from rank 0, so rank 0 finds out first."""
+    if limit == NO_TIME:
+        return None
+    return limit.total_seconds() + (0 if rank == 0 else _ANSWER_SECONDS)
 
 
 def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bool) -> str:

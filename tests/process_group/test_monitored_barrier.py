@@ -108,3 +108,44 @@ def test_rank_0_leads_the_report():
 def test_meeting_another_call_is_a_mismatch():
     result = simulate(lambda rank: dist.monitored_barrier() if rank else dist.barrier(), 3)
     assert [(finding.code.value, finding.ranks) for finding in result.findings] == [("mismatch.operation", (0,))]
+
+
+def test_who_comes_at_the_instant_of_the_time_out_is_in_time():
+    def program(rank):
+        if rank:
+            time.sleep(1.0)
+        dist.monitored_barrier(timeout=timedelta(seconds=1))
+
+    assert told(program, 2) == (None, None)
+
+
+def test_or_not_if_rank_0_gives_up_first():
+    class RankZeroFirst:
+        def choose(self, point, options):
+            return list(options).index(0) if 0 in options else 0
+
+    def program(rank):
+        if rank:
+            time.sleep(1.0)
+        with pytest.raises(RuntimeError, match="monitoredBarrier"):
+            dist.monitored_barrier(timeout=timedelta(seconds=1))
+
+    simulate(program, 2, policy=RankZeroFirst()).raise_for_verdict()
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_no_time_is_never_enough(late):
+    def program(rank):
+        time.sleep(rank == late)
+        dist.monitored_barrier(timeout=timedelta(0))
+
+    assert told(program, 3) == ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 0 ms", reached(1), reached(2))
+
+
+def test_but_no_limit_for_a_rank_0_that_waits_for_all_ranks():
+    def program(rank):
+        time.sleep(rank == 1)
+        dist.monitored_barrier(timeout=timedelta(0), wait_all_ranks=True)
+
+    assert told(program, 3) == (None,) * 3
+    assert told(lambda rank: dist.monitored_barrier(timeout=timedelta(0)), 1) == (None,)
