@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import threading
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -35,6 +34,10 @@ POLICIES: dict[str, Callable[[int], Policy]] = {
 """The policies that have a name, made from a seed."""
 
 _LONGEST_LITERAL = 80
+_MOST_ITEMS = 40
+
+MOST_RANKS = 16_384
+"""Each is a thread; systems allow some ten thousand."""
 """More characters of arguments than this would hide the rest of the replay line."""
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -67,7 +70,7 @@ def simulate(
         program,
         world_size,
         identity=identity,
-        args=tuple(args),
+        args=args,
         policy=_policy(policy, seed),
         transport=transport,
         faults=faults,
@@ -95,19 +98,21 @@ def replay(
     the program no longer offers the recorded choices.
     """
     identity = _check_usage(program, world_size, name)
-    token = Schedule.parse(str(schedule), program=identity)
-    return _execute(
+    recorded = Replay(Schedule.parse(str(schedule), program=identity))
+    result = _execute(
         program,
         world_size,
         identity=identity,
-        args=tuple(args),
-        policy=Replay(token),
+        args=args,
+        policy=recorded,
         transport=transport,
         faults=faults,
         check=check,
         budget=budget,
         name=name,
     )
+    recorded.check_used_up()
+    return result
 
 
 def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
@@ -119,7 +124,7 @@ def _execute(
     world_size: int,
     *,
     identity: str,
-    args: tuple[Any, ...],
+    args: Sequence[Any],
     policy: Policy,
     transport: str,
     faults: Sequence[Fault],
@@ -131,6 +136,10 @@ def _execute(
         raise UsageError(f"transport is {transport!r}, expected 'memory': leave the argument out")
     if check not in (None, "replicas"):
         raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
+    if budget is not None and not isinstance(budget, Budget):
+        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
     plan = FaultPlan(faults, world_size)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
@@ -139,7 +148,7 @@ def _execute(
         )
     try:
         execution = Execution(
-            partial(_call, program, args),
+            partial(_call, program, tuple(args)),
             world_size,
             policy=policy,
             budget=budget or Budget(),
@@ -151,10 +160,10 @@ def _execute(
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
         backend = Backend(execution, check_replicas=check == "replicas")
-        virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, lambda: execution.clock.now)
+        virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, execution.now)
         with backend.installed():
-            virtual_time.install()
             try:
+                virtual_time.install()
                 execution.run()
             finally:
                 virtual_time.uninstall()
@@ -172,7 +181,7 @@ def _execute(
         virtual_seconds=execution.clock.now,
         program=identity,
     )
-    options = {"args": args, "transport": transport, "faults": list(faults), "check": check, "name": name}
+    options = {"args": tuple(args), "transport": transport, "faults": list(faults), "check": check, "name": name}
     return result.with_replay(_replay_call(program, world_size, schedule, options))
 
 
@@ -189,12 +198,19 @@ def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedul
 
 
 def _literal(value: Any) -> str:
-    text = repr(value)
-    try:
-        ast.literal_eval(text)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return "..."
+    """A short literal for the value, or `...`; looks at few items only, since arguments may be large."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
+    elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
+        items = [_literal(item) for item in value]
+        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
+    else:
+        text = "..."
     return text if len(text) <= _LONGEST_LITERAL else "..."
+
+
+def _tuple_literal(items: Sequence[str]) -> str:
+    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _move(signature: Signature, pendings: Sequence[Pending]) -> None:
@@ -209,9 +225,9 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
     """Check what every entry point takes; return what the program is called in replay tokens."""
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
-    if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
+    if not isinstance(world_size, int) or isinstance(world_size, bool) or not 1 <= world_size <= MOST_RANKS:
         raise UsageError(
-            f"world_size is {world_size!r}, expected a whole number of 1 or more: say how many ranks to run"
+            f"world_size is {world_size!r}, expected a whole number from 1 to {MOST_RANKS}: say how many ranks to run"
         )
     if dist.is_initialized():
         raise UsageError(
@@ -223,7 +239,7 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
 
 def _policy(policy: str | Policy, seed: int) -> Policy:
     if not isinstance(policy, str):
-        if not callable(getattr(policy, "choose", None)):
+        if isinstance(policy, type) or not callable(getattr(policy, "choose", None)):
             raise UsageError(f"policy is {policy!r}, expected a name or an object with choose(point, options)")
         return policy
     if policy not in POLICIES:

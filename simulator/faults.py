@@ -44,6 +44,8 @@ class FaultPlan:
 
     def __init__(self, faults: Sequence[Fault], world_size: int) -> None:
         self._faults: dict[tuple[int, int], list[Fault]] = {}
+        if not isinstance(faults, Sequence):
+            raise UsageError(f"faults is {faults!r}, expected a list of Crash, Delay or EarlyReturn values")
         for fault in faults:
             _check(fault, world_size)
             self._faults.setdefault((fault.rank, fault.before_call), []).append(fault)
@@ -59,9 +61,11 @@ class FaultPlan:
 def _check(fault: Fault, world_size: int) -> None:
     if not isinstance(fault, (Crash, Delay, EarlyReturn)):
         raise UsageError(f"faults has {fault!r}, expected Crash, Delay or EarlyReturn values")
+    if not isinstance(fault.rank, int) or not isinstance(fault.before_call, int):
+        raise UsageError(f"{fault!r} has a rank or call that is no whole number, expected numbers from 0 on")
     if not 0 <= fault.rank < world_size:
         raise UsageError(f"{fault!r} names rank {fault.rank}, expected 0 to {world_size - 1}: correct the rank")
     if fault.before_call < 0:
         raise UsageError(f"{fault!r} has before_call {fault.before_call}, expected 0 or more: calls count from 0")
-    if isinstance(fault, Delay) and not fault.seconds >= 0:
-        raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected 0 or more")
+    if isinstance(fault, Delay) and not 0 <= fault.seconds < float("inf"):
+        raise UsageError(f"{fault!r} has {fault.seconds} seconds, expected 0 or more, and an end")

@@ -49,7 +49,7 @@ def _process_is_left_as_it_was():
 
 @pytest.mark.parametrize("world_size", [0, -1, 2.0, "4", None, True])
 def test_world_size(world_size):
-    expected = f"world_size is {world_size!r}, expected a whole number of 1 or more: say how many ranks to run"
+    expected = f"world_size is {world_size!r}, expected a whole number from 1 to 16384: say how many ranks to run"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         simulate(add_up, world_size)
 
@@ -315,3 +315,50 @@ def test_raise_for_verdict_gives_the_text_and_the_error():
     assert str(caught.value) == str(result)
     assert caught.value.__cause__ is result.errors[1]
     assert simulate(add_up, 2).raise_for_verdict() is None
+
+
+# --- arguments --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "found"),
+    [
+        ({"args": 5}, "args is 5, expected a sequence of arguments: "),
+        ({"args": "ab"}, "args is 'ab', expected a sequence of arguments: "),
+        ({"budget": 5}, "budget is 5, expected a Budget: "),
+        ({"faults": Crash(0, 0)}, "faults is Crash("),
+        ({"faults": ["crash"]}, "faults has 'crash', expected Crash, Delay or EarlyReturn"),
+        ({"faults": [Crash("0", 0)]}, "Crash(rank='0', before_call=0, message='injected crash') has a rank or call"),
+        (
+            {"faults": [Crash(2, 0)]},
+            "Crash(rank=2, before_call=0, message='injected crash') names rank 2, expected 0 to 1",
+        ),
+        ({"faults": [Delay(0, 0, float("inf"))]}, "Delay(rank=0, before_call=0, seconds=inf) has inf seconds"),
+        ({"policy": Budget}, "policy is <class"),
+        ({"policy": 3}, "policy is 3, expected a name or an object with choose"),
+    ],
+)
+def test_an_argument_of_another_kind_gets_one_line(options, found):
+    with pytest.raises(UsageError, match="^" + re.escape(found)) as caught:
+        simulate(add_up, 2, **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("world_size", [100_000_000, 16_385])
+def test_more_ranks_than_a_system_has_threads_for(world_size):
+    with pytest.raises(UsageError, match=f"^world_size is {world_size}, expected a whole number from 1 to 16384"):
+        simulate(add_up, world_size)
+
+
+def test_large_arguments_are_not_written_out():
+    class Unprintable:
+        def __repr__(self):
+            raise RuntimeError("no text")
+
+    def program(rank, *arguments):
+        return len(arguments)
+
+    result = simulate(program, 1, args=(Unprintable(), [0.5] * 1_000_000, (1, "a"), [2]))
+    assert result.returns == (4,)
+    assert "args=..." in result.replay
+    assert "args=((1, 'a'), [2])" in simulate(program, 1, args=((1, "a"), [2])).replay

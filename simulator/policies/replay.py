@@ -27,3 +27,12 @@ class Replay:
                 f"choice, but only {list(options)} are open: the program or its input has changed since the recording"
             )
         return answer
+
+    def check_used_up(self) -> None:
+        """Raise ReplayDivergedError if the run is over and recorded answers are left."""
+        left = len(self._answers) - self._next
+        if left > 0:
+            raise ReplayDivergedError(
+                f"replay diverged: the run ended after {self._next} choices, but the schedule has {left} more: "
+                "the program or its input has changed since the recording"
+            )

@@ -34,6 +34,9 @@ from simulator.runtime.scheduler import Scheduler
 from simulator.verdict import Code, Finding
 from simulator.waits import CallWait, ClockWait, Wait
 
+_CLOCK_READS_PER_POLL = 1_000
+"""So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
+
 
 class Isolation(Protocol):
     """Swaps what a process owns when the baton changes hands; None stands for the process outside the simulation."""
@@ -78,6 +81,8 @@ class Execution:
         self.scheduler = Scheduler(
             self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle, share_core=share_core
         )
+        self._clock_reads = 0
+        self._clock_read_at = 0
         self._program = program
         self._budget = budget
         self._faults = faults
@@ -101,8 +106,15 @@ class Execution:
             for rank in self.ranks:
                 if rank.ident:
                     rank.thread.join(timeout=0.2 if rank.status is Status.ABANDONED else None)
-        if self.scheduler.failure is not None:
-            raise self.scheduler.failure
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        failure, rank = self.scheduler.failure, self.scheduler.failed_under
+        if isinstance(failure, RecursionError) and rank is not None:
+            self.errors.setdefault(rank.rank, failure)  # the rank's own recursion left the machinery no room
+            rank.error = failure
+        elif failure is not None:
+            raise failure
 
     def _run_rank(self, me: RankThread) -> None:
         me.baton.acquire()
@@ -110,15 +122,17 @@ class Execution:
         try:
             if not self.scheduler.is_stopping:
                 with self._enter_rank(me.rank):
-                    me.value = self._program(me.rank)
-                status = Status.RETURNED
+                    value = self._program(me.rank)
+                # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
+                if not self.scheduler.is_stopping:
+                    me.value, status = value, Status.RETURNED
         except RankUnwound:
             pass
-        except RankReturned:
-            status = Status.RETURNED
         except BaseException as error:
-            # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
-            if not self.scheduler.is_stopping:
+            error = me.fate or error  # C++ may have wrapped what a fault raised
+            if isinstance(error, RankReturned):
+                status = Status.RETURNED
+            elif not self.scheduler.is_stopping:
                 status = Status.RAISED
                 self._record_error(me, error)
         try:
@@ -190,14 +204,17 @@ class Execution:
                 if isinstance(fault, Delay):
                     self.sleep(fault.seconds)
                 elif isinstance(fault, Crash):
-                    raise InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {me.calls_made})")
+                    me.fate = InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {me.calls_made})")
+                    raise me.fate
                 else:
-                    raise RankReturned
+                    me.fate = RankReturned()
+                    raise me.fate
         me.calls_made += 1
 
     def issue(self, call: Call, pending: Pending) -> None:
         """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
         me = pending.owner
+        self.scheduler.note_progress()
         me.last_call = call
         me.pending.append(pending)
         self._pendings[id(call)] = pending
@@ -225,6 +242,7 @@ class Execution:
         calls = tuple(pending.call for pending in pendings)
         self.record(EventKind.WAIT, call=calls[0])
         in_time = self.block(CallWait(calls), timeout_seconds)
+        in_time = in_time or any(pending.is_complete for pending in pendings)  # at the very moment
         self.record(EventKind.DONE, call=calls[0], text="" if in_time else "timed out")
         return in_time
 
@@ -239,10 +257,21 @@ class Execution:
         return not me.timed_out
 
     def sleep(self, seconds: float) -> None:
-        """Let virtual time pass."""
+        """Let virtual time pass. To sleep for no time is to let the others run."""
+        if not seconds:
+            return self.poll()
         self.checkpoint()
         self.record(EventKind.SLEEP, text=repr(seconds))
         self.block(ClockWait(seconds), seconds)
+
+    def now(self) -> float:
+        """Virtual seconds, as a rank reads them. One that does nothing but look at the clock polls it."""
+        steps = self.scheduler.steps
+        self._clock_reads = self._clock_reads + 1 if steps == self._clock_read_at else 0
+        self._clock_read_at = steps
+        if self._clock_reads >= _CLOCK_READS_PER_POLL:
+            self.poll()
+        return self.clock.now
 
     def choose_source(self, candidates: Sequence[Call]) -> Call:
         """Which sender a receive from any source takes."""
@@ -307,12 +336,12 @@ class Execution:
         """Nobody is enabled, and the clock has nothing to fire: say why ranks wait, if any do."""
         if all(rank.is_finished for rank in self.ranks):
             return
+        half_full = [list(slot.calls.values()) for slot in self.slots.open_slots() if len(slot.calls) > 1]
+        codes = [disagreement(calls) for calls in half_full]
         mismatches = [
-            mismatch(list(slot.calls.values()), code, self.scheduler.steps, complete=False)
-            for slot in self.slots.open_slots()
-            if len(slot.calls) > 1
-            and (code := disagreement(list(slot.calls.values()))) is not None
-            and code is not Code.MISMATCH_SPLITS
+            mismatch(calls, code, self.scheduler.steps, complete=False)
+            for calls, code in zip(half_full, codes, strict=True)
+            if code is not None and code is not Code.MISMATCH_SPLITS
         ]
         self.findings.extend(mismatches or deadlocks(self.situation()))
 

@@ -22,7 +22,7 @@ _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD = 20, 1_000
 @contextmanager
 def fewer_collections(world_size: int) -> Iterator[None]:
     """Collect less often inside; the collector is as it was afterwards."""
-    before = gc.get_threshold()
+    before, was_enabled = gc.get_threshold(), gc.isenabled()
     is_frozen_by_us = gc.get_freeze_count() == 0  # else the process froze objects for reasons of its own
     if is_frozen_by_us:
         gc.freeze()
@@ -32,5 +32,7 @@ def fewer_collections(world_size: int) -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+        if was_enabled != gc.isenabled():  # a rank may have switched it
+            (gc.enable if was_enabled else gc.disable)()
         if is_frozen_by_us:
             gc.unfreeze()

@@ -8,8 +8,10 @@ seconds, the second is `stuck` after `Budget.stuck_seconds`.
 from __future__ import annotations
 
 import ctypes
+import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from simulator.budget import Budget
 from simulator.diagnosis.situation import Situation
@@ -19,6 +21,9 @@ from simulator.runtime.scheduler import Scheduler
 from simulator.verdict import Finding
 
 _WATCH_SECONDS = 0.05
+_BUSY_SHARE = 0.1
+"""A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
+
 _GRACE_SECONDS = 1.0
 """How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
 abandoned."""
@@ -37,7 +42,11 @@ def run(
         _watch(scheduler, budget, report, situation)
     except BaseException:
         scheduler.end_from_outside()
-        _drain(scheduler)
+        while not scheduler.has_ended:
+            try:
+                _drain(scheduler)
+            except KeyboardInterrupt:  # impatience does not help: the ranks are being unwound
+                continue
         raise
 
 
@@ -46,13 +55,16 @@ def _watch(
 ) -> None:
     start = time.monotonic()
     seen: tuple[object, ...] = ()
-    seen_at = start
+    seen_at, cpu_seen = start, 0.0
     while not scheduler.over.acquire(timeout=_WATCH_SECONDS):
+        if scheduler.is_stopping:
+            return _drain(scheduler)
         now = time.monotonic()
         rank = scheduler.running
-        progress = (scheduler.steps, rank and rank.rank, rank and _cpu_ticks(rank))
-        if progress != seen:
-            seen, seen_at = progress, now
+        progress = (scheduler.steps, rank and rank.rank)
+        cpu = 0.0 if rank is None else _cpu_seconds(rank)
+        if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
+            seen, seen_at, cpu_seen = progress, now, cpu
         if rank is not None and now - seen_at > budget.stuck_seconds:
             report(outcome.stuck(rank, budget, situation()))
             scheduler.stop()
@@ -85,9 +97,11 @@ def _interrupt(rank: RankThread) -> None:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.ident), ctypes.py_object(RankUnwound))
 
 
-def _cpu_ticks(rank: RankThread) -> float:
+def _cpu_seconds(rank: RankThread) -> float:
     """CPU seconds of the rank's thread; where the platform cannot tell, wall time, so that nobody counts as stuck."""
-    try:
-        return round(time.clock_gettime(time.pthread_getcpuclockid(rank.ident)), 3)
-    except (AttributeError, OSError):
-        return time.monotonic()
+    if sys.platform == "linux" and rank.thread.native_id is not None:
+        with suppress(OSError):  # the thread has just ended
+            # The clock of a thread by its number, as MAKE_THREAD_CPUCLOCK of linux/posix-timers.h makes it;
+            # pthread_getcpuclockid must not be asked about a thread that may have ended.
+            return time.clock_gettime(~rank.thread.native_id << 3 | 6)
+    return time.monotonic()

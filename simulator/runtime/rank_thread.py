@@ -44,6 +44,7 @@ class RankThread:
         "calls_made",
         "completed",
         "error",
+        "fate",
         "ident",
         "is_reducing_at_once",
         "last_call",
@@ -64,6 +65,8 @@ class RankThread:
         self.wait: Wait | None = None
         self.timed_out = False
         self.error: BaseException | None = None
+        self.fate: BaseException | None = None
+        """What a fault raised in this rank; it may come out in another shape."""
         self.value: Any = None
         self.calls_made = 0
         self.is_reducing_at_once = False

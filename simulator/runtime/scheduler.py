@@ -10,8 +10,10 @@ told, and every rank is unwound in turn.
 
 from __future__ import annotations
 
+import operator
 import threading
 from bisect import bisect_left, insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from threading import get_ident as _thread_ident
@@ -24,6 +26,9 @@ from simulator.policies.round_robin import RoundRobin
 from simulator.runtime.one_core import threads_started_here_share_a_core
 from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
 from simulator.waits import Wait
+
+_MOST_UNWINDS = 1_000
+"""A program may catch what carries it out, and clean up; this often it does not mean to leave."""
 
 POLL_SECONDS = 0.001
 """Virtual time that passes when a rank polls in vain and nobody else is enabled."""
@@ -75,13 +80,19 @@ class Scheduler:
         self._on_idle = on_idle
         self._share_core = share_core
         self._enabled = list(range(len(ranks)))
-        self._idle_polls = 0
+        self._polled_in_vain: set[int] = set()
+        """Ranks that have looked for something in vain since anybody got on. Only asked about, never walked through."""
+        self._vain_rounds = 0
+        self._unwinds: Counter[int] = Counter()
+        """How often each thread was carried out of its program, by ident."""
         self.answers: list[int] = []
         self.steps = 0
         self.running: RankThread | None = None
         self.is_stopping = False
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         """What broke the machinery (a policy that raised); no rank's error."""
+        self.failed_under: RankThread | None = None
+        """Who ran then."""
         self.has_ended = False
         self.over = threading.Lock()
         """Held until the execution has ended, that is, the last rank is finished."""
@@ -129,20 +140,28 @@ class Scheduler:
     def yield_to_others(self) -> int:
         """A choice point whose default is the next enabled rank, for a caller that polled in vain.
 
-        Returns how often in a row a rank has polled while nobody else was enabled.
+        When every enabled rank has done so and nobody got on in between, time passes. Returns how many such rounds
+        there have been in a row.
         """
         me = self._enter()
+        self._polled_in_vain.add(me.rank)
+        if all(rank in self._polled_in_vain for rank in self._enabled):
+            self._polled_in_vain.clear()
+            self._vain_rounds += 1
+            self._clock.tick(POLL_SECONDS)
+            if self._clock.due():
+                self._ring()
         if len(self._enabled) > 1:
-            self._idle_polls = 0
             here = bisect_left(self._enabled, me.rank) + 1
             answer = self._choose_rank(me.rank, here)
             self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
-            return 0
-        self._idle_polls += 1
-        self._clock.tick(POLL_SECONDS)
-        if self._clock.due():
-            self._ring()
-        return self._idle_polls
+        return self._vain_rounds
+
+    def note_progress(self) -> None:
+        """Something happened that a rank which polls may look for."""
+        if self._vain_rounds or self._polled_in_vain:
+            self._vain_rounds = 0
+            self._polled_in_vain.clear()
 
     def block(self, wait: Wait) -> None:
         """Let the others run until somebody wakes the caller."""
@@ -153,8 +172,11 @@ class Scheduler:
         self._hand_over(me, self._next(me.rank))
 
     def wake(self, rank: int) -> None:
-        """Enable a waiting rank; it runs when it is chosen."""
+        """Enable a waiting rank; it runs when it is chosen. A rank that no longer waits stays as it is."""
         woken = self._ranks[rank]
+        if woken.status is not Status.WAITING:
+            return
+        self.note_progress()
         woken.wait = None
         woken.status = Status.READY
         self._clock.cancel(rank)
@@ -165,6 +187,7 @@ class Scheduler:
         if me.status is Status.ABANDONED:
             return
         me.status = status
+        self.note_progress()
         self._leave_enabled(me.rank)
         successor = self._next(me.rank)
         self._pass_baton(me, successor)
@@ -173,9 +196,10 @@ class Scheduler:
         """End the execution: every rank is carried out of its program, in rank order."""
         self.is_stopping = True
 
-    def break_off(self, error: Exception) -> None:
+    def break_off(self, error: BaseException) -> None:
         """End the execution with an error of the machinery, which whoever runs the execution shall raise."""
-        self.failure = self.failure or error
+        if self.failure is None:
+            self.failure, self.failed_under = error, self.running
         self.is_stopping = True
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -183,31 +207,52 @@ class Scheduler:
     def _enter(self) -> RankThread:
         me = self.running
         if self.is_stopping or me is None:
-            raise RankUnwound
+            self._unwind()
+        assert me is not None
         if me.ident != _thread_ident():
-            raise UsageError(
+            error = UsageError(
                 f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only "
                 "the rank's own thread to: threads that a rank starts are not simulated yet, so call on its own"
             )
+            self.break_off(error)  # raised there it would be lost with the thread
+            raise error
         self.steps += 1
         return me
+
+    def _unwind(self) -> None:
+        """Carry the caller out of its program. One that clings to it, whatever is raised, is put to sleep for good.
+
+        Its thread is left behind then (`abandon`), and costs nothing; it would go on for ever otherwise.
+        """
+        ident = _thread_ident()
+        self._unwinds[ident] += 1
+        while self._unwinds[ident] > _MOST_UNWINDS:
+            threading.Event().wait()
+        raise RankUnwound
 
     def choose(self, kind: ChoiceKind, rank: int, options: Sequence[int]) -> int:
         """Ask the policy, and write its answer into the schedule. One option is no choice."""
         if not self._is_choosy or len(options) < 2:
             return 0
         try:
-            answer = self._policy.choose(ChoicePoint(kind, self.steps, rank), options)
-            if not 0 <= answer < len(options):
-                raise UsageError(
-                    f"policy {type(self._policy).__name__} answered {answer!r}, expected 0 to {len(options) - 1}: "
-                    "choose() returns an index into options"
-                )
-        except Exception as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
+            answer = self._checked(self._policy.choose(ChoicePoint(kind, self.steps, rank), options), options)
+        except BaseException as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
             self.break_off(error)
             return 0
         self.answers.append(answer)
         return answer
+
+    def _checked(self, answer: object, options: Sequence[int]) -> int:
+        try:
+            index = operator.index(answer)  # type: ignore[arg-type]
+        except TypeError:
+            index = -1
+        if not 0 <= index < len(options):
+            raise UsageError(
+                f"policy {type(self._policy).__name__} answered {answer!r}, expected 0 to {len(options) - 1}: "
+                "choose() returns an index into options"
+            )
+        return index
 
     def _choose_rank(self, rank: int, start: int) -> int:
         if not self._is_choosy:
@@ -244,7 +289,6 @@ class Scheduler:
 
     def _hand_over(self, me: RankThread, successor: RankThread | None) -> None:
         """Give the baton away and sleep until it comes back."""
-        self._idle_polls = 0
         if successor is not me:
             self._pass_baton(me, successor)
             me.baton.acquire()

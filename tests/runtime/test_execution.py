@@ -1,12 +1,24 @@
 """What the running of ranks promises: one at a time, in the order the policy says, every end told apart."""
 
 import threading
+import time
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import ChoiceKind, Crash, Delay, EarlyReturn, InjectedCrashError, UsageError, Verdict, replay, simulate
+from simulator import (
+    ChoiceKind,
+    Crash,
+    Delay,
+    EarlyReturn,
+    InjectedCrashError,
+    ReplayDivergedError,
+    UsageError,
+    Verdict,
+    replay,
+    simulate,
+)
 
 
 def codes(result):
@@ -65,13 +77,33 @@ def test_only_one_rank_runs_at_a_time():
         simulate(program, 4, policy="random", seed=seed).raise_for_verdict()
 
 
-def test_a_policy_that_answers_out_of_range_is_a_usage_error_in_the_rank_that_asked():
+@pytest.mark.parametrize("answer", [7, -1, 1.0, None, "0"])
+def test_a_policy_that_answers_anything_but_an_index_is_a_usage_error(answer):
     class Wild:
         def choose(self, point, options):
-            return 7
+            return answer
 
-    with pytest.raises(UsageError, match="policy Wild answered 7, expected 0 to 1"):
+    with pytest.raises(UsageError, match=rf"^policy Wild answered {answer!r}, expected 0 to 1"):
         simulate(exchange, 2, args=([],), policy=Wild())
+
+
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])
+def test_what_a_policy_raises_comes_out(error):
+    class Broken:
+        def choose(self, point, options):
+            raise error
+
+    with pytest.raises(type(error)):
+        simulate(exchange, 2, args=([],), policy=Broken())
+
+
+def test_an_answer_may_be_any_index():
+    class Yes:
+        def choose(self, point, options):
+            return True
+
+    result = simulate(exchange, 2, args=([],), policy=Yes())
+    assert replay(exchange, 2, str(result.schedule), args=([],)).trace.digest() == result.trace.digest()
 
 
 def test_what_a_rank_raises_is_told_and_the_waiting_ones_are_its_victims():
@@ -168,24 +200,18 @@ def test_a_delay_takes_virtual_time_only():
     assert result.virtual_seconds == 3600.0
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_another_thread_of_a_rank_may_not_communicate():
+    """Not silently: what is raised in a thread is lost with it, so it ends the run."""
+
     def program(rank):
-        errors = []
-
-        def background():
-            try:
-                dist.barrier()
-            except Exception as error:
-                errors.append(error)
-
-        thread = threading.Thread(target=background, name="checkpointer")
+        thread = threading.Thread(target=dist.barrier, name="checkpointer")
         thread.start()
         thread.join()
-        return errors
 
-    (error,) = simulate(program, 1).returns[0]
-    assert isinstance(error, UsageError)
-    assert str(error).startswith("thread 'checkpointer' communicates while rank 0 runs, expected only the rank's own")
+    with pytest.raises(UsageError, match=r"^thread 'checkpointer' communicates while rank 0 runs, expected only the"):
+        simulate(program, 1)
+    assert simulate(train, 2).returns == (0, 1)
 
 
 def test_completions_are_delivered_to_a_rank_on_its_own_thread():
@@ -221,3 +247,78 @@ def test_an_error_that_cannot_be_printed_is_told_all_the_same():
         raise Unprintable
 
     assert simulate(program, 2).findings[0].summary.startswith("ranks 0, 1 raised Unprintable: <its message cannot")
+
+
+def test_a_replay_that_offers_fewer_choices_than_were_recorded_diverges():
+    token = simulate(train, 2, args=(8,), policy="random", seed=1).schedule
+    with pytest.raises(ReplayDivergedError, match=r"^replay diverged: the run ended after \d+ choices, but the sch"):
+        replay(train, 2, token, args=(1,))
+
+
+def test_ranks_that_poll_let_time_pass_for_one_that_sleeps():
+    def program(rank):
+        if rank == 2:
+            time.sleep(1)
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        while not work.is_completed():
+            pass
+        return time.monotonic()
+
+    for policy in ("round_robin", "random"):
+        result = simulate(program, 3, policy=policy)
+        result.raise_for_verdict()
+        assert all(1.0 <= now < 1.1 for now in result.returns)
+
+
+def test_a_sleep_of_no_time_lets_the_others_run():
+    done = []
+
+    def program(rank):
+        if rank == 1:
+            time.sleep(1)
+            done.append(rank)
+        while not done:
+            time.sleep(0)
+
+    assert simulate(program, 2).verdict is Verdict.PASS
+
+
+def test_a_loop_that_looks_at_the_clock_sees_it_move():
+    def program(rank):
+        end = time.monotonic() + 0.05
+        while time.monotonic() < end:
+            pass
+        return rank
+
+    assert simulate(program, 2).returns == (0, 1)
+
+
+def test_a_rank_that_recurses_without_end_is_told_like_any_error():
+    def program(rank):
+        dist.barrier()
+        return program(rank)
+
+    result = simulate(program, 2)
+    assert result.findings[0].code == "rank_error"
+    assert isinstance(next(iter(result.errors.values())), RecursionError)
+
+
+def test_a_fault_inside_a_callback_is_the_fault():
+    def program(rank):
+        future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+        future.then(lambda done: dist.barrier() or done.value()).wait()
+
+    crashed = simulate(program, 2, faults=[Crash(1, before_call=1)])
+    assert isinstance(crashed.errors[1], InjectedCrashError)
+    returned = simulate(program, 2, faults=[EarlyReturn(1, before_call=1)])
+    assert codes(returned) == ["deadlock.missing_rank"]
+
+
+def test_what_a_rank_returns_after_the_end_is_not_a_return():
+    def program(rank):
+        try:
+            dist.barrier() if rank else None
+        except BaseException:
+            return "swallowed"
+
+    assert simulate(program, 2).returns == (None, None)

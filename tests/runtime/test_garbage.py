@@ -46,3 +46,8 @@ def test_cycles_that_die_young_are_collected_during_a_run():
         return dead() is None and len(objects)
 
     assert simulate(program, 1).returns == (200_000,)
+
+
+def test_a_rank_that_switches_the_collector_off_leaves_it_on():
+    simulate(lambda rank: gc.disable(), 2)
+    assert gc.isenabled()
