@@ -44,3 +44,30 @@ def test_the_ranks_of_a_simulation_share_a_core():
     cores = simulate(lambda rank: os.sched_getaffinity(0), 4).returns
     assert all(core == cores[0] and len(core) == 1 for core in cores)
     assert os.sched_getaffinity(0) == allowed
+
+
+def forked(check):
+    """Whether `check` holds in a process forked here."""
+    child = os.fork()
+    if not child:
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def test_a_process_forked_from_a_rank_has_all_cores():
+    allowed = os.sched_getaffinity(0)
+    assert simulate(lambda rank: forked(lambda: os.sched_getaffinity(0) == allowed), 2).returns == (True, True)
+
+
+def test_a_process_forked_from_another_thread_on_one_core_stays_there():
+    allowed = os.sched_getaffinity(0)
+    core = {min(allowed)}
+    simulate(lambda rank: None, 2)
+    os.sched_setaffinity(0, core)
+    try:
+        assert forked(lambda: os.sched_getaffinity(0) == core)
+    finally:
+        os.sched_setaffinity(0, allowed)
