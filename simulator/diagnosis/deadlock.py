@@ -7,27 +7,32 @@ from collections.abc import Sequence
 from simulator.calls import ANY_SOURCE, Call, Phase, Site
 from simulator.diagnosis import wait_graph
 from simulator.diagnosis.explain import heading, indent, rank_list, shortened, table
-from simulator.diagnosis.situation import RankSituation, Situation, Standing
+from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code, Finding
 from simulator.waits import CallWait, ClockWait, StoreWait
 
 
 def deadlocks(situation: Situation) -> tuple[Finding, ...]:
-    """One finding for each part of the wait-for graph that hangs together."""
-    return tuple(_finding(situation, reading) for reading in wait_graph.read(situation))
+    """One finding for each reading of the wait-for graph."""
+    rows = _Rows(situation)
+    return tuple(_finding(situation, rows, reading) for reading in wait_graph.read(situation))
 
 
 def waiting_lines(situation: Situation) -> list[str]:
     """A line for each rank that waits, for a run that ended for another reason."""
-    rows = [_row(situation, rank) for rank in situation.ranks if rank.wait is not None]
-    return table(rows) if rows else []
+    rows = _Rows(situation)
+    waiting = [rows.of(rank) for rank in situation.ranks if rank.wait is not None]
+    return table(waiting) if waiting else []
 
 
-def _finding(situation: Situation, reading: Reading) -> Finding:
+def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     ranks = [situation.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
-    rows = [_row(situation, rank) for rank in ranks]
-    lines = [heading("DEADLOCK", reading.code, situation.step), *table(rows), *_origin_lines(ranks)]
+    lines = [
+        heading("DEADLOCK", reading.code, situation.step),
+        *table([rows.of(rank) for rank in ranks]),
+        *_origin_lines(ranks),
+    ]
     if reading.cycle:
         lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
     cause, remedy = _explain(situation, reading)
@@ -36,7 +41,7 @@ def _finding(situation: Situation, reading: Reading) -> Finding:
     return Finding(
         reading.code,
         reading.culprits,
-        _summary(situation, reading),
+        _summary(reading),
         "\n".join(lines),
         tuple(dict.fromkeys(sites)),
         reading.cycle,
@@ -57,30 +62,40 @@ def _sites(rank: RankSituation) -> list[Site]:
     return [rank.last_call.site] if rank.last_call else []
 
 
-def _row(situation: Situation, rank: RankSituation) -> tuple[int, str, str, str]:
-    if rank.standing is Standing.RAISED:
-        return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank)
-    if rank.standing is Standing.RETURNED:
-        return (
-            rank.rank,
-            "returned " + _after(rank),
-            str(rank.last_call.site) if rank.last_call else "",
-            "",
-        )
-    wait = rank.wait
-    if isinstance(wait, StoreWait):
-        return rank.rank, f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
-    if isinstance(wait, ClockWait) or wait is None:
-        return rank.rank, "waits for the clock", "", ""
-    call = wait.calls[0]
-    more = f" (or one of {len(wait.calls) - 1} other calls)" if len(wait.calls) > 1 else ""
-    return rank.rank, f"waits in {call}{more}", str(call.site), _presence(situation, call)
+class _Rows:
+    """The line of each rank in the table. What a meeting is short of is put in words once for all its ranks."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._presence: dict[int, str] = {}
+        """By index of the meeting."""
+
+    def of(self, rank: RankSituation) -> tuple[int, str, str, str]:
+        """Rank, what it does, where, and who is missing there."""
+        if rank.standing is Standing.RAISED:
+            return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank)
+        if rank.standing is Standing.RETURNED:
+            site = str(rank.last_call.site) if rank.last_call else ""
+            return rank.rank, "returned " + _after(rank), site, ""
+        wait = rank.wait
+        if isinstance(wait, StoreWait):
+            return rank.rank, f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
+        if isinstance(wait, ClockWait) or wait is None:
+            return rank.rank, "waits for the clock", "", ""
+        call = wait.calls[0]
+        more = f" (or one of {len(wait.calls) - 1} other calls)" if len(wait.calls) > 1 else ""
+        return rank.rank, f"waits in {call}{more}", str(call.site), self._presence_at(call)
+
+    def _presence_at(self, call: Call) -> str:
+        index = self._situation.meeting_by_call.get(call)
+        if index is None:
+            return ""
+        if index not in self._presence:
+            self._presence[index] = _presence(self._situation.meetings[index], call)
+        return self._presence[index]
 
 
-def _presence(situation: Situation, call: Call) -> str:
-    meeting = situation.meeting_of(call)
-    if meeting is None:
-        return ""
+def _presence(meeting: Meeting, call: Call) -> str:
     if call.is_point_to_point:
         needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
         return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
@@ -119,15 +134,16 @@ def _on_group(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
 
 
-def _summary(situation: Situation, reading: Reading) -> str:
-    victims = rank_list(reading.victims)
+def _summary(reading: Reading) -> str:
+    victims = rank_list(reading.victims) + (" wait" if len(reading.victims) > 1 else " waits")
+    culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return f"{victims} wait for {rank_list(reading.culprits)}, which raised"
+        return f"{victims} for {culprits}, which raised"
     if set(reading.culprits) <= set(reading.victims):
-        return f"{victims} wait for something that nobody will do"
-    return f"{victims} wait for {rank_list(reading.culprits)}, which returned"
+        return f"{victims} for something that nobody will do"
+    return f"{victims} for {culprits}, which returned"
 
 
 def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
@@ -141,6 +157,13 @@ def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
         )
     if reading.code is Code.DEADLOCK_CYCLE:
         return _explain_cycle(situation, reading)
+    if not calls or any(isinstance(situation.ranks[rank].wait, StoreWait) for rank in reading.culprits):
+        return "nobody who still runs will set the key", "set the key on another rank before it is waited for"
+    if reading.any_suffices:
+        return (
+            f"none of {rank_list(reading.culprits)} sent what would have been received, and all have returned",
+            "receive as many messages as are sent",
+        )
     if _has_passed(situation, reading, calls):
         return (
             f"{rank_list(reading.culprits)} made the optimizer step without reducing this bucket: its loss does not "
@@ -157,8 +180,6 @@ def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
             f"{rank_list(reading.culprits)} returned without the matching {_counterpart(calls[0])}",
             "give every send one recv with the same peer, group and tag",
         )
-    if not calls:
-        return "nobody who still runs will set the key", "set the key on another rank before it is waited for"
     return (
         f"{rank_list(reading.culprits)} returned without making {calls[0].operation} #{calls[0].sequence}",
         "let every rank of the group make the same calls in the same order",

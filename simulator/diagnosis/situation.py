@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from simulator.calls import Call, Site
-from simulator.waits import CallWait, Wait
+from simulator.waits import Wait
 
 
 class Standing(Enum):
@@ -48,7 +49,7 @@ class Meeting:
         return tuple(sorted(call.rank for call in self.calls))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Situation:
     """All ranks and all open meetings, when nobody was enabled."""
 
@@ -56,12 +57,7 @@ class Situation:
     meetings: tuple[Meeting, ...]
     step: int = 0
 
-    def meeting_of(self, call: Call) -> Meeting | None:
-        """The meeting a call waits in."""
-        return next((meeting for meeting in self.meetings if call in meeting.calls), None)
-
-    def meetings_of(self, rank: RankSituation) -> list[Meeting]:
-        """The meetings a rank waits in."""
-        if not isinstance(rank.wait, CallWait):
-            return []
-        return [m for m in map(self.meeting_of, rank.wait.calls) if m is not None]
+    @cached_property
+    def meeting_by_call(self) -> dict[Call, int]:
+        """The index of the meeting that each call waits in."""
+        return {call: index for index, meeting in enumerate(self.meetings) for call in meeting.calls}

@@ -4,20 +4,27 @@ Nodes are ranks and the meetings they wait in; an edge goes from a rank to its m
 that has not come. The meetings in between keep the graph small: half of 1,024 ranks waiting for the other half are
 1,024 edges, not 262,144.
 
-An AND node needs all its successors, an OR node (a receive from any source, a store key that anybody may set) needs
-one. The graph is only built when no rank is enabled and the clock has nothing to fire, so every waiting rank waits
-for good; the readings say why.
+An AND node needs all its successors, an OR node (a receive from any source, a wait for one of several calls, a store
+key) needs one. The graph is only built when no rank is enabled and the clock has nothing to fire, so every waiting rank
+waits for good, and all alternatives of an OR node do; the readings say why.
+
+Note [Store keys]. Nobody knows who was to set a key. Ranks that wait for different keys may each have been about to set
+another's, which is read as a cycle; ranks that wait for one key, or one rank alone, wait for nobody in particular.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import networkx as nx
 
 from simulator.diagnosis.situation import Situation, Standing
 from simulator.verdict import Code
-from simulator.waits import StoreWait
+from simulator.waits import CallWait, StoreWait
+
+Graph: TypeAlias = "nx.DiGraph[Any]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,73 +33,116 @@ class Reading:
 
     code: Code
     culprits: tuple[int, ...]
-    """The missing or dead ranks, or those of the cycle."""
+    """The missing or dead ranks, or those of the cycle, or those that wait for a store key."""
     victims: tuple[int, ...]
-    """Every rank that waits in this part of the graph."""
+    """Every rank that waits for this, if only by way of others; a rank may wait for several things."""
     cycle: tuple[int, ...] = ()
     """The shortest cycle, from its lowest rank on."""
+    any_suffices: bool = False
+    """True if one of several culprits would be enough."""
 
 
-def build(situation: Situation) -> nx.DiGraph:
+def build(situation: Situation) -> Graph:
     """The wait-for graph. Rank nodes are ints; meeting nodes are ("meeting", index) with attribute `any_suffices`."""
-    graph = nx.DiGraph()
+    graph: Graph = nx.DiGraph()
     graph.add_nodes_from(rank.rank for rank in situation.ranks)
-    index_of = {call: index for index, meeting in enumerate(situation.meetings) for call in meeting.calls}
-    unfinished = [rank.rank for rank in situation.ranks if rank.standing is Standing.WAITING]
     for rank in situation.ranks:
-        if isinstance(rank.wait, StoreWait):
-            node = ("store", rank.rank)
-            graph.add_node(node, any_suffices=True)
-            graph.add_edge(rank.rank, node)
-            graph.add_edges_from((node, other) for other in unfinished if other != rank.rank)
-            continue
-        for call in getattr(rank.wait, "calls", ()):
-            if call in index_of:
-                graph.add_edge(rank.rank, ("meeting", index_of[call]))
+        if isinstance(rank.wait, CallWait):
+            graph.nodes[rank.rank]["any_suffices"] = len(rank.wait.calls) > 1
+            for call in rank.wait.calls:
+                if call in situation.meeting_by_call:
+                    graph.add_edge(rank.rank, ("meeting", situation.meeting_by_call[call]))
     for index, meeting in enumerate(situation.meetings):
         if ("meeting", index) in graph:
             graph.nodes["meeting", index]["any_suffices"] = meeting.any_suffices
             graph.add_edges_from((("meeting", index), rank) for rank in meeting.missing)
+    _add_store_waits(graph, situation)
     return graph
 
 
+def _add_store_waits(graph: Graph, situation: Situation) -> None:
+    """See Note [Store keys]. A ring of the different waits keeps the graph small."""
+    by_keys: dict[tuple[str, ...], list[int]] = {}
+    for rank in situation.ranks:
+        if isinstance(rank.wait, StoreWait):
+            by_keys.setdefault(rank.wait.keys, []).append(rank.rank)
+    alike = list(by_keys.values())
+    for index, ranks in enumerate(alike):
+        graph.add_node(("store", index), any_suffices=True)
+        graph.add_edges_from((rank, ("store", index)) for rank in ranks)
+        if len(alike) > 1:
+            graph.add_edge(("store", index), alike[(index + 1) % len(alike)][0])
+
+
 def read(situation: Situation) -> tuple[Reading, ...]:
-    """The readings, one for each part of the graph that hangs together, by lowest waiting rank."""
+    """The readings: one for each cycle, and for each set of ends that the same ranks wait for; by lowest victim."""
     graph = build(situation)
-    waiting = {rank.rank for rank in situation.ranks if rank.standing is Standing.WAITING}
-    readings = []
-    for part in nx.weakly_connected_components(graph):
-        victims = tuple(sorted(node for node in part if node in waiting))
-        if victims:
-            readings.append(_read_part(graph.subgraph(part), situation, victims))
-    return tuple(sorted(readings, key=lambda reading: reading.victims))
+    readings = [*_cycles(graph), *_ends(graph, situation)]
+    return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 
 
-def _read_part(graph: nx.DiGraph, situation: Situation, victims: tuple[int, ...]) -> Reading:
-    standing = {rank.rank: rank.standing for rank in situation.ranks}
-    ranks = sorted(node for node in graph if isinstance(node, int))
-    dead = tuple(rank for rank in ranks if standing[rank] is Standing.RAISED)
-    if dead:
-        return Reading(Code.DEADLOCK_DEAD_RANK, dead, victims)
-    cycle = _shortest_cycle(graph)
-    if cycle:
-        return Reading(Code.DEADLOCK_CYCLE, tuple(sorted(cycle)), victims, cycle)
-    missing = tuple(rank for rank in ranks if standing[rank] is Standing.RETURNED)
-    return Reading(Code.DEADLOCK_MISSING_RANK, missing or victims, victims)
+def _cycles(graph: Graph) -> Iterator[Reading]:
+    """The shortest cycle of each strongly connected component that waits for itself, whatever else it waits for."""
+    for component in nx.strongly_connected_components(graph):
+        if len(component) > 1:
+            cycle = _shortest_cycle(graph.subgraph(component - _with_a_way_out(graph, component)))
+            if cycle:
+                victims = _ranks(component | nx.ancestors(graph, cycle[0]))
+                yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(cycle)), victims, cycle)
 
 
-def _shortest_cycle(graph: nx.DiGraph) -> tuple[int, ...]:
+def _with_a_way_out(graph: Graph, component: set[Any]) -> set[Any]:
+    """The OR nodes that somebody outside could serve: a cycle through one of them is not why it waits."""
+    return {
+        node
+        for node in component
+        if graph.nodes[node].get("any_suffices") and any(after not in component for after in graph.successors(node))
+    }
+
+
+def _ends(graph: Graph, situation: Situation) -> Iterator[Reading]:
+    """What waits end in: ranks that raised or returned, and store keys that nobody sets."""
+    ends: dict[tuple[Standing, frozenset[Any]], list[Any]] = {}
+    for node in graph:
+        if graph.out_degree(node) == 0:
+            standing = situation.ranks[node].standing if isinstance(node, int) else Standing.WAITING
+            if graph.in_degree(node) or standing is Standing.WAITING:
+                alone = (node,) if standing is Standing.WAITING else ()
+                ends.setdefault((standing, frozenset([*alone, *graph.predecessors(node)])), []).append(node)
+    merged: dict[tuple[Standing, tuple[int, ...]], list[Any]] = {}
+    for (standing, _), nodes in ends.items():
+        waiting = nx.ancestors(graph, nodes[0]) | ({nodes[0]} if standing is Standing.WAITING else set())
+        merged.setdefault((standing, _ranks(waiting)), []).extend(nodes)
+    for (standing, victims), nodes in merged.items():
+        if standing is Standing.WAITING:
+            culprits = _ranks({*nodes, *(rank for node in nodes for rank in graph.predecessors(node))})
+        else:
+            culprits = _ranks(nodes)
+        before = {node for end in nodes for node in graph.predecessors(end)}
+        any_suffices = len(nodes) > 1 and all(graph.nodes[node].get("any_suffices") for node in before)
+        code = Code.DEADLOCK_DEAD_RANK if standing is Standing.RAISED else Code.DEADLOCK_MISSING_RANK
+        yield Reading(code, culprits, victims, any_suffices=any_suffices)
+
+
+def _ranks(nodes: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(sorted(node for node in nodes if isinstance(node, int)))
+
+
+def _shortest_cycle(graph: Graph) -> tuple[int, ...]:
     """The ranks of a shortest cycle, from its lowest rank on; () if there is none."""
     best: tuple[int, ...] = ()
     for component in nx.strongly_connected_components(graph):
-        ranks = sorted(node for node in component if isinstance(node, int))
+        ranks = _ranks(component)
         if len(component) > 1 and (not best or ranks[0] < best[0]):
-            cycle = _cycle_through(graph.subgraph(component), ranks[0])
-            best = tuple(node for node in cycle if isinstance(node, int))
+            best = _ranks_in_order(_cycle_through(graph.subgraph(component), ranks[0]))
     return best
 
 
-def _cycle_through(graph: nx.DiGraph, start: int) -> list[object]:
+def _ranks_in_order(nodes: Iterable[Any]) -> tuple[int, ...]:
+    return tuple(node for node in nodes if isinstance(node, int))
+
+
+def _cycle_through(graph: Graph, start: int) -> list[Any]:
     """A shortest way from `start` back to itself."""
     ways = [nx.shortest_path(graph, after, start) for after in sorted(graph.successors(start), key=repr)]
     return [start, *min(ways, key=len)[:-1]]

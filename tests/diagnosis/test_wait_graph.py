@@ -1,10 +1,13 @@
 """The wait-for graph and its readings, on situations written down by hand."""
 
+import time
+
 import networkx as nx
 import pytest
 
 from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from simulator.diagnosis import wait_graph
+from simulator.diagnosis.deadlock import deadlocks
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.waits import CallWait, StoreWait
 
@@ -115,3 +118,71 @@ def test_half_the_world_waiting_for_the_other_half_has_a_small_graph():
     assert graph.number_of_edges() == 2 * size
     assert nx.is_strongly_connected(graph)
     assert one(wait_graph.read(everybody))[3] == (0, 512)
+
+
+def all_of(readings):
+    return [(reading.code.value, reading.culprits, reading.victims) for reading in readings]
+
+
+def test_a_dead_rank_and_a_cycle_are_both_told():
+    # 0 and 1 receive from each other, 2 is in a barrier of all, 3 has raised.
+    calls = [message("recv", 0, 1), message("recv", 1, 0), collective(2)]
+    meetings = [Meeting((calls[0],), (1,)), Meeting((calls[1],), (0,)), Meeting((calls[2],), (0, 1, 3))]
+    found = wait_graph.read(situation([*calls, None], meetings, {3: RAISED}))
+    assert all_of(found) == [("deadlock.cycle", (0, 1), (0, 1, 2)), ("deadlock.dead_rank", (3,), (2,))]
+
+
+@pytest.mark.parametrize(("standing", "code"), [(RETURNED, "deadlock.missing_rank"), (RAISED, "deadlock.dead_rank")])
+def test_a_cycle_that_waits_for_another_rank_too_is_still_one(standing, code):
+    a, b = collective(0, "a"), collective(1, "b")
+    meetings = [Meeting((a,), (1, 2)), Meeting((b,), (0, 2))]
+    found = wait_graph.read(situation([a, b, None], meetings, {2: standing}))
+    assert all_of(found) == [("deadlock.cycle", (0, 1), (0, 1)), (code, (2,), (0, 1))]
+
+
+def test_a_receive_from_any_source_closes_no_cycle_that_another_source_could_open():
+    calls = [message("recv", 0, ANY_SOURCE), message("recv", 1, 0)]
+    meetings = [Meeting((calls[0],), (1, 2), any_suffices=True), Meeting((calls[1],), (0,))]
+    found = wait_graph.read(situation([*calls, None], meetings, {2: RETURNED}))
+    assert all_of(found) == [("deadlock.missing_rank", (2,), (0, 1))]
+    closed = [Meeting((calls[0],), (1,), any_suffices=True), meetings[1]]
+    assert all_of(wait_graph.read(situation(calls, closed))) == [("deadlock.cycle", (0, 1), (0, 1))]
+
+
+def test_the_text_says_that_any_source_would_do():
+    call = message("recv", 0, ANY_SOURCE)
+    meeting = Meeting((call,), (1, 2), any_suffices=True)
+    (finding,) = deadlocks(situation([call, None, None], [meeting], {1: RETURNED, 2: RETURNED}))
+    assert finding.summary == "rank 0 waits for any of ranks 1, 2, which returned"
+    call = collective(0)
+    (finding,) = deadlocks(situation([call, None, None], [Meeting((call,), (1, 2))], {1: RETURNED, 2: RETURNED}))
+    assert finding.summary == "rank 0 waits for ranks 1, 2, which returned"
+
+
+def test_a_store_key_is_apart_from_what_others_wait_for():
+    send = message("send", 1, 2)
+    ranks = (
+        RankSituation(0, W, StoreWait(("key",))),
+        RankSituation(1, W, CallWait((send,))),
+        RankSituation(2, RETURNED),
+        RankSituation(3, W, StoreWait(("key",))),
+    )
+    told = Situation(ranks, (Meeting((send,), (2,)),))
+    assert all_of(wait_graph.read(told)) == [
+        ("deadlock.missing_rank", (0, 3), (0, 3)),
+        ("deadlock.missing_rank", (2,), (1,)),
+    ]
+    key, message_text = deadlocks(told)
+    assert "nobody who still runs will set the key" in key.text
+    assert "returned without the matching recv" in message_text.text
+
+
+@pytest.mark.parametrize("returned", [1, 1500])
+def test_the_text_of_a_large_world_takes_time_near_linear_in_its_ranks(returned):
+    size = 3000
+    calls = [collective(rank) for rank in range(returned, size)]
+    meeting = Meeting(tuple(calls), tuple(range(returned)))
+    start = time.perf_counter()
+    (finding,) = deadlocks(situation([None] * returned + calls, [meeting], dict.fromkeys(range(returned), RETURNED)))
+    assert time.perf_counter() - start < 2
+    assert len(finding.ranks) == returned
