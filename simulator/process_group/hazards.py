@@ -170,4 +170,4 @@ def _watched(payload: Any) -> Sequence[_Whole | _Part]:
 
 
 def _bytes(tensor: Tensor) -> Tensor:
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)

@@ -20,7 +20,7 @@ def test_world_too_small(world_size):
 
 
 def test_world_size_that_is_no_number():
-    with pytest.raises(UsageError, match=r"^world_size is '4', expected a whole number of 1 or more"):
+    with pytest.raises(UsageError, match=r"^world_size is '4', expected a whole number from 1 to 16384"):
         run_scenario("send-send", world_size="4")
 
 
