@@ -16,7 +16,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrappers.py.
 
-Besides, a hook on every optimizer counts steps (optimizer_steps.py).
+Besides, a hook on every optimizer counts steps (optimizer_steps.py), and one on every module tells check="replicas"
+of evaluations (replicas.py).
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from simulator.process_group import reducer
@@ -62,7 +64,7 @@ class Backend:
             listeners = []
             if self._replicas is not None:
                 listeners.append(self._replicas.optimizer_step_done)
-                stack.callback(self._replicas.uninstall)
+                stack.callback(register_module_forward_pre_hook(self._replicas.module_runs).remove)
             stack.callback(watch_steps(self._execution, listeners).remove)
             for owner, name, replacement in self._replacements():
                 original = getattr(owner, name)

@@ -82,23 +82,29 @@ class Replicas:
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._returned: set[int] = set()
-        self._hooks: list[Any] = []
+        self._of_inner: dict[int, list[Wrapper]] = {}
+        """By id of the inner module, which another module may have later."""
         wrappers.observers.append(self)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
     def wrapped(self, wrapper: Wrapper) -> None:
-        """There is a new wrapper: watch its inner module being evaluated past it."""
-        inner = getattr(wrapper.module, "module", None)
-        if inner is None:
-            return
+        """There is a new wrapper: from now on, know its inner module when it runs."""
+        known = self._of_inner.setdefault(id(getattr(wrapper.module, "module", None)), [])
+        known[:] = [other for other in known if other.module is not None and other is not wrapper]
+        known.append(wrapper)
 
-        def evaluated(module: Any, arguments: Any) -> None:
-            if not module.training and not wrapper.is_running and not wrapper.is_joined:
+    def module_runs(self, module: Any, arguments: Any) -> None:
+        """A module, any at all, begins its forward.
+
+        The hook is torch's for all modules, as one of the inner module's own would be copied and pickled with it.
+        """
+        wrappers = [wrapper for wrapper in self._of_inner.get(id(module), ()) if _is_inner(module, wrapper)]
+        if wrappers and not module.training and not any(wrapper.is_running for wrapper in wrappers):
+            wrapper = wrappers[-1]
+            if not wrapper.is_joined:
                 moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
                 self._compare(wrapper, moment, _buffers(wrapper.module))
-
-        self._hooks.append(inner.register_forward_pre_hook(evaluated))
 
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward begins."""
@@ -123,11 +129,6 @@ class Replicas:
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
         self._returned.add(rank)
-
-    def uninstall(self) -> None:
-        """Take the hooks off the modules again, which a program may have returned."""
-        for hook in self._hooks:
-            hook.remove()
 
     def findings(self) -> Sequence[Finding]:
         """What was found: for each wrapper the first divergence of parameters and of buffers."""
@@ -224,6 +225,11 @@ class Replicas:
         if skippers and moment.optimizer_step and moment.step and comparison.ranks:
             code = Code.DIVERGENCE_PARAMETERS
             self._findings.setdefault((key, code), skipped_step(moment, skippers, sorted(comparison.ranks)))
+
+
+def _is_inner(module: Any, wrapper: Wrapper) -> bool:
+    outer = wrapper.module
+    return outer is not None and outer.module is module
 
 
 def _is_changed_by(module: Any, optimizer: Any) -> bool:

@@ -1,5 +1,9 @@
 """check="replicas": what makes replicas differ is found at the first step, and healthy training has no findings."""
 
+import copy
+import io
+import pickle
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -188,6 +192,25 @@ def test_running_statistics_that_drifted():
     codes, text = check(lambda rank: evaluation(rank, through_wrapper=False))
     assert codes == [("divergence.buffers", (0, 1, 2))]
     assert "in an evaluation of the inner module after step 3 of DDP #0" in text
+
+
+def test_an_inner_module_is_pickled_and_copied_without_a_trace():
+    def program(rank):
+        model = wrapped(normalised=True)
+        train(model, sgd(model), rank, 1)
+        saved = io.BytesIO()
+        torch.save(model.module, saved)
+        pickle.dumps(model.module)
+        received = [model.module]
+        dist.broadcast_object_list(received)
+        average = copy.deepcopy(model.module).eval()
+        average(inputs(0))  # buffers of its own
+        assert not model.module._forward_pre_hooks
+        assert not average._forward_pre_hooks
+
+    before = len(torch.nn.modules.module._global_forward_pre_hooks)
+    assert check(program)[0] == []
+    assert len(torch.nn.modules.module._global_forward_pre_hooks) == before
 
 
 def average_buffers(state, buffers):
