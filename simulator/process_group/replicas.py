@@ -84,6 +84,8 @@ class Replicas:
         self._returned: set[int] = set()
         self._of_inner: dict[int, list[Wrapper]] = {}
         """By id of the inner module, which another module may have later."""
+        self._has_run: set[Wrapper] = set()
+        """Those whose inner module has run, through the wrapper or past it, so that buffers may have changed."""
         wrappers.observers.append(self)
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -100,17 +102,20 @@ class Replicas:
         The hook is torch's for all modules, as one of the inner module's own would be copied and pickled with it.
         """
         wrappers = [wrapper for wrapper in self._of_inner.get(id(module), ()) if _is_inner(module, wrapper)]
-        if wrappers and not module.training and not any(wrapper.is_running for wrapper in wrappers):
+        if not wrappers:
+            return
+        wrapper = next((each for each in wrappers if each.is_running), None)
+        if wrapper is None:
             wrapper = wrappers[-1]
-            if not wrapper.is_joined:
+            if not module.training and not wrapper.is_joined:
                 moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
                 self._compare(wrapper, moment, _buffers(wrapper.module))
+        elif module.training and wrapper not in self._has_run and not _syncs_buffers(wrapper.module):
+            self._compare(wrapper, Moment(wrapper.number, 0, text="at the first forward"), _buffers(wrapper.module))
+        self._has_run.update(wrappers)
 
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward begins."""
-        if wrapper.step == 1 and not wrapper.module.will_sync_module_buffers():
-            moment = Moment(wrapper.number, 0, text="at the first forward")
-            self._compare(wrapper, moment, _buffers(wrapper.module))
+        """A synchronising forward begins, of which the inner module tells as well."""
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
@@ -264,6 +269,11 @@ def _state(module: Any, optimizer: Any) -> list[Named]:
                 label = f"{key} of {name}"
                 found.append(Named(label, torch.as_tensor(value), Code.DIVERGENCE_PARAMETERS, is_optional=True))
     return found
+
+
+def _syncs_buffers(module: Any) -> bool:
+    """True if the wrapper is configured to synchronise buffers in forwards, though not in every one."""
+    return bool(getattr(module, "forward_sync_buffers", getattr(module, "broadcast_buffers", True)))
 
 
 def _syncs_buffers_last(module: Any) -> bool:

@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from functools import partial
 
 import pytest
 import torch
@@ -168,11 +169,15 @@ def test_parameters_of_other_names():
     assert "name of tensor 0 = b.weight" in text
 
 
-def test_buffers_that_nothing_synchronises():
+@pytest.mark.parametrize("accumulates", [False, True])
+def test_buffers_that_nothing_synchronises(accumulates):
     def program(rank):
         inner = network()
         inner.register_buffer("offset", torch.tensor(float(rank == 1)))
         model = DistributedDataParallel(inner, broadcast_buffers=False)
+        if accumulates:
+            with model.no_sync():
+                backward(model, rank)
         train(model, sgd(model), rank, 1)
 
     codes, text = check(program)
@@ -244,6 +249,21 @@ def batch_norm_without_synchronised_buffers(rank):
     train(model, sgd(model), rank, 3)
 
 
+def batch_norm_and_accumulation(rank, **options):
+    model = wrapped(normalised=True, **options)
+    with model.no_sync():
+        backward(model, rank)
+    backward(model, rank)
+    sgd(model).step()
+
+
+def batch_norm_after_a_trial_of_the_inner_module(rank, **options):
+    model = wrapped(normalised=True, **options)
+    with torch.no_grad():
+        model.module(inputs(rank))
+    train(model, sgd(model), rank, 1)
+
+
 def evaluation_on_one_rank(rank):
     model = wrapped(normalised=True)
     for _ in range(2):
@@ -299,6 +319,10 @@ def losses_that_are_not_numbers(rank):
     [
         batch_norm,
         batch_norm_without_synchronised_buffers,
+        batch_norm_and_accumulation,
+        partial(batch_norm_and_accumulation, broadcast_buffers=False),
+        batch_norm_after_a_trial_of_the_inner_module,
+        partial(batch_norm_after_a_trial_of_the_inner_module, broadcast_buffers=False),
         evaluation_on_one_rank,
         join_and_go_on,
         join_with_a_sharded_optimizer,
