@@ -1,8 +1,7 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
 A frame is the user's if its file lies neither in torch, nor in this project's packages, nor in the standard library's
-threading. Whether it does is worked out once per code object; finding a site costs a walk over a few frames, no
-traceback.
+threading. Whether it does is worked out once per file; finding a site costs a walk over a few frames, no traceback.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import os
 import sys
 import threading
 import traceback
-from functools import cache, lru_cache
+from functools import lru_cache
 from types import CodeType, FrameType
 
 from simulator.calls import NOWHERE, Site
@@ -28,13 +27,20 @@ def _foreign_roots() -> tuple[str, ...]:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), ""))
-    return (*roots, threading.__file__, contextlib.__file__, "<frozen", "<string>")
+    return (*roots, threading.__file__, contextlib.__file__)
 
 
-@cache
 def is_users(code: CodeType) -> bool:
     """True for a function of the user's program."""
-    return not os.path.abspath(code.co_filename).startswith(_foreign_roots()) and not code.co_filename.startswith("<")
+    return _is_users_file(code.co_filename)
+
+
+@lru_cache(maxsize=4096)
+def _is_users_file(path: str) -> bool:
+    """By file: code objects of equal text in two files are equal. What has no file (`<stdin>`, exec) is the user's."""
+    if path.startswith("<"):
+        return not path.startswith("<frozen")
+    return not os.path.abspath(path).startswith(_foreign_roots())
 
 
 def user_frame(frame: FrameType | None) -> FrameType | None:
@@ -45,19 +51,19 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
 
 
 @lru_cache(maxsize=4096)
-def _site(code: CodeType, line: int) -> Site:
-    return Site(code.co_filename, line, code.co_name)
+def _site(path: str, line: int, function: str) -> Site:
+    return Site(path, line, function)
 
 
 def site_at(frame: FrameType) -> Site:
     """The line that `frame`, of the user's program, is at."""
-    return _site(frame.f_code, frame.f_lineno)
+    return _site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def site_of(frame: FrameType | None) -> Site:
     """The line of the user's program from which `frame` was reached; equal lines give the same object."""
     found = user_frame(frame)
-    return NOWHERE if found is None else _site(found.f_code, found.f_lineno)
+    return NOWHERE if found is None else site_at(found)
 
 
 def site_here() -> Site:
@@ -70,7 +76,7 @@ def site_of_error(error: BaseException | None) -> Site | None:
     site = None
     for frame, line in traceback.walk_tb(error.__traceback__ if error else None):
         if is_users(frame.f_code):
-            site = _site(frame.f_code, line)
+            site = _site(frame.f_code.co_filename, line, frame.f_code.co_name)
     return site
 
 

@@ -1,0 +1,50 @@
+"""Which line of the user's program stands behind a call."""
+
+import subprocess
+import sys
+
+import torch.distributed as dist
+
+from simulator import simulate
+
+SOURCE = """
+import torch.distributed as dist
+
+
+def program(rank):
+    if rank:
+        dist.barrier()
+"""
+
+
+def site_of(program):
+    (finding,) = simulate(program, 2).findings
+    return finding.sites[-1]
+
+
+def loaded(path):
+    path.parent.mkdir()
+    path.write_text(SOURCE)
+    names = {}
+    exec(compile(SOURCE, str(path), "exec"), names)
+    return names["program"]
+
+
+def test_equal_text_in_two_files_is_told_apart(tmp_path):
+    first, second = loaded(tmp_path / "a" / "train.py"), loaded(tmp_path / "b" / "train.py")
+    assert site_of(first).path == str(tmp_path / "a" / "train.py")
+    assert site_of(second).path == str(tmp_path / "b" / "train.py")
+    assert site_of(first).line == 7
+
+
+def test_a_library_of_the_users_own_counts_as_the_users():
+    def helper():
+        dist.barrier()
+
+    assert site_of(lambda rank: rank and helper()).function == "helper"
+
+
+def test_code_without_a_file_has_lines():
+    script = SOURCE + "\nfrom simulator import simulate\nprint(simulate(program, 2).findings[0].sites[-1])\n"
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "<stdin>:7\n"
