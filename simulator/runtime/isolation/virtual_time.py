@@ -2,11 +2,14 @@
 
 Each function of the module is replaced while a simulation runs. Called on a rank's thread it tells virtual time, which
 starts at zero (`monotonic`, `perf_counter`) or at 2000-01-01T00:00:00Z (`time`), and `sleep` is a wait in virtual time;
-on any other thread it is the original, so the host, and the machinery around the ranks, keep real time.
+on any other thread, and in a process forked from a rank, it is the original, so the host, the machinery around the
+ranks, and the workers of a DataLoader keep real time.
 
 Not covered: functions bound before the simulation (`from time import sleep` in a module that is imported already),
 clocks read by native code (`datetime.now`, `time.localtime()` and the others that take "now" as their default), CPU
-clocks, and waits that are no sleep (`threading.Event.wait(timeout)`, `select`).
+clocks, and waits that are no sleep (`threading.Event.wait(timeout)`, `select`): they take real time. So what waits like
+that until the virtual clock shows some time waits in vain: `asyncio.sleep`, and time-outs of multiprocessing
+(`Queue.get(timeout=...)`) end in the budget of the run.
 """
 
 from __future__ import annotations

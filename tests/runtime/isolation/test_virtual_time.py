@@ -6,6 +6,7 @@ import time
 from decimal import Decimal
 
 import pytest
+from torch.utils.data import DataLoader, Dataset
 
 from simulator import simulate
 from simulator.runtime.isolation import VirtualTime
@@ -125,3 +126,20 @@ def test_a_process_forked_from_a_rank_sees_real_time():
         return os.waitpid(child, 0)[1], time.time() == EPOCH_SECONDS
 
     assert simulate(program, 2).returns == ((0, True),) * 2
+
+
+class Slow(Dataset):
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return index
+
+
+@pytest.mark.filterwarnings("ignore:This DataLoader will create")
+def test_workers_of_a_data_loader_sleep_in_real_time():
+    def program(rank):
+        return [batch.tolist() for batch in DataLoader(Slow(), batch_size=2, num_workers=2)], time.monotonic()
+
+    assert simulate(program, 2).returns == (([[0, 1], [2, 3]], 0.0),) * 2
