@@ -132,14 +132,7 @@ def _execute(
     budget: Budget | None,
     name: str | None,
 ) -> Result:
-    if transport != "memory":
-        raise UsageError(f"transport is {transport!r}, expected 'memory': leave the argument out")
-    if check not in (None, "replicas"):
-        raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
-    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
-        raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
-    if budget is not None and not isinstance(budget, Budget):
-        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
+    _check_options(args=args, transport=transport, check=check, budget=budget)
     plan = FaultPlan(faults, world_size)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
@@ -160,13 +153,7 @@ def _execute(
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
         backend = Backend(execution, check_replicas=check == "replicas")
-        virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, execution.now)
-        with backend.installed():
-            try:
-                virtual_time.install()
-                execution.run()
-            finally:
-                virtual_time.uninstall()
+        _run(execution, backend)
         execution.findings.extend(backend.divergences())
     finally:
         _ONE_AT_A_TIME.release()
@@ -183,6 +170,17 @@ def _execute(
     )
     options = {"args": tuple(args), "transport": transport, "faults": list(faults), "check": check, "name": name}
     return result.with_replay(_replay_call(program, world_size, schedule, options))
+
+
+def _run(execution: Execution, backend: Backend) -> None:
+    """Run with everything in place that a rank's program sees, and take it away again."""
+    virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, execution.now)
+    with backend.installed():
+        try:
+            virtual_time.install()
+            execution.run()
+        finally:
+            virtual_time.uninstall()
 
 
 def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, options: dict[str, Any]) -> str:
@@ -235,6 +233,17 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
             "to be: call simulate outside ranks, after destroy_process_group() or in another process"
         )
     return f"{name or getattr(program, '__qualname__', type(program).__qualname__)} on {world_size} ranks"
+
+
+def _check_options(*, args: Any, transport: Any, check: Any, budget: Any) -> None:
+    if transport != "memory":
+        raise UsageError(f"transport is {transport!r}, expected 'memory': leave the argument out")
+    if check not in (None, "replicas"):
+        raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
+    if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
+        raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
+    if budget is not None and not isinstance(budget, Budget):
+        raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
 
 
 def _policy(policy: str | Policy, seed: int) -> Policy:
