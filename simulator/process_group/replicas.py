@@ -80,6 +80,12 @@ class Replicas:
         self._optimizer_steps: dict[Wrapper, tuple[int, int]] = {}
         """The latest step of the wrapper, and the optimizer steps since."""
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
+        self._last_skips: dict[WrapperKey, list[tuple[Moment, Sequence[int], Sequence[int]]]] = {}
+        """Moments of last steps, who left the optimizer step out and who made it."""
+        self._latest_parameters: dict[Wrapper, Sequence[Named]] = {}
+        """Kept until the rank returns, as by then its modules may be gone."""
+        self._ends: dict[WrapperKey, _Comparison] = {}
+        """What ranks that returned left."""
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._returned: set[int] = set()
         self._of_inner: dict[int, list[Wrapper]] = {}
@@ -115,7 +121,8 @@ class Replicas:
         self._has_run.update(wrappers)
 
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward begins, of which the inner module tells as well."""
+        """A synchronising forward begins."""
+        self._latest_parameters[wrapper] = _parameters(wrapper.module)
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
@@ -126,7 +133,8 @@ class Replicas:
             step, count = self._optimizer_steps.get(wrapper, (0, 0))
             count = count + 1 if step == wrapper.step else 1
             self._optimizer_steps[wrapper] = (wrapper.step, count)
-            tensors = [*_parameters(module), *_state(module, optimizer)]
+            parameters = self._latest_parameters[wrapper] = _parameters(module)
+            tensors = [*parameters, *_state(module, optimizer)]
             if _syncs_buffers_last(module):
                 tensors += _buffers(module)
             self._compare(wrapper, Moment(wrapper.number, wrapper.step, count), tensors)
@@ -134,12 +142,21 @@ class Replicas:
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
         self._returned.add(rank)
+        for wrapper in self._wrappers.of_rank(rank):
+            parameters = self._latest_parameters.pop(wrapper, None)
+            if parameters is not None:
+                self._ends.setdefault(wrapper.key, _Comparison()).add(rank, parameters, self._tolerance)
 
     def findings(self) -> Sequence[Finding]:
         """What was found: for each wrapper the first divergence of parameters and of buffers."""
         for key, comparisons in self._open.items():
             for moment in sorted(comparisons):
                 self._judge(key, moment, comparisons[moment])
+        for key, skips in self._last_skips.items():
+            for moment, skippers, others in skips:
+                if self._end_apart(key, skippers, others):
+                    code = Code.DIVERGENCE_PARAMETERS
+                    self._findings.setdefault((key, code), skipped_step(moment, skippers, others))
         return tuple(self._findings.values())
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -228,8 +245,19 @@ class Replicas:
             and peer.step == moment.step > peer.aligned_step
         ]
         if skippers and moment.optimizer_step and moment.step and comparison.ranks:
-            code = Code.DIVERGENCE_PARAMETERS
-            self._findings.setdefault((key, code), skipped_step(moment, skippers, sorted(comparison.ranks)))
+            self._last_skips.setdefault(key, []).append((moment, skippers, sorted(comparison.ranks)))
+
+    def _end_apart(self, key: WrapperKey, skippers: Sequence[int], others: Sequence[int]) -> bool:
+        """True if a rank that skipped the last step was left with parameters unlike those of one that made it.
+
+        They are equal if somebody made them so by hand: by a broadcast, or by loading the state from before.
+        """
+        groups = self._ends[key].groups if key in self._ends else []
+        sides = [
+            [index for index, group in enumerate(groups) if set(ranks) & set(group.ranks)]
+            for ranks in (skippers, others)
+        ]
+        return any(one != other for one in sides[0] for other in sides[1])
 
 
 def _is_inner(module: Any, wrapper: Wrapper) -> bool:

@@ -47,6 +47,12 @@ def test_a_skipped_last_optimizer_step():
     assert "rank 1 made no optimizer step after step 2 of DDP #0, and ranks 0, 2 did" in text
 
 
+def test_fine_tuning_on_one_rank_that_stays():
+    codes, text = check(lambda rank: fine_tuning(rank, restores=False))
+    assert codes == [("divergence.parameters", (1, 2))]
+    assert "ranks 1, 2 made no optimizer step after step 2 of DDP #0, and rank 0 did" in text
+
+
 def test_a_parameter_unfrozen_after_wrapping():
     def program(rank):
         inner = network()
@@ -273,6 +279,26 @@ def evaluation_on_one_rank(rank):
             model.module(inputs(rank))
 
 
+def steps_of_one_rank_that_are_broadcast(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model, optimizer, rank, 1, skips=lambda step: rank != 0)
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, src=0)
+
+
+def fine_tuning(rank, *, restores):
+    model = wrapped()
+    optimizer = sgd(model)
+    train(model, optimizer, rank, 2)
+    if rank == 0:
+        state = copy.deepcopy(model.state_dict())
+        train(model, optimizer, rank, 2, forward=model.module)
+        if restores:
+            model.load_state_dict(state)
+
+
 def join_and_go_on(rank):
     model = wrapped(normalised=True)
     optimizer = sgd(model, momentum=0.9)
@@ -324,6 +350,8 @@ def losses_that_are_not_numbers(rank):
         batch_norm_after_a_trial_of_the_inner_module,
         partial(batch_norm_after_a_trial_of_the_inner_module, broadcast_buffers=False),
         evaluation_on_one_rank,
+        steps_of_one_rank_that_are_broadcast,
+        partial(fine_tuning, restores=True),
         join_and_go_on,
         join_with_a_sharded_optimizer,
         two_models_and_optimizers,
