@@ -19,6 +19,12 @@ from simulator.calls import NOWHERE, Site
 
 _OWN_PACKAGES = ("torch", "simulator", "ddp")
 
+_GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
+"""Code without a file that a library made."""
+
+_OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
+"""Names of functions that dataclasses makes by exec, from "<string>" as `python -c` does."""
+
 
 @lru_cache(maxsize=1)
 def _foreign_roots() -> tuple[str, ...]:
@@ -32,14 +38,15 @@ def _foreign_roots() -> tuple[str, ...]:
 
 def is_users(code: CodeType) -> bool:
     """True for a function of the user's program."""
-    return _is_users_file(code.co_filename)
+    path = code.co_filename
+    return _is_users_file(path) and not (path == "<string>" and code.co_name in _OF_DATACLASSES)
 
 
 @lru_cache(maxsize=4096)
 def _is_users_file(path: str) -> bool:
     """By file: code objects of equal text in two files are equal. What has no file (`<stdin>`, exec) is the user's."""
     if path.startswith("<"):
-        return not path.startswith("<frozen")
+        return not path.startswith(_GENERATED)
     return not os.path.abspath(path).startswith(_foreign_roots())
 
 

@@ -1,11 +1,15 @@
 """Which line of the user's program stands behind a call."""
 
+import dataclasses
 import subprocess
 import sys
 
+import pytest
+import torch
 import torch.distributed as dist
 
 from simulator import simulate
+from simulator.runtime.call_sites import is_users
 
 SOURCE = """
 import torch.distributed as dist
@@ -48,3 +52,19 @@ def test_code_without_a_file_has_lines():
     script = SOURCE + "\nfrom simulator import simulate\nprint(simulate(program, 2).findings[0].sites[-1])\n"
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "<stdin>:7\n"
+
+
+@pytest.mark.parametrize("name", [torch.__file__, "<frozen runpy>", "<eval_with_key>.0", "<attrs generated init m.C>"])
+def test_code_that_a_library_made_is_not_the_user_s(name):
+    assert not is_users(compile("pass", name, "exec"))
+    assert is_users(compile("pass", "<python-input-3>", "exec"))
+
+
+def test_what_dataclasses_makes_is_nobody_s_line():
+    @dataclasses.dataclass
+    class Own:
+        x: int = 0
+
+    assert Own.__init__.__code__.co_filename == "<string>"
+    assert not is_users(Own.__init__.__code__)
+    assert is_users(compile("pass", "<string>", "exec"))
