@@ -27,12 +27,16 @@ class Moment(NamedTuple):
     """Which optimizer step since that forward; 0 if the moment is no optimizer step."""
     text: str = ""
     """What the moment is, if it is no optimizer step."""
+    optimizer: int = 0
+    """Which optimizer of the wrapper; each counts its own steps."""
 
     def is_over_by(self, other: Moment) -> bool:
         """True if no rank that has come to `other` can come to this one any more."""
         if self.step != other.step or self == other:
             return self.step <= other.step
-        return not self.text and not other.text and self.optimizer_step < other.optimizer_step
+        if self.text or other.text or self.optimizer != other.optimizer:
+            return False
+        return self.optimizer_step < other.optimizer_step
 
     def __str__(self) -> str:
         where = f"step {self.step} of DDP #{self.wrapper}" if self.step else f"DDP #{self.wrapper} was made"

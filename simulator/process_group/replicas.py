@@ -6,14 +6,20 @@ rank updates its running statistics), so those are compared where it would tell:
 evaluation mode, past the wrapper; and at the first step if nothing ever synchronises them.
 
 Ranks are compared at the same step of the wrapper (Note [Steps] in wrappers.py) and the same optimizer step since.
+Note [Several optimizers]. Ranks may step several optimizers of one wrapper in different order. So steps are counted for
+each optimizer, which is told on all ranks by the place of its first parameter in the model; and what another optimizer
+changes is left out, once that has made a step. Of an optimizer's state only what has a parameter's shape is compared:
+numbers may well be a rank's own, such as the loss that LBFGS keeps.
+
 There is no communication: the first rank's tensors are copied, each other rank's compared with the copy, and it is let
 go once everybody who can come has come.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
@@ -36,7 +42,8 @@ class Named(NamedTuple):
     tensor: Tensor
     code: Code
     is_optional: bool = False
-    """A sharded optimizer has state for its own shard only."""
+    """Other ranks need not have it: an optimizer's state, if sharded, or what the optimizer does not change."""
+    is_state: bool = False
 
 
 class _Group:
@@ -77,8 +84,10 @@ class Replicas:
         self._wrappers = wrappers
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[Moment, _Comparison]] = {}
-        self._optimizer_steps: dict[Wrapper, tuple[int, int]] = {}
-        """The latest step of the wrapper, and the optimizer steps since."""
+        self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
+        """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
+        self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
+        """Those that have made a step."""
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
         self._last_skips: dict[WrapperKey, list[tuple[Moment, Sequence[int], Sequence[int]]]] = {}
         """Moments of last steps, who left the optimizer step out and who made it."""
@@ -128,16 +137,20 @@ class Replicas:
         """A rank's optimizer has changed parameters."""
         for wrapper in self._wrappers.of_rank(rank):
             module = wrapper.module
-            if module is None or wrapper.is_joined or not _is_changed_by(module, optimizer):
+            if module is None or wrapper.is_joined:
                 continue
-            step, count = self._optimizer_steps.get(wrapper, (0, 0))
-            count = count + 1 if step == wrapper.step else 1
-            self._optimizer_steps[wrapper] = (wrapper.step, count)
             parameters = self._latest_parameters[wrapper] = _parameters(module)
-            tensors = [*parameters, *_state(module, optimizer)]
+            own = _parameters_of(optimizer)
+            place = next((place for place, each in enumerate(parameters) if id(each.tensor) in own), None)
+            if place is None:
+                continue
+            step, count = self._optimizer_steps.get((wrapper, place), (0, 0))
+            count = count + 1 if step == wrapper.step else 1
+            self._optimizer_steps[wrapper, place] = (wrapper.step, count)
+            tensors = [*self._comparable(wrapper, optimizer, own, parameters), *_state(parameters, optimizer)]
             if _syncs_buffers_last(module):
                 tensors += _buffers(module)
-            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count), tensors)
+            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=place), tensors)
 
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
@@ -160,6 +173,19 @@ class Replicas:
         return tuple(self._findings.values())
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _comparable(
+        self, wrapper: Wrapper, optimizer: Any, own: Container[int], parameters: Sequence[Named]
+    ) -> list[Named]:
+        """What may be compared after an optimizer's step: all but what other optimizers change."""
+        optimizers = self._optimizers.setdefault(wrapper, WeakSet())
+        optimizers.add(optimizer)
+        others = {each for other in optimizers if other is not optimizer for each in _parameters_of(other)}
+        return [
+            each._replace(is_optional=id(each.tensor) not in own)
+            for each in parameters
+            if id(each.tensor) in own or id(each.tensor) not in others
+        ]
 
     def _compare(self, wrapper: Wrapper, moment: Moment, tensors: Sequence[Named]) -> None:
         if not tensors:
@@ -226,7 +252,7 @@ class Replicas:
             name,
             sides,
             place=str(list(index)) if index else "",
-            is_reduced=difference.is_optional or peer.is_reduced(name),
+            is_reduced=difference.is_state or peer.is_reduced(name),
             unreduced=peer.unreduced_bucket if peer.step == moment.step else "",
             skipped=skipped,
             skippers=skippers,
@@ -265,9 +291,8 @@ def _is_inner(module: Any, wrapper: Wrapper) -> bool:
     return outer is not None and outer.module is module
 
 
-def _is_changed_by(module: Any, optimizer: Any) -> bool:
-    ours = {id(parameter) for parameter in module.parameters()}
-    return any(id(parameter) in ours for group in optimizer.param_groups for parameter in group["params"])
+def _parameters_of(optimizer: Any) -> set[int]:
+    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
 
 def _ignored(module: Any) -> Any:
@@ -286,17 +311,13 @@ def _buffers(module: Any) -> list[Named]:
     return [Named(name, tensor, Code.DIVERGENCE_BUFFERS) for name, tensor in named if name not in ignored]
 
 
-def _state(module: Any, optimizer: Any) -> list[Named]:
-    found = []
-    ignored = _ignored(module)
-    for name, parameter in module.module.named_parameters():
-        if name in ignored:
-            continue
-        for key, value in optimizer.state.get(parameter, {}).items():
-            if isinstance(value, (Tensor, int, float)):
-                label = f"{key} of {name}"
-                found.append(Named(label, torch.as_tensor(value), Code.DIVERGENCE_PARAMETERS, is_optional=True))
-    return found
+def _state(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
+    return [
+        Named(f"{key} of {name}", value, Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
+        for name, parameter, *_ in parameters
+        for key, value in optimizer.state.get(parameter, {}).items()
+        if isinstance(value, Tensor) and value.shape == parameter.shape
+    ]
 
 
 def _syncs_buffers(module: Any) -> bool:

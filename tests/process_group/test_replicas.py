@@ -53,6 +53,24 @@ def test_fine_tuning_on_one_rank_that_stays():
     assert "ranks 1, 2 made no optimizer step after step 2 of DDP #0, and rank 0 did" in text
 
 
+def test_one_of_two_optimizers_that_changes_other_values():
+    codes, text = check(lambda rank: two_optimizers_of_one_model(rank, changes_alone=1))
+    assert codes == [("divergence.parameters", (1,))]
+    assert "after the optimizer step that followed step 2" in text
+    assert "1.bias[0] = " in text
+
+
+def test_a_parameter_of_no_optimizer():
+    def program(rank):
+        model = wrapped()
+        model.module[1].bias.data.fill_(float(rank == 2))
+        train(model, torch.optim.SGD(model.module[0].parameters(), lr=0.1), rank, 1)
+
+    codes, text = check(program)
+    assert codes == [("divergence.parameters", (2,))]
+    assert "1.bias[0] = 1" in text
+
+
 def test_a_parameter_unfrozen_after_wrapping():
     def program(rank):
         inner = network()
@@ -324,6 +342,30 @@ def two_models_and_optimizers(rank):
             train(model, optimizer, rank, 1)
 
 
+def two_optimizers_of_one_model(rank, *, changes_alone=None):
+    model = wrapped()
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model.module]
+    for _ in range(3):
+        train(model, optimizers[rank % 2], rank, 1)
+        optimizers[1 - rank % 2].step()
+        if changes_alone == rank:
+            model.module[1].bias.data.fill_(2.0)
+
+
+def lbfgs(rank):
+    model = wrapped()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=2)
+
+    def loss():
+        optimizer.zero_grad()
+        found = model(inputs(rank)).pow(2).sum()
+        found.backward()
+        return found
+
+    for _ in range(2):
+        optimizer.step(loss)
+
+
 def an_ignored_parameter(rank):
     inner = network()
     inner[0].register_parameter("own", torch.nn.Parameter(torch.tensor(float(rank))))
@@ -355,6 +397,8 @@ def losses_that_are_not_numbers(rank):
         join_and_go_on,
         join_with_a_sharded_optimizer,
         two_models_and_optimizers,
+        two_optimizers_of_one_model,
+        lbfgs,
         an_ignored_parameter,
         losses_that_are_not_numbers,
         lambda rank: accumulation(rank, last_is_synchronised=True),
