@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from simulator.calls import NOWHERE, Site
 from simulator.diagnosis.explain import indent, rank_list, table
 from simulator.verdict import Code, Finding
 
@@ -52,6 +53,7 @@ def divergence(
     name: str,
     sides: Sequence[Side],
     *,
+    sites: Mapping[int, Site],
     is_reduced: bool = True,
     unreduced: str = "",
     skipped: str = "",
@@ -60,27 +62,37 @@ def divergence(
 ) -> Finding:
     """The finding for replicas that differ first in `name`.
 
-    `place` is where in the tensor. `is_reduced` is False for a parameter that is in no bucket, and `unreduced` names a
-    bucket that was not reduced in this step; `skipped` tells of ranks (`skippers`) that left out an optimizer step.
+    `sites` are the lines that the ranks were compared at, and `place` is where in the tensor. `is_reduced` is False for
+    a parameter that is in no bucket, and `unreduced` names a bucket that was not reduced in this step; `skipped` tells
+    of ranks (`skippers`) that left out an optimizer step.
     """
     culprits = skippers or minority(sides)
     summary = f"{name}{place} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
-    rows = [(rank, f"{name}{place} = {side.value}", "", "") for side in sides for rank in side.ranks]
+    rows = [(rank, f"{name}{place} = {side.value}", _where(sites[rank]), "") for side in sides for rank in side.ranks]
     cause, remedy = _explain(code, moment, name, is_reduced, unreduced, skipped)
     lines = [f"DIVERGENCE  {code}  {moment}", *table(rows), indent("cause", cause), indent("try", remedy)]
-    return Finding(code, culprits, summary, "\n".join(lines))
+    return Finding(code, culprits, summary, "\n".join(lines), _known([sites[rank] for rank in _first(culprits, sites)]))
 
 
-def skipped_step(moment: Moment, skippers: Sequence[int], others: Sequence[int]) -> Finding:
-    """The finding for ranks that left out the last optimizer step, so that nothing is left to compare them with."""
+def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:
+    """The finding for ranks that left out the last optimizer step, so that nothing is left to compare them with.
+
+    `skippers` and `others` have the lines of the last optimizer steps that they did make, if they made one.
+    """
     text = f"{rank_list(skippers)} made no optimizer step {_after(moment)}, and {rank_list(others)} did"
+    rows = [
+        (rank, "skipped it", f"last step at {site}" if site != NOWHERE else "", "") for rank, site in skippers.items()
+    ]
+    rows += [(rank, "made it", _where(site), "") for rank, site in others.items()]
     lines = [
         f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}",
         f"  {text}",
+        *table(rows),
         indent("cause", "the rank skipped the step by a rule of its own, so its parameters and optimizer lag behind"),
         indent("try", _SHARE_THE_DECISION),
     ]
-    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, "\n".join(lines))
+    sites = _known([*skippers.values(), *others.values()])
+    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, "\n".join(lines), sites)
 
 
 def skip_text(moment: Moment, skippers: Sequence[int]) -> str:
@@ -96,6 +108,18 @@ def minority(sides: Sequence[Side]) -> tuple[int, ...]:
 
 
 _SHARE_THE_DECISION = "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together"
+
+
+def _where(site: Site) -> str:
+    return "" if site == NOWHERE else str(site)
+
+
+def _first(culprits: Collection[int], ranks: Iterable[int]) -> list[int]:
+    return sorted(ranks, key=lambda rank: (rank not in culprits, rank))
+
+
+def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
+    return tuple(dict.fromkeys([site for site in sites if site != NOWHERE]))
 
 
 def _after(moment: Moment) -> str:

@@ -17,15 +17,17 @@ go once everybody who can come has come.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
+from simulator.calls import NOWHERE, Site
 from simulator.diagnosis.divergence import Moment, Side, divergence, skip_text, skipped_step
 from simulator.process_group.wrappers import Wrapper, WrapperKey, Wrappers
+from simulator.runtime.call_sites import site_here
 from simulator.verdict import Code, Finding
 
 _MOST_SIDES = 8
@@ -59,14 +61,20 @@ class _Group:
 class _Comparison:
     """All ranks' replicas at one moment."""
 
-    __slots__ = ("groups", "ranks")
+    __slots__ = ("groups", "sites")
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []
-        self.ranks: set[int] = set()
+        self.sites: dict[int, Site] = {}
+        """The line that each rank was at."""
 
-    def add(self, rank: int, tensors: Sequence[Named], tolerance: float) -> None:
-        self.ranks.add(rank)
+    @property
+    def ranks(self) -> Collection[int]:
+        """The ranks that have come."""
+        return self.sites.keys()
+
+    def add(self, rank: int, tensors: Sequence[Named], *, site: Site, tolerance: float) -> None:
+        self.sites[rank] = site
         for group in self.groups:
             if _first_difference(group.tensors, tensors, tolerance) is None:
                 group.ranks.append(rank)
@@ -75,6 +83,15 @@ class _Comparison:
             self.groups.append(_Group(rank, tensors))
         else:
             self.groups[-1].ranks.append(rank)
+
+
+class _Skip(NamedTuple):
+    """An optimizer step after the last synchronising forward that some ranks left out."""
+
+    moment: Moment
+    skipper_sites: dict[int, Site]
+    """The lines of the last steps that they did make."""
+    other_sites: dict[int, Site]
 
 
 class Replicas:
@@ -89,8 +106,9 @@ class Replicas:
         self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
         """Those that have made a step."""
         self._skipped: dict[WrapperKey, tuple[str, tuple[int, ...]]] = {}
-        self._last_skips: dict[WrapperKey, list[tuple[Moment, Sequence[int], Sequence[int]]]] = {}
-        """Moments of last steps, who left the optimizer step out and who made it."""
+        self._last_skips: dict[WrapperKey, list[_Skip]] = {}
+        self._latest_sites: dict[tuple[WrapperKey, int], Site] = {}
+        """Where each rank made an optimizer step last."""
         self._latest_parameters: dict[Wrapper, Sequence[Named]] = {}
         """Kept until the rank returns, as by then its modules may be gone."""
         self._ends: dict[WrapperKey, _Comparison] = {}
@@ -158,7 +176,9 @@ class Replicas:
         for wrapper in self._wrappers.of_rank(rank):
             parameters = self._latest_parameters.pop(wrapper, None)
             if parameters is not None:
-                self._ends.setdefault(wrapper.key, _Comparison()).add(rank, parameters, self._tolerance)
+                self._ends.setdefault(wrapper.key, _Comparison()).add(
+                    rank, parameters, site=NOWHERE, tolerance=self._tolerance
+                )
 
     def findings(self) -> Sequence[Finding]:
         """What was found: for each wrapper the first divergence of parameters and of buffers."""
@@ -166,10 +186,10 @@ class Replicas:
             for moment in sorted(comparisons):
                 self._judge(key, moment, comparisons[moment])
         for key, skips in self._last_skips.items():
-            for moment, skippers, others in skips:
-                if self._end_apart(key, skippers, others):
+            for moment, skipper_sites, other_sites in skips:
+                if self._end_apart(key, skipper_sites, other_sites):
                     code = Code.DIVERGENCE_PARAMETERS
-                    self._findings.setdefault((key, code), skipped_step(moment, skippers, others))
+                    self._findings.setdefault((key, code), skipped_step(moment, skipper_sites, other_sites))
         return tuple(self._findings.values())
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -194,7 +214,10 @@ class Replicas:
         comparison = comparisons.setdefault(moment, _Comparison())
         if wrapper.rank in comparison.ranks:
             return
-        comparison.add(wrapper.rank, tensors, self._tolerance)
+        site = site_here()
+        comparison.add(wrapper.rank, tensors, site=site, tolerance=self._tolerance)
+        if moment.optimizer_step:
+            self._latest_sites[wrapper.key, wrapper.rank] = site
         if self._is_complete(wrapper, comparison):
             self._close_until(wrapper.key, moment)
 
@@ -229,11 +252,12 @@ class Replicas:
         for other in groups[1:]:
             difference = _first_difference(groups[0].tensors, list(other.tensors.values()), self._tolerance)
             if difference is not None and (key, difference.code) not in self._findings:
-                self._findings[key, difference.code] = self._finding(key, moment, difference, groups)
+                self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
             break
         self._find_last_skip(key, moment, comparison)
 
-    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, groups: Sequence[_Group]) -> Finding:
+    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: _Comparison) -> Finding:
+        groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
         name, place = difference.name, _first_place(names)
         if place is not None:
@@ -241,7 +265,7 @@ class Replicas:
                 Side(tuple(group.ranks), own[place] if place < len(own) else "none")
                 for group, own in zip(groups, names, strict=True)
             ]
-            return divergence(difference.code, moment, f"name of tensor {place}", sides)
+            return divergence(difference.code, moment, f"name of tensor {place}", sides, sites=sites)
         index = _first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
         sides = [Side(tuple(group.ranks), _value(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))
@@ -251,6 +275,7 @@ class Replicas:
             moment,
             name,
             sides,
+            sites=sites,
             place=str(list(index)) if index else "",
             is_reduced=difference.is_state or peer.is_reduced(name),
             unreduced=peer.unreduced_bucket if peer.step == moment.step else "",
@@ -271,9 +296,15 @@ class Replicas:
             and peer.step == moment.step > peer.aligned_step
         ]
         if skippers and moment.optimizer_step and moment.step and comparison.ranks:
-            self._last_skips.setdefault(key, []).append((moment, skippers, sorted(comparison.ranks)))
+            self._last_skips.setdefault(key, []).append(
+                _Skip(
+                    moment,
+                    {rank: self._latest_sites.get((key, rank), NOWHERE) for rank in skippers},
+                    dict(sorted(comparison.sites.items())),
+                )
+            )
 
-    def _end_apart(self, key: WrapperKey, skippers: Sequence[int], others: Sequence[int]) -> bool:
+    def _end_apart(self, key: WrapperKey, skippers: Iterable[int], others: Iterable[int]) -> bool:
         """True if a rank that skipped the last step was left with parameters unlike those of one that made it.
 
         They are equal if somebody made them so by hand: by a broadcast, or by loading the state from before.

@@ -2,6 +2,7 @@
 
 import copy
 import io
+import linecache
 import pickle
 from functools import partial
 
@@ -258,6 +259,51 @@ def test_a_buffer_hook_that_leaves_out_a_buffer():
     codes, text = check(lambda rank: hooked(rank, leaves_out="mean"))
     assert codes == [("divergence.buffers", (0, 1, 2))]
     assert "the buffer hook did not leave all ranks with the same values" in text
+
+
+# --- lines ----------------------------------------------------------------------------------------------------------
+
+
+def sites(program, **options):
+    result = simulate(program, 3, check="replicas", **options)
+    (finding,) = result.findings
+    lines = [linecache.getline(site.path, site.line).strip() for site in finding.sites]
+    return lines, [f"{site.file}:{site.line}" in finding.text for site in finding.sites]
+
+
+def test_the_lines_of_optimizer_steps_the_culprits_first():
+    def program(rank):
+        model = wrapped()
+        if rank == 2:
+            model.module[0].bias.data.fill_(2.0)
+        optimizer = sgd(model)
+        backward(model, rank)
+        if rank == 2:
+            optimizer.step()  # the culprit's
+        else:
+            optimizer.step()
+
+    assert sites(program) == (["optimizer.step()  # the culprit's", "optimizer.step()"], [True, True])
+
+
+def test_the_lines_of_a_skipped_step():
+    def program(rank):
+        model = wrapped()
+        optimizer = sgd(model)
+        for step in range(2):
+            backward(model, rank)
+            if step == 0:
+                optimizer.step()  # the first
+            elif rank != 1:
+                optimizer.step()
+
+    assert sites(program) == (["optimizer.step()  # the first", "optimizer.step()"], [True, True])
+
+
+def test_the_line_of_an_evaluation():
+    lines, are_shown = sites(lambda rank: evaluation(rank, through_wrapper=False))
+    assert lines == ["(model if through_wrapper else model.module)(inputs(rank))"]
+    assert are_shown == [True]
 
 
 # --- healthy twins ----------------------------------------------------------------------------------------------------
