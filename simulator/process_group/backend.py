@@ -7,7 +7,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `distributed_c10d._new_process_group_helper`, through which every group is made, and `split_group`, which goes past
   it;
 - `init_process_group`, which has been called already when a rank's program starts, and after a destroy needs no
-  address;
+  address; and `distributed_c10d.rendezvous`, which an `init_process_group` that was imported by name comes to;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
@@ -77,6 +77,7 @@ class Backend:
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "init_process_group", self._later_init),
             (dist, "init_process_group", self._later_init),
+            (distributed_c10d, "rendezvous", self._rendezvous),
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),
@@ -168,17 +169,35 @@ class Backend:
                     "program starts: leave init_process_group out, or guard it with `if not dist.is_initialized():`"
                 )
             options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
-            place = {"world_size": self._execution.world_size, "rank": self._execution.me.rank}
-            for name, value in place.items():
-                if options.get(name, -1) not in (-1, value):
-                    raise ValueError(
-                        f"init_process_group got {name} {options[name]}, expected {value}: a simulated rank keeps its "
-                        "number, and the world its size"
-                    )
+            place = self._place(options.get("rank", -1), options.get("world_size", -1))
             options |= place | {"init_method": None, "store": options.get("store") or self._groups.new_store()}
             return original(backend or "gloo", **options)
 
         return init_process_group
+
+    def _rendezvous(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """For an init_process_group that the program bound to a name of its own before the run."""
+
+        def rendezvous(
+            url: str, rank: int = -1, world_size: int = -1, **options: Any
+        ) -> Iterator[tuple[Any, int, int]]:
+            if not self._execution.is_rank_thread():
+                return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
+            place = self._place(rank, world_size)
+            return iter([(self._groups.new_store(), place["rank"], place["world_size"])])
+
+        return rendezvous
+
+    def _place(self, rank: int, world_size: int) -> dict[str, int]:
+        """The running rank's number and its world's size, which are also all that may be asked for."""
+        place = {"world_size": self._execution.world_size, "rank": self._execution.me.rank}
+        for name, asked in (("world_size", world_size), ("rank", rank)):
+            if asked not in (-1, place[name]):
+                raise ValueError(
+                    f"init_process_group got {name} {asked}, expected {place[name]}: a simulated rank keeps its "
+                    "number, and the world its size"
+                )
+        return place
 
     # --- waiting for futures ------------------------------------------------------------------------------------------
 
