@@ -50,17 +50,19 @@ class _OneRankView(dist.ProcessGroup):
         return 1
 
     def allgather(self, outputs: Any, inputs: list[torch.Tensor], opts: Any = None) -> Any:
-        counts: list[torch.Tensor] = []
+        gathered: list[torch.Tensor] = []
         signature = Signature("all_gather", ((1,),), "int64")
-        work = self._group.issue(signature, Payload(inputs, (), gathered=counts), [])
+        work = self._group.issue(signature, Payload(inputs, (), gathered=gathered), [])
         work.wait()
         outputs[0][0].copy_(inputs[0])
-        for rank, count in enumerate(counts):
-            if int(count) != self._parameter_count:
-                raise RuntimeError(
-                    f"DDP expects same model across all ranks, but Rank {self.getRank()} has {self._parameter_count} "
-                    f"params, while rank {rank} has inconsistent {int(count)} params."
-                )
+        (counts,) = gathered
+        differs = counts != self._parameter_count
+        if differs.any():
+            rank = int(differs.nonzero()[0])
+            raise RuntimeError(
+                f"DDP expects same model across all ranks, but Rank {self.getRank()} has {self._parameter_count} "
+                f"params, while rank {rank} has inconsistent {int(counts[rank])} params."
+            )
         return work
 
     def broadcast(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:

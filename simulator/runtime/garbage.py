@@ -12,7 +12,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_YOUNG_OBJECTS_PER_RANK = 4_000
+_YOUNG_OBJECTS_PER_RANK = 10_000
 """More than a small model in DDP is made of: a rank that builds one and trains it leads to no collection."""
 
 _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD = 20, 1_000

@@ -178,11 +178,11 @@ def _message(payloads: Sequence[Payload], reduction: str | None, root: int | Non
 
 
 def _share(payloads: Sequence[Payload]) -> None:
-    """Leave one list of all inputs with every rank, without a copy for each."""
-    sources = [payload.inputs[0] for payload in payloads]
+    """Leave one tensor of all inputs with every rank, without a copy for each."""
+    together = torch.cat([payload.inputs[0] for payload in payloads])
     for payload in payloads:
         assert payload.gathered is not None
-        payload.gathered.extend(sources)
+        payload.gathered.append(together)
 
 
 def _nothing(payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:

@@ -17,4 +17,4 @@ class Payload(NamedTuple):
     """The factor of a PREMUL_SUM."""
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathered: list[Tensor] | None = None
-    """Where an operation without output tensors of its own leaves what it gathered."""
+    """Where an operation without output tensors of its own leaves what it gathered, as one tensor."""
