@@ -36,7 +36,7 @@ def check_barrier(
     pending.waited = True
     if limit == NO_TIME and rank == 0 and len(members) > 1 and not wait_all_ranks:
         broken[key] = [1]
-    elif not execution.wait((pending,), _patience(rank, limit)) and not pending.is_complete and key not in broken:
+    elif not execution.wait((pending,), _patience(rank, limit)) and key not in broken:
         slot = execution.slots.slot_of(pending.call)
         assert slot is not None, "the call is not complete, so somebody is missing"
         broken[key] = [members.index(rank) for rank in slot.missing]

@@ -38,8 +38,7 @@ class SimulatedWork(Work):
             self._execution.hazards.settled(pending)
         if timeout <= NO_TIMEOUT:
             self._execution.wait((pending,))
-        elif not self._execution.wait((pending,), timeout.total_seconds()) and not pending.is_complete:
-            # (it may be complete at the instant of the time-out)
+        elif not self._execution.wait((pending,), timeout.total_seconds()):
             if not pending.call.is_point_to_point:
                 raise RuntimeError("Operation timed out!")
             milliseconds = round(timeout.total_seconds() * 1000)

@@ -140,7 +140,7 @@ class Execution:
                 self.record(EventKind.RETURN)
                 self.hazards.rank_ended(me.rank)
         except Exception as error:  # a bug of ours must not leave the others asleep
-            self.scheduler.break_off(error)
+            self.scheduler.break_off_by_bug(error)
         finally:
             self.scheduler.finish(me, status)
 

@@ -21,7 +21,7 @@ from typing import overload
 
 from simulator.choices import ChoiceKind, ChoicePoint, Policy
 from simulator.clock import VirtualClock
-from simulator.errors import UsageError
+from simulator.errors import InternalError, UsageError
 from simulator.policies.round_robin import RoundRobin
 from simulator.runtime.one_core import threads_started_here_share_a_core
 from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
@@ -202,6 +202,14 @@ class Scheduler:
             self.failure, self.failed_under = error, self.running
         self.is_stopping = True
 
+    def break_off_by_bug(self, error: Exception) -> None:
+        """As `break_off`, for an error that nobody but us can have made (or a rank's recursion that left no room)."""
+        if not isinstance(error, RecursionError):
+            bug = InternalError(f"{type(error).__name__}: {error} (a bug of ddpsim, please report it)")
+            bug.__cause__ = error
+            error = bug
+        self.break_off(error)
+
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _enter(self) -> RankThread:
@@ -299,13 +307,13 @@ class Scheduler:
         try:
             self._on_idle()
         except Exception as error:  # as in _pass_baton
-            self.break_off(error)
+            self.break_off_by_bug(error)
 
     def _pass_baton(self, giver: RankThread | None, successor: RankThread | None) -> None:
         try:
             self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
         except Exception as error:  # a bug of ours, but the baton must go on, or everybody sleeps for ever
-            self.break_off(error)
+            self.break_off_by_bug(error)
         self.running = successor
         if successor is None:
             self.has_ended = True

@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Verdict, simulate
+from simulator import Budget, InternalError, Verdict, simulate
 from simulator.runtime.execution import Execution
 
 QUICK = Budget(stuck_seconds=0.3, seconds=60)
@@ -195,7 +195,7 @@ def test_a_bug_in_the_machinery_ends_the_run_and_is_raised(monkeypatch):
         raise RuntimeError("broken diagnosis")
 
     monkeypatch.setattr(Execution, "situation", broken)
-    with pytest.raises(RuntimeError, match="broken diagnosis"):
+    with pytest.raises(InternalError, match=r"^RuntimeError: broken diagnosis \(a bug of ddpsim"):
         simulate(lambda rank: rank or dist.barrier(), 2)
     monkeypatch.undo()
     assert threads() == set()
