@@ -11,6 +11,7 @@ from ddp.errors import ReplicaMismatchError
 from ddp.verify import Description, Version, describe, digest, explain, verify_replicas
 from simulator import simulate
 from simulator.events import EventKind
+from tests.semantics.real_gloo import GlooWorld, state_per_thread
 
 CPU = torch.device("cpu")
 SETTINGS = {"bucket_cap_mb": 25.0, "find_unused_parameters": False}
@@ -239,3 +240,15 @@ def test_ranks_of_a_subgroup_are_named_by_their_global_ranks():
     assert {str(error) for error in result.errors.values()} == {
         f"the ranks' models or settings differ: rank 3 has rank=3, rank 1 has rank=1{WAY_OUT}"
     }
+
+
+def test_on_real_gloo():
+    apply, expected = CHANGES["renamed"]
+    with state_per_thread():
+        world = GlooWorld(3)
+        alike = world.run(lambda rank: program(rank, change_nothing, ()))
+        odd = world.run(lambda rank: program(rank, apply, (2,)))
+        world.close()
+    assert [outcome.error for outcome in alike] == [None, None, None]
+    assert {type(outcome.error) for outcome in odd} == {ReplicaMismatchError}
+    assert {str(outcome.error) for outcome in odd} == {f"the ranks' models or settings differ: {expected}{WAY_OUT}"}
