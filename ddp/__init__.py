@@ -1,8 +1,36 @@
 """A readable distributed data parallel engine, bucketed and device-agnostic.
 
-Level 5 of the layout, beside `simulator.api`: it is written against plain `torch.distributed` and never imports
-`simulator`, so that the same engine runs simulated, on real gloo and on GPUs.
+    from ddp import DistributedDataParallel, Join
 
-Here will live the engine's Module, the pure bucket plan, the reducer and its rebuild, unused parameters, communication
-hooks, broadcast, buffer synchronisation, verification, and join.
+It is written against plain `torch.distributed` and never imports `simulator`, so that the same engine runs simulated, on real
+gloo and on GPUs. Begin to read in engine.py.
 """
+
+from ddp.broadcast import broadcast_coalesced
+from ddp.buffer_sync import Strategy, When
+from ddp.engine import DistributedDataParallel
+from ddp.errors import (
+    BypassedBackwardError,
+    EngineError,
+    JoinError,
+    OpenBackwardError,
+    ParameterChangedError,
+    ReplicaMismatchError,
+    UsageError,
+)
+from ddp.join import Join
+
+__all__ = [
+    "BypassedBackwardError",
+    "DistributedDataParallel",
+    "EngineError",
+    "Join",
+    "JoinError",
+    "OpenBackwardError",
+    "ParameterChangedError",
+    "ReplicaMismatchError",
+    "Strategy",
+    "UsageError",
+    "When",
+    "broadcast_coalesced",
+]

@@ -1,12 +1,12 @@
 """The exceptions of the engine.
 
-    EngineError                     everything below
-    +-- UsageError                  an argument, or a call at this point, that the engine cannot work with
-    +-- ReplicaMismatchError        the ranks' models or settings differ
-    +-- ParameterChangedError       a parameter was frozen, unfrozen, replaced or added after construction
-    +-- OpenBackwardError           a backward ended and some parameters that were waited for got no gradient
-    +-- BypassedBackwardError       gradients came that no forward through the wrapper had announced
-    +-- JoinError                   the ranks inside a join disagree, or one left it, or a call cannot be shadowed
+EngineError                     everything below
++-- UsageError                  an argument, or a call at this point, that the engine cannot work with
++-- ReplicaMismatchError        the ranks' models or settings differ
++-- ParameterChangedError       a parameter was frozen, unfrozen, replaced or added after construction
++-- OpenBackwardError           a backward ended and some parameters that were waited for got no gradient
++-- BypassedBackwardError       gradients came that no forward through the wrapper had announced
++-- JoinError                   the ranks inside a join disagree, or one left it, or a call cannot be shadowed
 """
 
 from __future__ import annotations

@@ -95,6 +95,8 @@ class Phase(Enum):
     USED_MAP = "used map"
     REBUILD = "rebuild"
     JOIN_CONTROL = "join control"
+    FOLLOWING = "following"
+    """Made on a rank that has joined because the others make it, whatever it is for them."""
 
 
 class Origin(NamedTuple):
@@ -113,6 +115,8 @@ class Origin(NamedTuple):
 
     def belongs_with(self, other: Origin) -> bool:
         """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket and step."""
+        if Phase.FOLLOWING in (self.phase, other.phase):
+            return True
         if self.phase is not other.phase or self.wrapper != other.wrapper or self.bucket != other.bucket:
             return False
         return self.step is None or other.step is None or self.step == other.step

@@ -1,0 +1,195 @@
+"""One bucket: a flat tensor, a view into it for every parameter, and the reduction in flight."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed import ProcessGroup
+from torch.nn import Parameter
+
+from ddp.communication_hooks import CommunicationHook, GradBucket, check_future, reduced_tensor
+from ddp.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a gradient is divided by before the ranks' gradients are summed.
+
+    torch multiplies by the reciprocal while it copies a gradient into its bucket, and divides what lies there already when
+    gradients were asked to be views (reducer.cpp, mark_variable_ready_dense): unless the divisor is a power of two the
+    last bit differs. `divides_in_place` asks for the second.
+    """
+
+    divisor: float
+    divides_in_place: bool = False
+
+    @property
+    def factor(self) -> float:
+        """The reciprocal."""
+        return 1.0 / self.divisor
+
+    @property
+    def is_neutral(self) -> bool:
+        """Whether this rank contributes nothing, whatever its gradients are (NaN, even)."""
+        return math.isinf(self.divisor)
+
+
+class Bucket:
+    """The gradients of some parameters of one dtype and device, reduced by one collective.
+
+    A gradient is scaled on its way in and then becomes a view of the flat tensor, so that nothing is copied back. A sparse
+    gradient is a bucket of its own, without a flat tensor of ours: its `flat` is the gradient itself.
+    """
+
+    __slots__ = (
+        "_hook",
+        "_in_flight",
+        "flat",
+        "index",
+        "indices",
+        "is_last",
+        "is_sparse",
+        "parameters",
+        "pending",
+        "views",
+    )
+
+    def __init__(
+        self, index: int, indices: Sequence[int], parameters: Sequence[Parameter], *, is_last: bool, is_sparse: bool
+    ) -> None:
+        self.index = index
+        self.indices = tuple(indices)
+        self.parameters = tuple(parameters)
+        self.is_last = is_last
+        self.is_sparse = is_sparse
+        self.pending = len(self.indices)
+        """How many gradients of this backward have not come yet."""
+        self._in_flight: Any = None
+        self._hook: CommunicationHook | None = None
+        first = self.parameters[0]
+        if is_sparse:
+            self.flat = _no_rows(first)
+            self.views: tuple[Tensor, ...] = (self.flat,)
+        else:
+            self.flat = torch.zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
+            self.views = _views(self.flat, self.parameters)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the gradients, as if dense."""
+        return sum(p.numel() * p.element_size() for p in self.parameters)
+
+    @torch.no_grad()
+    def fill(self, scale: Scale | None, *, makes_views: bool) -> None:
+        """Bring in the parameters' gradients, scaled; a parameter without one contributes zeros.
+
+        `makes_views`: the gradients then are views of the flat tensor, which sets free the memory they had.
+        """
+        if self.is_sparse:
+            self._fill_sparse(scale)
+            return
+        is_neutral = scale is not None and scale.is_neutral
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            gradient = parameter.grad
+            if gradient is None:
+                view.zero_()
+                continue
+            if is_neutral:
+                view.zero_()
+            elif gradient is view:
+                if scale is not None:
+                    view.div_(scale.divisor) if scale.divides_in_place else view.mul_(scale.factor)
+            elif gradient.is_sparse:
+                raise UsageError(
+                    f"a parameter of shape {list(parameter.shape)} got a sparse gradient, expected a dense one: only "
+                    "nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients"
+                )
+            elif scale is None:
+                view.copy_(gradient)
+            else:
+                torch.mul(gradient, scale.factor, out=view)
+            if makes_views:
+                parameter.grad = view
+
+    def _fill_sparse(self, scale: Scale | None) -> None:
+        gradient = self.parameters[0].grad
+        if gradient is None or (scale is not None and scale.is_neutral):
+            gradient = _no_rows(self.parameters[0])
+        elif not gradient.is_sparse:
+            gradient = gradient.to_sparse(1)
+        if scale is not None and not scale.is_neutral:
+            gradient.div_(scale.divisor)
+        self.flat, self.views = gradient, (gradient,)
+
+    def hand_out(self, index: int) -> None:
+        """Let a parameter have the reduced gradient as a view of the flat tensor."""
+        place = self.indices.index(index)
+        self.parameters[place].grad = self.views[place]
+
+    @torch.no_grad()
+    def copy_out(self, *, kept: Container[int]) -> None:
+        """Copy the reduced gradients into the parameters' own, except those of the indices in `kept`."""
+        for index, parameter, view in zip(self.indices, self.parameters, self.views, strict=True):
+            if index in kept:
+                continue
+            if parameter.grad is None:
+                parameter.grad = view.clone()
+            elif parameter.grad is not view:
+                parameter.grad.copy_(view)
+
+    def clear(self) -> None:
+        """Make this rank's contribution neutral."""
+        if self.is_sparse:
+            self.flat = _no_rows(self.parameters[0])
+            self.views = (self.flat,)
+        else:
+            self.flat.zero_()
+
+    def reduce(self, group: ProcessGroup, hook: CommunicationHook | None, state: object) -> None:
+        """Start the reduction: the sum over the group, or whatever the hook does."""
+        self._hook = hook
+        if hook is None:
+            self._in_flight = dist.all_reduce(self.flat, group=group, async_op=True)
+        else:
+            bucket = GradBucket(self.index, self.flat, self.views, self.parameters, is_last=self.is_last)
+            self._in_flight = check_future(hook(state, bucket), hook)
+
+    def finish(self) -> None:
+        """Wait for the reduction; afterwards the views hold the reduced gradients."""
+        in_flight, self._in_flight = self._in_flight, None
+        self.pending = len(self.indices)
+        if self._hook is None:
+            in_flight.wait()
+            return
+        reduced = reduced_tensor(in_flight.wait(), self.flat, bucket=self.index, hook=self._hook)
+        if reduced is not self.flat and (self.is_sparse or reduced.data_ptr() != self.flat.data_ptr()):
+            with torch.no_grad():
+                self.flat.copy_(reduced)
+
+    def forget(self) -> None:
+        """Give up what is in flight, and wait for every gradient anew."""
+        self._in_flight = None
+        self.pending = len(self.indices)
+
+
+def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
+    """A view for each parameter, with its strides if they are dense ("Gradient Layout Contract" in torch's reducer.cpp)."""
+    views, offset = [], 0
+    for parameter in parameters:
+        strides = torch.empty_like(parameter, device="meta").stride()
+        views.append(flat.narrow(0, offset, parameter.numel()).as_strided(parameter.shape, strides))
+        offset += parameter.numel()
+    return tuple(views)
+
+
+def _no_rows(parameter: Parameter) -> Tensor:
+    """The sparse gradient of an embedding of which no row was used."""
+    indices = torch.empty(1, 0, dtype=torch.long, device=parameter.device)
+    values = torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True)

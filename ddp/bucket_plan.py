@@ -1,0 +1,70 @@
+"""Which gradients travel together: sizes in, lists of parameter indices out. Pure; knows no tensor.
+
+The rule is torch's (`compute_bucket_assignment_by_size` in torch/csrc/distributed/c10d/reducer.cpp), so that both engines
+use the same buckets when they are given the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+MEBIBYTE = 1024 * 1024
+FIRST_BUCKET_BYTES = MEBIBYTE
+"""The first bucket is small, so that communication starts soon after backward does."""
+DEFAULT_CAP_MB = 25.0
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What the plan needs to know of one parameter's gradient."""
+
+    size_bytes: int
+    kind: Hashable
+    """Gradients of one kind (dtype and device) may share a bucket."""
+    is_sparse: bool = False
+    """A sparse gradient has a bucket of its own: its size is not known before it comes."""
+
+
+Plan = tuple[tuple[int, ...], ...]
+"""Buckets in the order in which they are reduced; each the indices of its parameters, in the order of the flat buffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """How many bytes close a bucket: the first of each kind of gradient, and the others."""
+
+    first_bytes: int
+    bytes: int
+
+    @classmethod
+    def of(cls, cap_mb: float) -> Caps:
+        """Caps for `bucket_cap_mb`; the first bucket is at most 1 MiB."""
+        cap = int(cap_mb * MEBIBYTE)
+        return cls(min(FIRST_BUCKET_BYTES, cap), cap)
+
+
+def plan_buckets(order: Iterable[int], footprints: Sequence[Footprint], caps: Caps) -> Plan:
+    """Pack the gradients in `order`: a bucket closes with the gradient that reaches its cap."""
+    closed: list[tuple[int, ...]] = []
+    open_buckets: dict[Hashable, list[int]] = {}
+    sizes: dict[Hashable, int] = {}
+    limits: dict[Hashable, int] = {}
+    for index in order:
+        footprint = footprints[index]
+        if footprint.is_sparse:
+            closed.append((index,))
+            continue
+        kind = footprint.kind
+        open_buckets.setdefault(kind, []).append(index)
+        sizes[kind] = sizes.get(kind, 0) + footprint.size_bytes
+        if sizes[kind] >= limits.get(kind, caps.first_bytes):
+            closed.append(tuple(open_buckets.pop(kind)))
+            sizes[kind], limits[kind] = 0, caps.bytes
+    return (*closed, *(tuple(rest) for rest in open_buckets.values()))
+
+
+def complete_order(seen: Iterable[int], count: int) -> tuple[int, ...]:
+    """The order in which gradients came, each once; those that never came follow, the last defined first."""
+    first_seen = dict.fromkeys(seen)
+    return (*first_seen, *(index for index in reversed(range(count)) if index not in first_seen))

@@ -1,0 +1,90 @@
+"""Communication hooks: what reduces a bucket in the place of the plain all_reduce.
+
+The interface is torch's (`torch.distributed.GradBucket`, "Note [DDP Communication Hook]" in reducer.cpp): a hook is called
+with its state and a bucket and returns a future of the reduced flat tensor. torch's own hooks (fp16, bf16, PowerSGD, noop,
+allreduce) run unmodified. With a hook the engine does not divide: that is the hook's task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from ddp.errors import UsageError
+
+CommunicationHook: TypeAlias = "Callable[[object, GradBucket], torch.futures.Future[Tensor]]"
+
+
+class GradBucket:
+    """What a hook sees of a bucket; the methods of torch.distributed.GradBucket."""
+
+    __slots__ = ("_buffer", "_gradients", "_index", "_is_last", "_parameters")
+
+    def __init__(
+        self, index: int, buffer: Tensor, gradients: Sequence[Tensor], parameters: Sequence[Tensor], *, is_last: bool
+    ) -> None:
+        self._index = index
+        self._buffer = buffer
+        self._gradients = gradients
+        self._parameters = parameters
+        self._is_last = is_last
+
+    def index(self) -> int:
+        """The bucket's number; buckets are reduced in this order."""
+        return self._index
+
+    def buffer(self) -> Tensor:
+        """The flat gradients, 1-D (a sparse gradient as it is), undivided."""
+        return self._buffer
+
+    def set_buffer(self, buffer: Tensor) -> None:
+        """Give later steps of the hook another tensor to work on."""
+        self._buffer = buffer
+
+    def gradients(self) -> list[Tensor]:
+        """One view into the flat tensor per parameter, of the parameter's shape."""
+        return list(self._gradients)
+
+    def parameters(self) -> list[Tensor]:
+        """The parameters, in the order of the flat tensor."""
+        return list(self._parameters)
+
+    def is_last(self) -> bool:
+        """Whether no bucket follows in this backward."""
+        return self._is_last
+
+
+def check_hook(hook: object) -> None:
+    """Raise UsageError unless `hook` can be called."""
+    if not callable(hook):
+        raise UsageError(f"hook is {hook!r}, expected a callable of (state, bucket) that returns a future of a tensor")
+
+
+def check_future(future: object, hook: CommunicationHook) -> torch.futures.Future[Tensor]:
+    """Return `future` if a hook may return it, else raise UsageError."""
+    if isinstance(future, (torch.futures.Future, torch._C.Future)):
+        return future  # type: ignore[return-value]
+    raise UsageError(
+        f"communication hook {_name(hook)} returned {type(future).__name__}, expected a torch.futures.Future of the "
+        "reduced flat tensor: return dist.all_reduce(..., async_op=True).get_future(), or a Future with its result set"
+    )
+
+
+def reduced_tensor(value: object, expected: Tensor, *, bucket: int, hook: CommunicationHook) -> Tensor:
+    """The tensor that a hook's future holds: a tensor, or a list with one, of the shape and dtype of the bucket's own."""
+    if isinstance(value, (list, tuple)) and len(value) == 1:
+        (value,) = value
+    if isinstance(value, Tensor) and value.shape == expected.shape and value.dtype == expected.dtype:
+        return value
+    found = f"{value.dtype}{list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+    raise UsageError(
+        f"communication hook {_name(hook)} gave {found} for bucket {bucket}, expected the reduced gradients as "
+        f"{expected.dtype}{list(expected.shape)}: decompress before the future completes"
+    )
+
+
+def _name(hook: object) -> str:
+    return getattr(hook, "__qualname__", type(hook).__name__)

@@ -1,0 +1,420 @@
+"""The engine: a module that trains as one with its replicas on other ranks. Wiring only; the parts are beside it.
+
+construction    verify.py: the ranks have the same model · broadcast.py: and the same values
+forward         parameter_watch.py: still the same parameters · attendance.py: who has input · buffer_sync.py
+backward        reducer.py: buckets, reduced as they fill
+join            join.py: ranks without input follow those that have it
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+from torch.distributed.algorithms.join import Joinable
+from torch.nn import Parameter
+from torch.utils import _pytree
+
+from ddp.announcement import Forward
+from ddp.attendance import Attendance, Roll
+from ddp.broadcast import broadcast_coalesced
+from ddp.bucket import Scale
+from ddp.bucket_plan import DEFAULT_CAP_MB, Caps
+from ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
+from ddp.communication_hooks import CommunicationHook, check_hook
+from ddp.errors import UsageError
+from ddp.join import EngineJoinHook, Join, check_no_other_join
+from ddp.parameter_watch import ParameterWatch, Standing
+from ddp.reducer import Graph, Outputs, Reducer
+from ddp.unused import accumulators_of, find_tensors, reached_parameters
+from ddp.verify import verify_replicas
+
+__ddp_phases__ = {
+    "_verify": "parameter check",
+    "_broadcast_state": "state broadcast",
+    "_synchronize_buffers": "buffers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _JoinTerms:
+    """How gradients are averaged inside a join."""
+
+    attendance: Attendance
+    divides_by_initial_size: bool
+    weighs_samples: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Passage:
+    """One forward on its way."""
+
+    kind: Forward
+    roll: Roll
+
+
+class DistributedDataParallel(nn.Module, Joinable):
+    """Wraps `module` so that its replicas on all ranks of `process_group` train as one.
+
+    The arguments are torch's. `device_ids` may name one device, to which inputs are moved. `broadcast_buffers=False` leaves
+    the buffers alone, `forward_sync_buffers=False` all but at construction; single buffers may be treated otherwise by
+    `register_buffer_comm_hook`. `init_sync=False` trusts the caller that the replicas are the same. `bucket_cap_mb` (MiB,
+    25 unless given) closes a bucket; the first closes at 1 MiB. `find_unused_parameters` allows parameters without
+    gradients, `static_graph` as well, if the graph is the same in every iteration. `dim` is the dimension of the inputs along
+    which `join` counts samples.
+
+    Gradients are views of the buckets after the first backward. `gradient_as_bucket_view=False` keeps them apart, at the cost
+    of a copy; `True` has torch's arithmetic for that setting (gradients that are views already are divided in place).
+
+    Construction is a collective. It raises, on every rank, ReplicaMismatchError where parameters, buffers or settings differ
+    between ranks, by name; and UsageError for a module without a trainable parameter, or with parameters on several devices.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        device_ids: Sequence[int | torch.device] | None = None,
+        output_device: int | torch.device | None = None,
+        dim: int = 0,
+        broadcast_buffers: bool | None = None,
+        init_sync: bool = True,
+        process_group: ProcessGroup | None = None,
+        bucket_cap_mb: float | None = None,
+        find_unused_parameters: bool = False,
+        check_reduction: bool = False,
+        gradient_as_bucket_view: bool | None = None,
+        static_graph: bool = False,
+        *,
+        forward_sync_buffers: bool | None = None,
+    ) -> None:
+        super().__init__()
+        Joinable.__init__(self)
+        self.parameters_to_ignore: frozenset[str] = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
+        parameters = _trainable_parameters(module, self.parameters_to_ignore)
+        self.device = _common_device(parameters)
+        caps = Caps.of(_checked_cap(bucket_cap_mb))
+        self.module = module
+        self.process_group = process_group if process_group is not None else dist.distributed_c10d._get_default_group()
+        self.device_ids, self.output_device = _checked_devices(device_ids, output_device, self.device)
+        self.dim = dim
+        self.find_unused_parameters = find_unused_parameters
+        self.static_graph = static_graph
+        self.gradient_as_bucket_view = gradient_as_bucket_view
+        self.forward_sync_buffers = (
+            forward_sync_buffers if forward_sync_buffers is not None else broadcast_buffers is not False
+        )
+        self.require_backward_grad_sync = True
+        """Whether forwards announce gradients to be reduced; `no_sync` clears it."""
+        self.require_forward_param_sync = True
+        """Whether the next forward synchronizes buffers: not after one whose gradients stayed local (as in torch)."""
+        self._world_size = dist.get_world_size(self.process_group)
+        self._terms: _JoinTerms | None = None
+        self._passage: _Passage | None = None
+        """The forward whose gradients are still to be reduced, inside a join."""
+        with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
+        if init_sync:
+            self._verify(caps)
+            self._broadcast_state(0, with_buffers=with_buffers)
+        self._watch = ParameterWatch(module, parameters, ignored=self.parameters_to_ignore)
+        self._buffers_in_step = BufferSync(
+            module, self.process_group, ignored=self.parameters_to_ignore, broadcasts=self.forward_sync_buffers
+        )
+        self.reducer = Reducer(
+            parameters,
+            self.process_group,
+            owner=self,
+            is_local=partial(_is_local, weakref.ref(self)),
+            sparse=_sparse_parameters(module),
+            caps=caps,
+            graph=Graph.STATIC if static_graph else Graph.SEARCHED if find_unused_parameters else Graph.ALL_USED,
+            keeps_views=gradient_as_bucket_view is not False,
+        )
+        self._accumulators = accumulators_of(self.reducer.parameters)
+
+    # --- training -----------------------------------------------------------------------------------------------------
+
+    def forward(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Call the module; under grad, and outside of no_sync, the gradients of the backward that follows are reduced.
+
+        Raises ParameterChangedError, OpenBackwardError (of the backward before), and inside a join JoinError.
+        """
+        passage = self._begin_forward(inputs, kwargs)
+        if self.device_ids:
+            inputs, kwargs = _pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), (inputs, kwargs))
+        output = self.module(*inputs, **kwargs)
+        self._end_forward(passage, output)
+        return output
+
+    def _begin_forward(self, inputs: Any, kwargs: Any) -> _Passage:
+        check_no_other_join(self, self._terms.attendance if self._terms else None)
+        kind = self._kind_of_forward()
+        self.reducer.check_closed()
+        passage = _Passage(kind, self._call_roll(kind, inputs, kwargs))
+        if self._terms is not None:
+            self._passage = passage
+        if kind is not Forward.EVALUATION:
+            self.reducer.rebuild_if_due(passage.roll.source)
+        self._synchronize_buffers(When.BEFORE_FORWARD, passage.roll)
+        return passage
+
+    def _end_forward(self, passage: _Passage, output: object) -> None:
+        self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+        self.require_forward_param_sync = passage.kind is Forward.SYNCHRONIZED
+        if passage.kind is Forward.SYNCHRONIZED:
+            self.reducer.expect(
+                self._scale(passage.roll), self._outputs(output) if self.reducer.looks_at_outputs else None
+            )
+            return
+        if passage.kind is Forward.LOCAL:
+            self.reducer.expect_local()
+        self._end_iteration()
+
+    def _kind_of_forward(self) -> Forward:
+        standing = self._watch.check()
+        if not torch.is_grad_enabled() or standing is Standing.ALL_FROZEN:
+            return Forward.EVALUATION
+        return Forward.SYNCHRONIZED if self.require_backward_grad_sync else Forward.LOCAL
+
+    def _call_roll(self, kind: Forward, inputs: Any, kwargs: Any) -> Roll:
+        terms = self._terms
+        if terms is None or not (terms.attendance.counts_itself or self._join_config.enable):
+            return Roll(tuple(range(self._world_size)), 0)
+        samples = _count_samples((inputs, kwargs), self.dim) if terms.weighs_samples else 0
+        return terms.attendance.call_roll(self, kind, samples)
+
+    def _scale(self, roll: Roll) -> Scale | None:
+        terms = self._terms
+        in_place = self.gradient_as_bucket_view is True
+        if terms is not None and terms.weighs_samples:
+            own = roll.samples[dist.get_rank(self.process_group)]
+            # A hook averages over all ranks by itself: what it gets makes up for that.
+            share = own * (self._world_size if self.reducer.has_hook else 1)
+            return Scale(sum(roll.samples) / share if share else float("inf"), in_place)
+        if self.reducer.has_hook:
+            return None
+        whole = terms is None or terms.divides_by_initial_size
+        return Scale(self._world_size if whole else len(roll.present), in_place)
+
+    def _outputs(self, output: object) -> Outputs:
+        tensors = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
+        reached = reached_parameters(tensors, self._accumulators)
+        return Outputs(tensors, None if reached.has_reentrant_checkpoint or not tensors else reached.parameters)
+
+    def _synchronize_buffers(self, when: When, roll: Roll) -> None:
+        if self.require_forward_param_sync and self._buffers_in_step.has_any(when):
+            self._buffers_in_step.synchronize(when, source=roll.source, present=len(roll.present))
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Forwards inside leave their gradients on this rank, to be reduced with those of the first forward outside."""
+        before, self.require_backward_grad_sync = self.require_backward_grad_sync, False
+        try:
+            yield
+        finally:
+            self.require_backward_grad_sync = before
+
+    # --- settings -----------------------------------------------------------------------------------------------------
+
+    def register_comm_hook(self, state: object, hook: CommunicationHook) -> None:
+        """Reduce buckets by `hook(state, bucket)`, which returns a future of the reduced flat tensor; torch's hooks do.
+
+        Once, before the first backward. Raises UsageError if `hook` is no callable or there is one already.
+        """
+        check_hook(hook)
+        if self.reducer.has_hook:
+            raise UsageError(
+                "hook is a second communication hook, expected one per model: combine them in one function"
+            )
+        self.reducer.use_hook(state, hook)
+
+    def register_buffer_comm_hook(
+        self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str = When.BEFORE_FORWARD
+    ) -> None:
+        """Synchronize a buffer by `hook`: broadcast, sum, mean, max, min, none, or a function of (buffer, group).
+
+        `when`: "before" or "after" the forward. See buffer_sync.py. Raises UsageError for an unknown buffer or strategy.
+        """
+        self._buffers_in_step.register(name_or_tensor, hook, when=when)
+
+    # --- join ---------------------------------------------------------------------------------------------------------
+
+    def join(
+        self,
+        divide_by_initial_world_size: bool = True,
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+        *,
+        weight_by_samples: bool = False,
+    ) -> Join:
+        """A context for training with uneven inputs; see `Join`, which takes several models."""
+        return Join(
+            [self],
+            enable,
+            throw_on_early_termination,
+            divide_by_initial_world_size=divide_by_initial_world_size,
+            weight_by_samples=weight_by_samples,
+        )
+
+    def join_hook(self, **kwargs: Any) -> EngineJoinHook:
+        """For torch's Join; it passes on `divide_by_initial_world_size` (True) and `weight_by_samples` (False)."""
+        return EngineJoinHook(
+            self,
+            divides_by_initial_size=kwargs.get("divide_by_initial_world_size", True),
+            weighs_samples=kwargs.get("weight_by_samples", False),
+        )
+
+    @property
+    def join_device(self) -> torch.device:
+        """The device of the parameters."""
+        return self.device
+
+    @property
+    def join_process_group(self) -> ProcessGroup:
+        """The group that the model's replicas make up."""
+        return self.process_group
+
+    def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        """Called by a join that begins."""
+        self._terms = _JoinTerms(attendance, divides_by_initial_size, weighs_samples)
+        self.reducer.announce = partial(attendance.step, self)
+        self.reducer.on_reduced = self._end_iteration
+
+    def _end_iteration(self) -> None:
+        self._passage = None
+        if self._terms is not None:
+            self._terms.attendance.end_iteration()
+
+    def abandon(self) -> None:
+        """Make the calls that other ranks wait for in this iteration, contributing nothing."""
+        passage, self._passage = self._passage, None
+        if passage is not None and passage.kind is Forward.SYNCHRONIZED:
+            self.reducer.abandon()
+
+    def end_join(self, authoritative: int | None) -> None:
+        """Called by a join that ends; all ranks take over the state of group rank `authoritative`, if it is given."""
+        self._terms = self._passage = None
+        self.reducer.stop_announcing()
+        self._join_config = type(self._join_config).construct_disabled_join_config()
+        if authoritative is not None:
+            self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
+            self.reducer.share_knowledge(authoritative)
+
+    # --- state --------------------------------------------------------------------------------------------------------
+
+    def _verify(self, caps: Caps) -> None:
+        verify_replicas(
+            self._named_parameters(),
+            self._named_buffers(),
+            {
+                "bucket_cap_mb": caps.bytes / 2**20,
+                "find_unused_parameters": self.find_unused_parameters,
+                "static_graph": self.static_graph,
+                "forward_sync_buffers": self.forward_sync_buffers,
+            },
+            self.process_group,
+            self.device,
+        )
+
+    def _broadcast_state(self, source: int, *, with_buffers: bool) -> None:
+        tensors = [parameter for _, parameter in self._named_parameters()]
+        if with_buffers:
+            tensors += [buffer for _, buffer in self._named_buffers()]
+        broadcast_coalesced(tensors, source, self.process_group)
+
+    def _named_parameters(self) -> list[tuple[str, Tensor]]:
+        return [(name, p) for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]
+
+    def _named_buffers(self) -> list[tuple[str, Tensor]]:
+        return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
+
+
+def _is_local(engine: weakref.ref[DistributedDataParallel]) -> bool:
+    found = engine()
+    return found is None or not found.require_backward_grad_sync
+
+
+def _trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:
+    """The parameters whose gradients are reduced, by name; each once, if shared."""
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"module is {type(module).__name__}, expected a torch.nn.Module")
+    named = {name: p for name, p in module.named_parameters() if name not in ignored}
+    for name, parameter in named.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise UsageError(
+                f"module has an uninitialized parameter, {name}: run a forward with a batch once before wrapping"
+            )
+    trainable = {name: p for name, p in named.items() if p.requires_grad}
+    if not trainable:
+        raise UsageError(
+            f"module {type(module).__name__} has no parameter that requires a gradient, expected at least one: call it "
+            "unwrapped, or unfreeze parameters before wrapping"
+        )
+    return trainable
+
+
+def _common_device(parameters: Mapping[str, Parameter]) -> torch.device:
+    names_by_device: dict[torch.device, str] = {}
+    for name, parameter in parameters.items():
+        names_by_device.setdefault(parameter.device, name)
+    if len(names_by_device) > 1:
+        found = ", ".join(f"{name} on {device}" for device, name in names_by_device.items())
+        raise UsageError(
+            f"module has parameters on several devices ({found}), expected one: move the module to one device"
+        )
+    return next(iter(names_by_device))
+
+
+def _checked_cap(bucket_cap_mb: float | None) -> float:
+    if bucket_cap_mb is None:
+        return DEFAULT_CAP_MB
+    if isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, (int, float)) or not bucket_cap_mb > 0:
+        raise UsageError(
+            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: leave it out for {DEFAULT_CAP_MB:.0f}"
+        )
+    return bucket_cap_mb
+
+
+def _checked_devices(
+    device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None, device: torch.device
+) -> tuple[list[torch.device] | None, torch.device | None]:
+    """The device inputs are moved to, if one is named, which must be the parameters'."""
+    if not device_ids:
+        if output_device is not None:
+            raise UsageError(
+                f"output_device is {output_device}, expected None without device_ids: outputs stay where they are"
+            )
+        return None, None
+    named = [torch.device(device.type, d) if isinstance(d, int) else torch.device(d) for d in device_ids]
+    if device.type == "cpu" or named != [device]:
+        raise UsageError(
+            f"device_ids is {list(device_ids)}, expected None or the one device of the parameters, which are on {device}"
+        )
+    return named, named[0]
+
+
+def _sparse_parameters(module: nn.Module) -> frozenset[str]:
+    """Names of the parameters that get sparse gradients."""
+    sparse = {
+        id(owner.weight)
+        for owner in module.modules()
+        if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and owner.sparse
+    }
+    return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in sparse)
+
+
+def _count_samples(arguments: object, dim: int) -> int:
+    for tensor in find_tensors(arguments):
+        if tensor.dim() > dim:
+            return tensor.shape[dim]
+    raise UsageError(
+        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): pass the "
+        "batch as a tensor, or set the constructor's dim"
+    )

@@ -1,0 +1,75 @@
+"""Notices the collectives of a process group before they are made, whoever makes them.
+
+torch.distributed's functions call methods of the group, and torch's C++ class of groups takes no attributes; so, while a rank
+needs to know, the methods of the class are replaced, and what they do for groups nobody asked about is what they did before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from functools import wraps
+from typing import Any
+
+from torch.distributed import ProcessGroup
+
+from ddp.neutral import OPERATIONS
+
+Around = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
+"""Called with the method's name and arguments; the call is made inside the context."""
+
+_ATTRIBUTE = "__ddp_watched_groups__"
+
+
+class Interception:
+    """Has every collective of some groups made inside a context, until `stop`."""
+
+    def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
+        self._groups = dict(watched)
+        for group, around in watched.items():
+            _watched(type(group))[group] = around
+
+    def stop(self) -> None:
+        """Leave the groups alone again, and their classes as they were once no group is watched."""
+        for group in self._groups:
+            kind = type(group)
+            groups = _watched(kind)
+            groups.pop(group, None)
+            if not groups:
+                _restore(kind)
+        self._groups = {}
+
+
+def _watched(kind: type) -> dict[ProcessGroup, Around]:
+    """The watched groups of a class, whose methods ask for them."""
+    if _ATTRIBUTE not in vars(kind):
+        groups: dict[ProcessGroup, Around] = {}
+        originals = {name: vars(kind)[name] for name in OPERATIONS if name in vars(kind)}
+        setattr(kind, _ATTRIBUTE, (groups, originals))
+        for name in OPERATIONS:
+            if hasattr(kind, name):
+                setattr(kind, name, _watching(getattr(kind, name), name, groups))
+    found: dict[ProcessGroup, Around] = vars(kind)[_ATTRIBUTE][0]
+    return found
+
+
+def _restore(kind: type) -> None:
+    originals = vars(kind)[_ATTRIBUTE][1]
+    for name in OPERATIONS:
+        if name in originals:
+            setattr(kind, name, originals[name])
+        elif name in vars(kind):
+            delattr(kind, name)
+    delattr(kind, _ATTRIBUTE)
+
+
+def _watching(method: Callable[..., Any], name: str, groups: dict[ProcessGroup, Around]) -> Callable[..., Any]:
+    @wraps(method)
+    def watched(self: ProcessGroup, *args: Any, **kwargs: Any) -> Any:
+        around = groups.get(self)
+        if around is None:
+            return method(self, *args, **kwargs)
+        with around(name, (*args, *kwargs.values())):
+            return method(self, *args, **kwargs)
+
+    return watched

@@ -1,0 +1,210 @@
+"""Training with uneven inputs: what to do on ranks that run out before the others.
+
+Two ways in: this module's `Join` (what `model.join()` returns), for models of this engine; and torch's own Join
+(torch/distributed/algorithms/join.py), where other joinables such as ZeroRedundancyOptimizer take part and which calls
+`EngineJoinHook`. Both speak the protocol of attendance.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextvars import ContextVar, Token
+from types import TracebackType
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.distributed.algorithms.join import Join as TorchJoin
+from torch.distributed.algorithms.join import Joinable, JoinHook
+
+from ddp.attendance import Attendance, Member
+from ddp.errors import JoinError, UsageError
+
+_joining: ContextVar[Attendance | None] = ContextVar("_joining", default=None)
+"""The `Join` whose body is running; each thread has its own."""
+
+__ddp_phases__ = {"_ask": "join control", "post_hook": "join control"}
+
+
+class JoinedModel(Member, Protocol):
+    """A model of this engine, as a join sees it."""
+
+    process_group: ProcessGroup
+
+    @property
+    def join_device(self) -> torch.device:
+        """Where the join's own tensors live."""
+
+    def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        """Say before each forward that there is input, and let joined ranks take part in what follows."""
+
+    def abandon(self) -> None:
+        """Make the calls that the other ranks still wait for in this iteration, contributing nothing."""
+
+    def end_join(self, authoritative: int | None) -> None:
+        """Take over the state of group rank `authoritative`, if given; train alone from now on."""
+
+
+class Join:
+    """Keeps ranks that ran out of input in step with those that did not.
+
+    Every rank wraps its loop:
+
+        with Join([generator, critic]):
+            for batch in batches:
+                ...
+
+    Inside, the ranks with input train on; one that has left the loop takes part in all their collectives with contributions
+    that change nothing, until nobody has input. Then every rank has the parameters and buffers of the last rank to join (of
+    several, the one with the highest number).
+
+    The models may be used in any order and number of forwards, alone or chained; only models of this engine, over one process
+    group. An iteration begins with a forward: a collective of the loop's own must not come before the first forward of the
+    first iteration that some rank does not have.
+
+    `divide_by_initial_world_size`: average over all ranks, as if a joined one had gradients of zero; else over the ranks that
+    have input. `weight_by_samples`: average over samples instead, so that a rank with more of them counts for more; a
+    forward's samples are counted along dimension `dim` of its first tensor argument. `throw_on_early_termination`: raise
+    JoinError on all ranks as soon as one runs out of input. `enable=False` does nothing.
+
+    A rank that leaves by an exception takes the others out, too: they raise JoinError, which names it and the exception.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[JoinedModel],
+        enable: bool = True,
+        throw_on_early_termination: bool = False,
+        *,
+        divide_by_initial_world_size: bool = True,
+        weight_by_samples: bool = False,
+    ) -> None:
+        _check_models(models)
+        self._models = tuple(models)
+        self._is_enabled = enable
+        self._throws = throw_on_early_termination
+        self._divides_by_initial_size = divide_by_initial_world_size
+        self._weighs_samples = weight_by_samples
+        self._attendance: Attendance | None = None
+        self._token: Token[Attendance | None] | None = None
+
+    def __enter__(self) -> None:
+        if not self._is_enabled:
+            return
+        first = self._models[0]
+        outer = _joining.get()
+        if outer is not None and outer.group is first.process_group:
+            raise UsageError("a join inside a join of the same process group, expected one: use Join([model, other])")
+        self._attendance = Attendance(self._models, first.process_group, first.join_device, throws=self._throws)
+        for model in self._models:
+            model.begin_join(
+                self._attendance,
+                divides_by_initial_size=self._divides_by_initial_size,
+                weighs_samples=self._weighs_samples,
+            )
+        self._token = _joining.set(self._attendance)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        attendance, self._attendance = self._attendance, None
+        if attendance is None or self._token is None:
+            return
+        _joining.reset(self._token)
+        authoritative: int | None = None
+        try:
+            if attendance.is_over:
+                pass
+            elif error is None:
+                authoritative = attendance.shadow_until_all_joined()
+            elif isinstance(error, Exception):
+                self._fail(attendance, error)
+        finally:
+            attendance.close()
+            for model in self._models:
+                model.end_join(authoritative)
+
+    def _fail(self, attendance: Attendance, error: Exception) -> None:
+        """Leave in a way that the others notice at their next forward, or next announced call."""
+        if attendance.is_complete:  # nobody announces what comes in this iteration: what does is known from the models
+            for model in reversed(self._models):
+                model.abandon()
+        attendance.fail(error)
+
+
+class EngineJoinHook(JoinHook):
+    """What torch's Join does with a model of this engine, once a rank has run out of input."""
+
+    def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        self.model = model
+        group, device = model.process_group, model.join_device
+        self._attendance = Attendance([model], group, device, count_present=self._count_present)
+        model.begin_join(
+            self._attendance, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
+        )
+
+    def main_hook(self) -> None:
+        """Shadow one iteration."""
+        if not self._is_counted_by_join:
+            self._ask(0)
+        self._attendance.shadow_iteration()
+
+    def post_hook(self, is_last_joiner: bool) -> None:
+        """Take over the model of the last rank to join; of several, the one with the highest number."""
+        group = self.model.process_group
+        own = dist.get_rank(group) if is_last_joiner else -1
+        highest = torch.tensor([own], device=self.model.join_device)
+        dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
+        self._attendance.close()
+        self.model.end_join(int(highest.item()))
+
+    def __ddp_call__(self) -> dict[str, object]:
+        """What its calls belong to, for a diagnosis."""
+        return {"wrapper": self.model}
+
+    @property
+    def _is_counted_by_join(self) -> bool:
+        """Whether torch's Join itself asks who has input before this model's forward."""
+        config = self.model._join_config  # type: ignore[attr-defined]
+        return bool(config.is_first_joinable)
+
+    def _count_present(self) -> int:
+        if not self._is_counted_by_join:
+            return self._ask(1)
+        work = TorchJoin.notify_join_context(self.model)  # type: ignore[arg-type]
+        assert work is not None
+        work.wait()
+        return int(work.result()[0].item())
+
+    def _ask(self, own: int) -> int:
+        present = torch.tensor([own], device=self.model.join_device)
+        dist.all_reduce(present, group=self.model.process_group)
+        return int(present.item())
+
+
+def check_no_other_join(model: JoinedModel, own: Attendance | None) -> None:
+    """Raise UsageError for a forward inside the join of other models only: nobody would shadow its collectives."""
+    joining = _joining.get()
+    if joining is not None and joining is not own and joining.group is model.process_group:
+        raise UsageError(
+            "a forward inside the join of another model, expected all models that are trained inside to be part of it: "
+            "use ddp.Join([model, other])"
+        )
+
+
+def _check_models(models: Sequence[object]) -> None:
+    if not models:
+        raise UsageError("models is empty, expected the wrapped models that are trained inside: Join([model])")
+    for model in models:
+        if not hasattr(model, "begin_join"):
+            way_out = "use torch.distributed.algorithms.join.Join" if isinstance(model, Joinable) else "wrap it first"
+            raise UsageError(f"models has a {type(model).__name__}, expected models of this engine only: {way_out}")
+    groups = {id(model.process_group) for model in models}  # type: ignore[attr-defined]
+    if len(groups) > 1:
+        raise UsageError("models use different process groups, expected one: join them one inside the other")
+    if len({id(model) for model in models}) < len(models):
+        raise UsageError("models has one model twice, expected each once")
+
+
+__all__ = ["EngineJoinHook", "Join", "JoinError", "JoinedModel"]

@@ -1,0 +1,60 @@
+"""Who misses which gradients, asked after a backward that left buckets open.
+
+No collective can tell: a rank that has all its gradients waits inside the bucket that another one never started. So the
+ranks leave word in the group's store, and take what is there within a short time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from ddp.group_store import leave_word, read_word
+
+_SHOWN = 6
+
+
+def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGroup) -> str:
+    """Tell the other ranks which parameters got no gradient here, hear which they miss, and put all in one line."""
+    members = dist.get_process_group_ranks(group)
+    own = members[dist.get_rank(group)]
+    return report(_exchange(missing, key=key, own=own, members=members, group=group), members)
+
+
+def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
+    """The text, from what each rank misses; ranks that are not there have not answered."""
+    ranks_by_names: dict[tuple[str, ...], list[int]] = {}
+    for rank in members:
+        if rank in missing:
+            ranks_by_names.setdefault(tuple(missing[rank]), []).append(rank)
+    found = "; ".join(f"{_names(names)} on {_ranks(ranks)}" for names, ranks in ranks_by_names.items())
+    silent = [rank for rank in members if rank not in missing]
+    waiting = f" ({_ranks(silent)} gave no answer: they may wait for these buckets, or have ended)" if silent else ""
+    return (
+        f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on these "
+        "parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's whole output"
+    )
+
+
+def _exchange(
+    missing: Sequence[str], *, key: str, own: int, members: Sequence[int], group: ProcessGroup
+) -> dict[int, Sequence[str]]:
+    answers: dict[int, Sequence[str]] = {own: missing}
+    leave_word(group, f"{key}/{own}", json.dumps(list(missing)))
+    for rank in members:
+        word = None if rank == own else read_word(group, f"{key}/{rank}")
+        if word is not None:
+            answers[rank] = json.loads(word)
+    return answers
+
+
+def _names(names: Sequence[str]) -> str:
+    rest = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
