@@ -1,7 +1,7 @@
 """What ranks tell each other inside a join, as rows of integers; and what follows from all ranks' rows. Pure.
 
-Every rank fills one row of a matrix and an all_reduce adds them up, so that everybody has every row: who takes part, and what
-those who do are about to call.
+Every rank fills one row of a matrix and an all_reduce adds them up, so that everybody has every row: who takes part,
+and what those who do are about to call.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
 """Who still has input, and what those who have are about to call: the protocol of a join.
 
 Note [Rounds]
-    Before each forward every rank says whether it has input: one small all_reduce. While everybody has, that is all. Once a
-    rank has joined, the ranks present announce each collective they are about to make in a round of its own, and the joined
-    rank makes it, too, with a contribution that changes nothing. So it follows whatever the others do: any number of models
-    and forwards, in any order, with collectives of the model's or the loop's own in between.
+    Before each forward every rank says whether it has input: one small all_reduce. While everybody has, that is all.
+    Once a rank has joined, the ranks present announce each collective they are about to make in a round of its own,
+    and the joined rank makes it, too, with a contribution that changes nothing. So it follows whatever the others do:
+    any number of models and forwards, in any order, with collectives of the model's or the loop's own in between.
 
-    Every rank sees every rank's row of a round. So a rank that left by an exception, ranks that are about to do different
-    things, and calls that cannot be shadowed are found by all ranks in the same round, and all of them raise.
+    Every rank sees every rank's row of a round. So a rank that left by an exception, ranks that are about to do
+    different things, and calls that cannot be shadowed are found by all ranks in the same round, and all of them
+    raise.
 
 Note [Iterations]
-    torch's Join asks for something narrower: a joined rank shadows one iteration at a time, and its Join counts the ranks
-    with input in between. There the rounds begin when the count falls short, and end with the iteration: when the gradients
-    are reduced, or after a forward that has none to reduce.
+    torch's Join asks for something narrower: a joined rank shadows one iteration at a time, and its Join counts the
+    ranks with input in between. There the rounds begin when the count falls short, and end with the iteration: when
+    the gradients are reduced, or after a forward that has none to reduce.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ddp.errors import JoinError
 from ddp.group_store import leave_word, read_word
 from ddp.interception import Interception
 from ddp.neutral import OPERATIONS, Collective, describe, take_part
-from ddp.reducer import Reducer, Step
+from ddp.reducer import Reducer
 
 __ddp_phases__ = {"_exchange": "join control", "_take_part": "following"}
 
@@ -55,14 +56,11 @@ class Roll:
     """How many samples each rank has, by rank; empty if nobody counts."""
 
 
-_STEPS = {Step.BUCKET: Kind.BUCKET, Step.USED_MAP: Kind.USED_MAP, Step.REBUILD: Kind.REBUILD}
-
-
 class Attendance:
     """One rank's part in a join.
 
-    `count_present`, for a join that has its own count of ranks with input (Note [Iterations]): called before each forward.
-    `throws`: raise on all ranks as soon as one runs out of input.
+    `count_present`, for a join that has its own count of ranks with input (Note [Iterations]): called before each
+    forward. `throws`: raise on all ranks as soon as one runs out of input.
     """
 
     def __init__(
@@ -116,10 +114,10 @@ class Attendance:
             self._stop_announcing()
 
     @contextmanager
-    def step(self, member: Member, step: Step, bucket: int) -> Iterator[None]:
+    def step(self, member: Member, kind: Kind, bucket: int) -> Iterator[None]:
         """Around a collective of a member's reducer."""
         if self._announces and not self._is_quiet:
-            self._hold(Announcement(_STEPS[step], self.members.index(member), bucket))
+            self._hold(Announcement(kind, self.members.index(member), bucket))
         with self._quiet():
             yield
 
@@ -144,8 +142,8 @@ class Attendance:
         away = [rank for rank in ranks if rank not in self.present]
         if away and not self._is_quiet:
             raise JoinError(
-                f"{operation} in a group of {ranks_text(ranks)}, but {ranks_text(away)} ran out of input, and only groups of "
-                "all ranks of the join can be followed: use one, or stop before the first rank joins"
+                f"{operation} in a group of {ranks_text(ranks)}, but {ranks_text(away)} ran out of input, and only groups "
+                "of all ranks of the join can be followed: use one, or stop before the first rank joins"
             )
         yield
 
@@ -156,7 +154,7 @@ class Attendance:
     # --- on a rank that has none --------------------------------------------------------------------------------------
 
     def shadow_until_all_joined(self) -> int:
-        """Follow the others until nobody has input; return the rank that is authoritative: the last, then the highest."""
+        """Follow the others until nobody has input; return the authoritative rank: the last, of several the highest."""
         while True:
             last = self.present
             settled = self._hold(Announcement(Kind.JOINED))
@@ -185,7 +183,7 @@ class Attendance:
             return
         reducer = self.members[call.engine].reducer
         self._is_following = True
-        with self._quiet(), reducer.shadowing():
+        with self._quiet():
             if call.kind is Kind.BUCKET:
                 reducer.shadow_bucket(call.number)
             elif call.kind is Kind.USED_MAP:

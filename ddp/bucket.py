@@ -21,9 +21,9 @@ from ddp.errors import UsageError
 class Scale:
     """What a gradient is divided by before the ranks' gradients are summed.
 
-    torch multiplies by the reciprocal while it copies a gradient into its bucket, and divides what lies there already when
-    gradients were asked to be views (reducer.cpp, mark_variable_ready_dense): unless the divisor is a power of two the
-    last bit differs. `divides_in_place` asks for the second.
+    torch multiplies by the reciprocal while it copies a gradient into its bucket, and divides what lies there already
+    when gradients were asked to be views (reducer.cpp, mark_variable_ready_dense): unless the divisor is a power of
+    two the last bit differs. `divides_in_place` asks for the second.
     """
 
     divisor: float
@@ -43,8 +43,8 @@ class Scale:
 class Bucket:
     """The gradients of some parameters of one dtype and device, reduced by one collective.
 
-    A gradient is scaled on its way in and then becomes a view of the flat tensor, so that nothing is copied back. A sparse
-    gradient is a bucket of its own, without a flat tensor of ours: its `flat` is the gradient itself.
+    A gradient is scaled on its way in and then becomes a view of the flat tensor, so that nothing is copied back. A
+    sparse gradient is a bucket of its own, without a flat tensor of ours: its `flat` is the gradient itself.
     """
 
     __slots__ = (
@@ -179,7 +179,7 @@ class Bucket:
 
 
 def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
-    """A view for each parameter, with its strides if they are dense ("Gradient Layout Contract" in torch's reducer.cpp)."""
+    """A view for each parameter, with its strides if dense ("Gradient Layout Contract" in torch's reducer.cpp)."""
     views, offset = [], 0
     for parameter in parameters:
         strides = torch.empty_like(parameter, device="meta").stride()

@@ -1,7 +1,7 @@
 """Which gradients travel together: sizes in, lists of parameter indices out. Pure; knows no tensor.
 
-The rule is torch's (`compute_bucket_assignment_by_size` in torch/csrc/distributed/c10d/reducer.cpp), so that both engines
-use the same buckets when they are given the same order.
+The rule is torch's (`compute_bucket_assignment_by_size` in torch/csrc/distributed/c10d/reducer.cpp), so that both
+engines use the same buckets when they are given the same order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Footprint:
 
 
 Plan = tuple[tuple[int, ...], ...]
-"""Buckets in the order in which they are reduced; each the indices of its parameters, in the order of the flat buffer."""
+"""Buckets in the order in which they are reduced; each the indices of its parameters, in the flat buffer's order."""
 
 
 @dataclass(frozen=True, slots=True)

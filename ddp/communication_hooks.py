@@ -1,8 +1,8 @@
 """Communication hooks: what reduces a bucket in the place of the plain all_reduce.
 
-The interface is torch's (`torch.distributed.GradBucket`, "Note [DDP Communication Hook]" in reducer.cpp): a hook is called
-with its state and a bucket and returns a future of the reduced flat tensor. torch's own hooks (fp16, bf16, PowerSGD, noop,
-allreduce) run unmodified. With a hook the engine does not divide: that is the hook's task.
+The interface is torch's (`torch.distributed.GradBucket`, "Note [DDP Communication Hook]" in reducer.cpp): a hook is
+called with its state and a bucket and returns a future of the reduced flat tensor. torch's own hooks (fp16, bf16,
+PowerSGD, noop, allreduce) run unmodified. With a hook the engine does not divide: that is the hook's task.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def check_future(future: object, hook: CommunicationHook) -> torch.futures.Futur
 
 
 def reduced_tensor(value: object, expected: Tensor, *, bucket: int, hook: CommunicationHook) -> Tensor:
-    """The tensor that a hook's future holds: a tensor, or a list with one, of the shape and dtype of the bucket's own."""
+    """The tensor that a hook's future holds: it, or a list with it alone, of the bucket's own shape and dtype."""
     if isinstance(value, (list, tuple)) and len(value) == 1:
         (value,) = value
     if isinstance(value, Tensor) and value.shape == expected.shape and value.dtype == expected.dtype:

@@ -64,18 +64,20 @@ class _Passage:
 class DistributedDataParallel(nn.Module, Joinable):
     """Wraps `module` so that its replicas on all ranks of `process_group` train as one.
 
-    The arguments are torch's. `device_ids` may name one device, to which inputs are moved. `broadcast_buffers=False` leaves
-    the buffers alone, `forward_sync_buffers=False` all but at construction; single buffers may be treated otherwise by
-    `register_buffer_comm_hook`. `init_sync=False` trusts the caller that the replicas are the same. `bucket_cap_mb` (MiB,
-    25 unless given) closes a bucket; the first closes at 1 MiB. `find_unused_parameters` allows parameters without
-    gradients, `static_graph` as well, if the graph is the same in every iteration. `dim` is the dimension of the inputs along
-    which `join` counts samples.
+    The arguments are torch's. `device_ids` may name one device, to which inputs are moved. `broadcast_buffers=False`
+    leaves the buffers alone, `forward_sync_buffers=False` all but at construction; single buffers may be treated
+    otherwise by `register_buffer_comm_hook`. `init_sync=False` trusts the caller that the replicas are the same.
+    `bucket_cap_mb` (MiB, 25 unless given) closes a bucket; the first closes at 1 MiB. `find_unused_parameters` allows
+    parameters without gradients, `static_graph` as well, if the graph is the same in every iteration. `dim` is the
+    dimension of the inputs along which `join` counts samples.
 
-    Gradients are views of the buckets after the first backward. `gradient_as_bucket_view=False` keeps them apart, at the cost
-    of a copy; `True` has torch's arithmetic for that setting (gradients that are views already are divided in place).
+    Gradients are views of the buckets after the first backward. `gradient_as_bucket_view=False` keeps them apart, at
+    the cost of a copy; `True` has torch's arithmetic for that setting (gradients that are views already are divided
+    in place).
 
-    Construction is a collective. It raises, on every rank, ReplicaMismatchError where parameters, buffers or settings differ
-    between ranks, by name; and UsageError for a module without a trainable parameter, or with parameters on several devices.
+    Construction is a collective. It raises, on every rank, ReplicaMismatchError where parameters, buffers or settings
+    differ between ranks, by name; and UsageError for a module without a trainable parameter, or with parameters on
+    several devices.
     """
 
     def __init__(
@@ -206,7 +208,9 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _outputs(self, output: object) -> Outputs:
         tensors = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
         reached = reached_parameters(tensors, self._accumulators)
-        return Outputs(tensors, None if reached.has_reentrant_checkpoint or not tensors else reached.parameters)
+        return Outputs(
+            tensors, None if reached.has_reentrant_checkpoint or not tensors else frozenset(reached.parameters)
+        )
 
     def _synchronize_buffers(self, when: When, roll: Roll) -> None:
         if self.require_forward_param_sync and self._buffers_in_step.has_any(when):
@@ -240,7 +244,8 @@ class DistributedDataParallel(nn.Module, Joinable):
     ) -> None:
         """Synchronize a buffer by `hook`: broadcast, sum, mean, max, min, none, or a function of (buffer, group).
 
-        `when`: "before" or "after" the forward. See buffer_sync.py. Raises UsageError for an unknown buffer or strategy.
+        `when`: "before" or "after" the forward. See buffer_sync.py. Raises UsageError for an unknown buffer or
+        strategy.
         """
         self._buffers_in_step.register(name_or_tensor, hook, when=when)
 
@@ -377,7 +382,7 @@ def _checked_cap(bucket_cap_mb: float | None) -> float:
         return DEFAULT_CAP_MB
     if isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, (int, float)) or not bucket_cap_mb > 0:
         raise UsageError(
-            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: leave it out for {DEFAULT_CAP_MB:.0f}"
+            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: without it, it is {DEFAULT_CAP_MB:.0f}"
         )
     return bucket_cap_mb
 
@@ -395,7 +400,7 @@ def _checked_devices(
     named = [torch.device(device.type, d) if isinstance(d, int) else torch.device(d) for d in device_ids]
     if device.type == "cpu" or named != [device]:
         raise UsageError(
-            f"device_ids is {list(device_ids)}, expected None or the one device of the parameters, which are on {device}"
+            f"device_ids is {list(device_ids)}, expected None or the one device of the parameters: they are on {device}"
         )
     return named, named[0]
 
@@ -415,6 +420,6 @@ def _count_samples(arguments: object, dim: int) -> int:
         if tensor.dim() > dim:
             return tensor.shape[dim]
     raise UsageError(
-        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): pass the "
-        "batch as a tensor, or set the constructor's dim"
+        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): pass "
+        "the batch as a tensor, or set the constructor's dim"
     )

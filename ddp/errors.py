@@ -29,7 +29,7 @@ class ParameterChangedError(EngineError):
 
 
 class OpenBackwardError(EngineError):
-    """A backward ended and some parameters that were waited for got no gradient; the text names them, with the ranks."""
+    """A backward ended and some parameters that were waited for got no gradient; the text has names and ranks."""
 
 
 class BypassedBackwardError(EngineError):

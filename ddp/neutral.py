@@ -1,7 +1,7 @@
 """Collectives that a rank without input can take part in: described as numbers, and made with a neutral contribution.
 
-Neutral is what leaves the result as the other ranks make it: 0 for a sum, the lowest value for a maximum. Where ranks are
-kept apart (gathers, all-to-all) the neutral contribution is zeros of the right shape.
+Neutral is what leaves the result as the other ranks make it: 0 for a sum, the lowest value for a maximum. Where ranks
+are kept apart (gathers, all-to-all) the neutral contribution is zeros of the right shape.
 """
 
 from __future__ import annotations

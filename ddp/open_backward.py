@@ -34,8 +34,9 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     silent = [rank for rank in members if rank not in missing]
     waiting = f" ({_ranks(silent)} gave no answer: they may wait for these buckets, or have ended)" if silent else ""
     return (
-        f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on these "
-        "parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's whole output"
+        f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
+        "these parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's whole "
+        "output"
     )
 
 

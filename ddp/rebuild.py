@@ -12,7 +12,7 @@ from ddp.bucket_plan import complete_order
 
 
 class DiscoveredOrder:
-    """What is known of the order: nothing, recorded on this rank, or agreed on (Note [Discovered order] in reducer.py)."""
+    """What is known of it: nothing, recorded on this rank, or agreed on (Note [Discovered order] in reducer.py)."""
 
     __slots__ = ("_count", "_seen", "agreed", "is_due")
 

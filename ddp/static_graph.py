@@ -1,4 +1,4 @@
-"""What `static_graph` learns in the first backward: how often each parameter gets a gradient, and which get none at all."""
+"""What `static_graph` learns in the first backward: how often each parameter gets a gradient, and which get none."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class StaticGraph:
 
     def __init__(self) -> None:
         self.times: dict[int, int] | None = None
-        """Gradients per backward, by parameter, in the order of their first coming; None until a backward was learned."""
+        """Gradients per backward, by parameter, in the order of their first coming; None until one was learned."""
         self.unused_everywhere: frozenset[int] | None = None
         """Parameters that get no gradient on any rank, once the ranks have asked each other."""
         self._left: dict[int, int] = {}
@@ -30,7 +30,7 @@ class StaticGraph:
         self._left = {} if self.times is None else dict(self.times)
 
     def is_last(self, index: int) -> bool:
-        """Count a gradient; return whether it is the parameter's last in this backward. Before learning, nobody knows."""
+        """Count a gradient; return whether it is the parameter's last in this backward, as far as is known."""
         if self.times is None:
             self._left[index] = self._left.get(index, 0) + 1
             return False
@@ -42,6 +42,11 @@ class StaticGraph:
         """The first backward is over; return the parameters that got gradients, in the order of their first coming."""
         self.times = self._left
         return tuple(self.times)
+
+    def times_by_index(self, count: int) -> tuple[int, ...]:
+        """Gradients per backward for each of `count` parameters."""
+        times = self.times or {}
+        return tuple(times.get(index, 0) for index in range(count))
 
     def adopt(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
         """Take over what another rank learned: times by index, and the parameters unused on all ranks."""

@@ -1,0 +1,82 @@
+"""Hears of gradients: after autograd has added one to a parameter, and when a backward is over.
+
+None of the hooks keeps the listener alive: they stay on parameters and graphs that may well outlive it, and a model may
+be wrapped anew.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd import Variable
+from torch.utils.hooks import RemovableHandle
+
+
+class Listener(Protocol):
+    """Who is told."""
+
+    def take(self, index: int) -> None:
+        """The parameter of this index has got a gradient."""
+
+    def complete(self) -> None:
+        """The backward that was watched is over."""
+
+
+def listen(parameters: Sequence[Tensor], listener: Listener) -> None:
+    """Tell the listener of every gradient, for as long as it lives."""
+    found = weakref.ref(listener)
+    handles = [p.register_post_accumulate_grad_hook(_hook(found, index)) for index, p in enumerate(parameters)]
+    weakref.finalize(listener, _remove, handles).atexit = False
+
+
+def _hook(found: weakref.ref[Listener], index: int) -> Callable[[Tensor], None]:
+    def on_gradient(parameter: Tensor) -> None:
+        listener = found()
+        if listener is not None:
+            listener.take(index)
+
+    return on_gradient
+
+
+def _remove(handles: Iterable[RemovableHandle]) -> None:
+    for handle in handles:
+        handle.remove()
+
+
+class EndOfBackward:
+    """Calls a listener's `complete` at the end of a backward: see Note [End of backward] in reducer.py."""
+
+    __slots__ = ("_listener", "_task")
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = weakref.ref(listener)
+        self._task = -1
+        """The graph task at whose end the listener is called."""
+
+    def watch(self, tensors: Iterable[Tensor]) -> bool:
+        """Call at the end of whatever backward goes through one of the tensors; return whether one can."""
+        nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
+        for node in nodes:
+            node.register_prehook(self._on_backward)
+        return bool(nodes)
+
+    def _on_backward(self, gradients: Any) -> None:
+        task = torch._C._current_graph_task_id()
+        if task != self._task:
+            self._task = task
+            call_at_end(self._call)
+
+    def _call(self) -> None:
+        self._task = -1
+        listener = self._listener()
+        if listener is not None:
+            listener.complete()
+
+
+def call_at_end(callback: Callable[[], None]) -> None:
+    """Inside a backward: call when its last hook has run."""
+    Variable._execution_engine.queue_callback(callback)
