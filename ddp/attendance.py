@@ -142,8 +142,8 @@ class Attendance:
         away = [rank for rank in ranks if rank not in self.present]
         if away and not self._is_quiet:
             raise JoinError(
-                f"{operation} in a group of {ranks_text(ranks)}, but {ranks_text(away)} ran out of input, and only groups "
-                "of all ranks of the join can be followed: use one, or stop before the first rank joins"
+                f"{operation} in a group of {ranks_text(ranks)}, but {ranks_text(away)} ran out of input, and only "
+                "groups of all ranks of the join can be followed: use one, or stop before the first rank joins"
             )
         yield
 

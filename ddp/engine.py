@@ -382,7 +382,7 @@ def _checked_cap(bucket_cap_mb: float | None) -> float:
         return DEFAULT_CAP_MB
     if isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, (int, float)) or not bucket_cap_mb > 0:
         raise UsageError(
-            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: without it, it is {DEFAULT_CAP_MB:.0f}"
+            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: the default is {DEFAULT_CAP_MB:.0f}"
         )
     return bucket_cap_mb
 
@@ -420,6 +420,6 @@ def _count_samples(arguments: object, dim: int) -> int:
         if tensor.dim() > dim:
             return tensor.shape[dim]
     raise UsageError(
-        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): pass "
-        "the batch as a tensor, or set the constructor's dim"
+        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): "
+        "pass the batch as a tensor, or set the constructor's dim"
     )

@@ -35,8 +35,8 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     waiting = f" ({_ranks(silent)} gave no answer: they may wait for these buckets, or have ended)" if silent else ""
     return (
         f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
-        "these parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's whole "
-        "output"
+        "these parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's "
+        "whole output"
     )
 
 

@@ -8,9 +8,9 @@ come in different orders still meet.
 
 Note [Discovered order]
     The order of use is not known before a backward has run. The first layout follows the reverse order of definition.
-    Where that is wrong, nothing can start before the end: the bucket that must go first fills last. So the first reduced
-    backward records the order in which gradients came, and the next forward lays the buckets out by it, on all ranks
-    by that of one.
+    Where that is wrong, nothing can start before the end: the bucket that must go first fills last. So the first
+    reduced backward records the order in which gradients came, and the next forward lays the buckets out by it, on all
+    ranks by that of one.
 
 Note [End of backward]
     All gradients are there when the last bucket starts; the wait for the reductions is left to a callback of autograd,
