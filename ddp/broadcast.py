@@ -237,7 +237,7 @@ class _Channel:
     def issue_in_place(self, strip: Tensor) -> _Call:
         """Send or receive a strip whose memory is its elements."""
         # Not view(-1): it keeps the stride of a lone element, which then is no row of bytes.
-        return _Call(self._broadcast(strip.detach().as_strided((strip.numel(),), (1,))), [strip])
+        return _Call(self._broadcast(strip.as_strided((strip.numel(),), (1,))), [strip])
 
     def issue_packed(self, strips: list[Tensor], buffer: Tensor) -> _Call:
         """Send what the strips hold, or receive it, in a buffer of their size."""
@@ -259,7 +259,7 @@ class _Channel:
         if self.is_source:
             return
         if call.buffer is None:
-            # Whoever saved the tensor for a backward shall notice, as after copy_.
+            # gloo writes behind autograd's back. Whoever saved the tensor for a backward shall notice, as after copy_.
             torch.autograd.graph.increment_version(call.strips[0])
         elif call.is_flat:
             torch.split_with_sizes_copy(call.buffer, [strip.numel() for strip in call.strips], out=call.strips)
@@ -278,6 +278,7 @@ def _flattened(strips: list[Tensor]) -> list[Tensor] | None:
     """The strips as views of one dimension, or None if one of them is not plain."""
     if not all(map(Tensor.is_contiguous, strips)):
         return None
+    # split_with_sizes_copy need not mind these bits of what it writes to.
     if any(map(Tensor.is_neg, strips)) or any(map(Tensor.is_conj, strips)):
         return None
     return [strip if strip.dim() == 1 else strip.ravel() for strip in strips]

@@ -401,17 +401,34 @@ def test_parameters_stay_what_they_are():
         assert all(flags)
 
 
-@pytest.mark.parametrize("size", [3, 40], ids=["packed", "in-place"])
-def test_a_graph_that_saved_a_tensor_notices_that_it_changed(size):
-    def program(rank):
-        weight = torch.full((size,), float(rank), requires_grad=True)
-        loss = (weight * weight).sum()
-        broadcast_coalesced([weight, *floats(1)], 0, buffer_bytes=64)
+def change_what_a_graph_saved(rank, size):
+    weight = torch.full((size,), float(rank), requires_grad=True)
+    loss = (weight * weight).sum()
+    broadcast_coalesced([weight, *floats(1)], 0, buffer_bytes=64)
+    if rank == 0:  # it sent, and its tensor is as it was
         loss.backward()
+    else:
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
-    result = simulate(program, 2)
-    assert list(result.errors) == [1]  # rank 0 sent, and its tensor is as it was
-    assert "modified by an inplace operation" in str(result.errors[1])
+
+PACKED_AND_IN_PLACE = pytest.mark.parametrize("size", [3, 32], ids=["packed", "in-place"])
+
+
+@PACKED_AND_IN_PLACE
+def test_a_graph_that_saved_a_tensor_notices_that_it_changed(size):
+    simulate(change_what_a_graph_saved, 2, args=(size,)).raise_for_verdict()
+
+
+@PACKED_AND_IN_PLACE
+def test_it_notices_on_real_gloo(size):
+    with state_per_thread():
+        world = GlooWorld(2)
+        try:
+            outcomes = world.run(lambda rank: change_what_a_graph_saved(rank, size))
+            assert [outcome.error for outcome in outcomes] == [None, None]
+        finally:
+            world.close()
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
