@@ -108,8 +108,10 @@ class BufferSync:
         plan = self._plan(when)
         with torch.no_grad():
             # Every buffer is looked at before anything is sent: a wrong one must not leave the ranks half way.
-            to_broadcast = [slot.tensor() for slot in plan.broadcasts]
-            to_reduce = [[slot.tensor() for slot in reduction.slots] for reduction in plan.reductions]
+            # `.data` has a version counter of its own: a forward that has saved a buffer, as batch norm does, may still
+            # run backward after the next forward has synchronised it. torch's engine does not count these writes either.
+            to_broadcast = [slot.tensor().data for slot in plan.broadcasts]
+            to_reduce = [[slot.tensor().data for slot in reduction.slots] for reduction in plan.reductions]
             to_call = [slot.tensor() for slot, _ in plan.hooks]
             pending = [
                 reduction.issue(buffers, self._group)
