@@ -2,8 +2,8 @@
 
     from ddp import DistributedDataParallel, Join
 
-It is written against plain `torch.distributed` and never imports `simulator`, so that the same engine runs simulated, on real
-gloo and on GPUs. Begin to read in engine.py.
+It is written against plain `torch.distributed` and never imports `simulator`, so that the same engine runs simulated,
+on real gloo and on GPUs. Begin to read in engine.py.
 """
 
 from ddp.broadcast import broadcast_coalesced
