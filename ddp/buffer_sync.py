@@ -109,7 +109,7 @@ class BufferSync:
         with torch.no_grad():
             # Every buffer is looked at before anything is sent: a wrong one must not leave the ranks half way.
             # `.data` has a version counter of its own: a forward that has saved a buffer, as batch norm does, may still
-            # run backward after the next forward has synchronised it. torch's engine does not count these writes either.
+            # run backward after the next forward has synchronised it. torch's engine counts no such writes either.
             to_broadcast = [slot.tensor().data for slot in plan.broadcasts]
             to_reduce = [[slot.tensor().data for slot in reduction.slots] for reduction in plan.reductions]
             to_call = [slot.tensor() for slot, _ in plan.hooks]
