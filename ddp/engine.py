@@ -208,9 +208,10 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _outputs(self, output: object) -> Outputs:
         tensors = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
         reached = reached_parameters(tensors, self._accumulators)
-        return Outputs(
-            tensors, None if reached.has_reentrant_checkpoint or not tensors else frozenset(reached.parameters)
-        )
+        if reached.has_reentrant_checkpoint or not tensors:
+            return Outputs(tensors, None)
+        accumulators = [node for node, index in self._accumulators.items() if index in reached.parameters]
+        return Outputs(tensors, frozenset(reached.parameters), accumulators)
 
     def _synchronize_buffers(self, when: When, roll: Roll) -> None:
         if self.require_forward_param_sync and self._buffers_in_step.has_any(when):
@@ -329,10 +330,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         )
 
     def _broadcast_state(self, source: int, *, with_buffers: bool) -> None:
-        tensors = [parameter for _, parameter in self._named_parameters()]
-        if with_buffers:
-            tensors += [buffer for _, buffer in self._named_buffers()]
-        broadcast_coalesced(tensors, source, self.process_group)
+        named = self._named_parameters() + (self._named_buffers() if with_buffers else [])
+        # `.data`: as in torch, no backward that is under way minds what is written here.
+        broadcast_coalesced([tensor.data for _, tensor in named], source, self.process_group)
 
     def _named_parameters(self) -> list[tuple[str, Tensor]]:
         return [(name, p) for name, p in self.module.named_parameters() if name not in self.parameters_to_ignore]

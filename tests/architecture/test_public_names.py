@@ -11,6 +11,7 @@ import pytest
 PACKAGES = ("simulator", "ddp", "reports", "scenarios")
 CONTRACT = {
     "simulator": {"simulate", "replay", "Verdict", "Budget"},
+    "ddp": {"DistributedDataParallel"},
 }
 
 
