@@ -192,4 +192,4 @@ def _no_rows(parameter: Parameter) -> Tensor:
     """The sparse gradient of an embedding of which no row was used."""
     indices = torch.empty(1, 0, dtype=torch.long, device=parameter.device)
     values = torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device)
-    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True)
+    return torch.sparse_coo_tensor(indices, values, parameter.shape, is_coalesced=True, check_invariants=False)

@@ -1,0 +1,609 @@
+"""Programs for two ranks on real gloo: two processes of their own, whose torch nobody has touched.
+
+    python -m tests.ddp.gloo_programs RANK FOLDER
+
+runs all programs one after another, each with a default group of its own, and leaves in FOLDER what each returned or
+raised; test_real_gloo.py starts the two processes and says what must have come out. Nothing here imports the simulator.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
+from torch.distributed.algorithms.join import Join as TorchJoin
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
+from torch.utils.checkpoint import checkpoint
+
+import ddp
+from ddp import DistributedDataParallel, broadcast_coalesced
+from tests.ddp_equivalence import networks
+from tests.ddp_equivalence.training import Trained, Training, batches, equal_batches, mean_square, trained
+
+WORLD_SIZE = 2
+CALL_SECONDS = 20
+"""How long a collective waits for the other process."""
+LIFE_SECONDS = 90
+"""After which a process shows where it is and ends, whoever still waits for it."""
+TINY = 1e-5
+"""MiB: every parameter has its own bucket."""
+
+
+# Trainings that both engines run.
+
+
+class Branching(nn.Module):
+    """The first number of a batch says which branch it goes through; branch 9 is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+        self.branches = nn.ModuleList([nn.Linear(3, 2) for _ in range(3)])
+
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden = self.first(batch).tanh()
+        branch = int(batch[0, 0])
+        return self.branches[branch](hidden) if branch < 3 else hidden
+
+
+def branching(*branches: Sequence[int]) -> tuple[tuple[Tensor, ...], ...]:
+    """Batches for `Branching`: the branches that each rank takes."""
+    plain = batches(*map(len, branches))
+    for own, taken in zip(plain, branches, strict=True):
+        for batch, branch in zip(own, taken, strict=True):
+            batch[0, 0] = branch
+    return plain
+
+
+class Residual(nn.Module):
+    """Convolutions with a way around them, and BatchNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(2, 3, 3, padding=1, bias=False)
+        self.norms = nn.ModuleList([nn.BatchNorm2d(3) for _ in range(2)])
+        self.second = nn.Conv2d(3, 3, 3, padding=1, bias=False)
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, images: Tensor) -> Tensor:
+        before = self.norms[0](self.first(images)).relu()
+        after = self.norms[1](self.second(before)) + before
+        return self.last(after.relu().mean((2, 3)))
+
+
+def images(*counts: int) -> tuple[tuple[Tensor, ...], ...]:
+    """Batches for `Residual`."""
+    return tuple(tuple(b.view(3, 2, 4, 4) for b in own) for own in batches(*counts, features=32))
+
+
+class MixedDtypes(nn.Module):
+    """Layers of different precision, one after another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(
+            nn.Linear(4, 4, dtype=dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float64)
+        )
+
+    def forward(self, batch: Tensor) -> Tensor:
+        for layer in self.layers:
+            batch = layer(batch.to(layer.weight.dtype)).tanh()
+        return batch
+
+
+class Words(nn.Module):
+    """An embedding with sparse gradients, and a dense layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(20, 3, sparse=True)
+        self.last = nn.Linear(3, 2)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.last(self.table(batch.abs().mul(5).long()).flatten(0, 1))
+
+
+class Checkpointed(nn.Module):
+    """Two blocks whose forwards run again in the backward, as a graph of their own in the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
+
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden = self.first(batch)
+        for block, is_reentrant in zip(self.blocks, (True, False), strict=True):
+            hidden = checkpoint(block, hidden.tanh(), use_reentrant=is_reentrant)
+        return hidden
+
+
+Prepare = Callable[[Any], object]
+
+
+def powersgd(model: Any) -> None:
+    """Compress from the third backward on; the state draws its random matrices from a seed."""
+    state = PowerSGDState(dist.group.WORLD, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=1)
+    model.register_comm_hook(state, powerSGD_hook)
+
+
+def hook(name: str) -> Prepare:
+    """One of torch's plain communication hooks."""
+    return lambda model: model.register_comm_hook(dist.group.WORLD, getattr(default_hooks, name))
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A training by both engines, with the same constructor arguments."""
+
+    training: Training
+    options: Mapping[str, Any]
+    prepare: Prepare = lambda model: None
+    tolerance: float | None = 1e-12
+    """To what the oracle agrees with both; None where a hook loses precision on purpose."""
+
+
+def _compare(
+    build: Callable[[], nn.Module],
+    data: tuple[tuple[Tensor, ...], ...],
+    *,
+    prepare: Prepare = lambda model: None,
+    tolerance: float | None = 1e-12,
+    joins: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Comparison:
+    return Comparison(Training(build, data, mean_square, **joins or {}), options, prepare, tolerance)
+
+
+def _double(kind: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    return lambda: kind().double()
+
+
+_JOIN = {"is_joined": True}
+_JOIN_BY_PRESENT = {"is_joined": True, "divide_by_initial_world_size": False}
+COMPARISONS = {
+    "multilayer": _compare(networks.multilayer, equal_batches(2), joins={"momentum": 0.9}),
+    "tiny buckets": _compare(networks.multilayer, equal_batches(2), bucket_cap_mb=TINY),
+    "rebuilt buckets": _compare(networks.registered_backwards, equal_batches(2), bucket_cap_mb=TINY),
+    "gradients as views": _compare(networks.multilayer, equal_batches(2), gradient_as_bucket_view=True),
+    "batch norm": _compare(networks.with_buffers, equal_batches(2)),
+    "residual": _compare(_double(Residual), images(3, 3), bucket_cap_mb=TINY),
+    "unused parameters": _compare(
+        _double(Branching), branching((0, 1, 9), (0, 2, 9)), find_unused_parameters=True, bucket_cap_mb=TINY
+    ),
+    "static graph": _compare(_double(Branching), branching((1, 1, 1), (1, 1, 1)), static_graph=True),
+    "accumulation": _compare(networks.multilayer, equal_batches(2, count=4), joins={"accumulate": 2}),
+    "mixed dtypes": _compare(MixedDtypes, equal_batches(2), tolerance=1e-2),
+    "sparse embedding": _compare(_double(Words), equal_batches(2)),
+    "checkpointing": _compare(_double(Checkpointed), equal_batches(2)),
+    "fp16 hook": _compare(
+        networks.multilayer, equal_batches(2), prepare=hook("fp16_compress_hook"), tolerance=None, bucket_cap_mb=TINY
+    ),
+    "allreduce hook": _compare(networks.multilayer, equal_batches(2), prepare=hook("allreduce_hook")),
+    "PowerSGD": _compare(networks.multilayer, equal_batches(2, count=5), prepare=powersgd, tolerance=None),
+    "join": _compare(networks.with_buffers, batches(1, 3), joins=_JOIN, bucket_cap_mb=TINY),
+    "join, rank 1 first": _compare(networks.with_buffers, batches(4, 2), joins={**_JOIN, "momentum": 0.9}),
+    "join, by ranks present": _compare(networks.with_buffers, batches(3, 1), joins=_JOIN_BY_PRESENT),
+    "join, rank 0 without input": _compare(networks.with_buffers, batches(0, 3), joins=_JOIN, bucket_cap_mb=TINY),
+    "join, rank 1 without input": _compare(networks.multilayer, batches(2, 0), joins=_JOIN_BY_PRESENT),
+    "join, accumulation": _compare(networks.multilayer, batches(2, 4), joins={**_JOIN, "accumulate": 2}),
+    "join, unused parameters": _compare(
+        _double(Branching), branching((0,), (1, 2, 9)), joins=_JOIN, find_unused_parameters=True
+    ),
+}
+
+
+def train(engine: Callable[..., Any], rank: int, compared: Comparison) -> Trained:
+    """Train on this rank's batches; each rank starts from parameters of its own."""
+    torch.manual_seed(rank)
+    training = compared.training
+    module = training.build()
+    model = engine(module, **compared.options)
+    compared.prepare(model)
+    optimizer = training.optimizer(model)
+    with _together(model, training):
+        for iteration, batch in enumerate(training.batches[rank]):
+            if training.opens_step(iteration):
+                optimizer.zero_grad()
+            with nullcontext() if training.closes_step(iteration) else model.no_sync():
+                training.loss(model, batch).backward()
+            if training.closes_step(iteration):
+                optimizer.step()
+    return trained(module)
+
+
+def _together(model: Any, training: Training) -> AbstractContextManager[object]:
+    if not training.is_joined:
+        return nullcontext()
+    return model.join(divide_by_initial_world_size=training.divide_by_initial_world_size)
+
+
+def by_both_engines(compared: Comparison, rank: int) -> tuple[Trained, Trained]:
+    """What this rank has after training by our engine, and by torch's."""
+    return train(DistributedDataParallel, rank, compared), train(TorchEngine, rank, compared)
+
+
+# Our engine: what it finds.
+
+
+def raised(action: Callable[[], object]) -> str:
+    """The kind and text of what `action` raises."""
+    try:
+        action()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def still_works() -> float:
+    """Whether the ranks can still talk: the sum of 1.0 over them."""
+    one = torch.ones(())
+    dist.all_reduce(one)
+    return one.item()
+
+
+def swapped_parameters(rank: int) -> tuple[str, float]:
+    """Two parameters of one shape, in another order on rank 1."""
+    module = nn.Module()
+    for name in ("weight", "scale") if rank == 0 else ("scale", "weight"):
+        module.register_parameter(name, nn.Parameter(torch.ones(2)))
+    return raised(lambda: DistributedDataParallel(module)), still_works()
+
+
+def missing_parameter(rank: int) -> tuple[str, float]:
+    """A layer that rank 1 alone has."""
+    module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(1 + rank)])
+    return raised(lambda: DistributedDataParallel(module)), still_works()
+
+
+def open_backward(rank: int) -> str:
+    """Each rank leaves another branch out of the loss, without find_unused_parameters."""
+    model = DistributedDataParallel(Branching(), bucket_cap_mb=TINY)
+    batch = torch.full((1, 4), float(rank))
+    mean_square(model, batch).backward()
+    return raised(lambda: model(batch))
+
+
+def bypassed_backward(rank: int) -> tuple[str, float]:
+    """A loss of the inner module."""
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    return raised(lambda: model.module(torch.ones(1, 2)).sum().backward()), still_works()
+
+
+def rebuild_share(rank: int) -> list[float]:
+    """Layers defined in the order opposite to their use: the share of bytes under way before each backward's end."""
+
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(10)])
+
+        def forward(self, batch: Tensor) -> Tensor:
+            for layer in reversed(self.layers):
+                batch = layer(batch)
+            return batch
+
+    model = DistributedDataParallel(Backwards(), bucket_cap_mb=TINY)
+    whole = sum(p.numel() * p.element_size() for p in model.parameters())
+    shares = []
+    for _ in range(3):
+        mean_square(model, torch.ones(1, 8)).backward()
+        shares.append(model.reducer.bytes_started_early / whole)
+    return shares
+
+
+# Our engine: joins that torch's cannot do.
+
+
+def each_step(model: nn.Module, data: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Train with plain gradient descent; give each batch with its loss, before the backward."""
+    for batch in data:
+        model.zero_grad()
+        loss = mean_square(model, batch)
+        yield batch, loss
+        loss.backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=0.1)
+
+
+JOINED = Training(networks.multilayer, batches(1, 3), mean_square, is_joined=True)
+
+
+def _wrapped(rank: int, build: Callable[[], nn.Module] = networks.multilayer) -> DistributedDataParallel:
+    torch.manual_seed(rank)
+    return DistributedDataParallel(build())
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the loop's own collectives brought in one iteration."""
+
+    loss: float
+    highest: float
+    firsts: list[float]
+
+
+def collectives_in_the_loop(rank: int) -> tuple[list[Seen], Trained]:
+    """An all_reduce of the loss, one for the maximum, and an all_gather, on the ranks that have input."""
+    model = _wrapped(rank)
+    seen = []
+    with model.join():
+        for batch, loss in each_step(model, JOINED.batches[rank]):
+            total, highest, first = loss.detach().clone(), batch.max(), batch[0, 0].clone()
+            firsts = [torch.empty_like(first) for _ in range(WORLD_SIZE)]
+            dist.all_reduce(total)
+            dist.all_reduce(highest, dist.ReduceOp.MAX)
+            dist.all_gather(firsts, first)
+            seen.append(Seen(total.item(), highest.item(), [each.item() for each in firsts]))
+    return seen, trained(model.module)
+
+
+def broadcast_from_a_joined_rank(rank: int) -> tuple[str, float]:
+    """What nobody can do on behalf of a rank that has left the loop."""
+
+    def loop() -> None:
+        with model.join():
+            for batch, _ in each_step(model, JOINED.batches[rank]):
+                dist.broadcast(batch[0].clone(), 0)
+
+    model = _wrapped(rank)
+    return raised(loop), still_works()
+
+
+MOMENTS = ("before the forward", "before the backward", "after the backward")
+
+
+def leaving_by_an_exception(moment: str, rank: int) -> tuple[str, float]:
+    """Rank 1 fails in its second iteration."""
+
+    def loop() -> None:
+        with model.join():
+            for iteration, batch in enumerate(batches(4, 4)[rank]):
+                fails = rank == 1 and iteration == 1
+                if fails and moment == MOMENTS[0]:
+                    raise ValueError("disk is full")
+                loss = mean_square(model, batch)
+                if fails and moment == MOMENTS[1]:
+                    raise ValueError("disk is full")
+                loss.backward()
+                if fails and moment == MOMENTS[2]:
+                    raise ValueError("disk is full")
+
+    model = _wrapped(rank)
+    return raised(loop), still_works()
+
+
+def early_termination(rank: int) -> tuple[str, int, float]:
+    """Raise on both ranks as soon as one has no input."""
+
+    def loop() -> None:
+        nonlocal steps
+        with model.join(throw_on_early_termination=True):
+            for _ in each_step(model, JOINED.batches[rank]):
+                steps += 1
+
+    steps = 0
+    model = _wrapped(rank)
+    return raised(loop), steps, still_works()
+
+
+SHARDED = Training(networks.multilayer, batches(2, 4), mean_square, is_joined=True, momentum=0.9)
+
+
+def sharded_optimizer(rank: int) -> Trained:
+    """torch's Join, with its ZeroRedundancyOptimizer as the second joinable."""
+    model = _wrapped(rank)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, momentum=0.9)
+    with TorchJoin([model, optimizer]):
+        for batch in SHARDED.batches[rank]:
+            optimizer.zero_grad()
+            mean_square(model, batch).backward()
+            optimizer.step()
+    return trained(model.module)
+
+
+def several_models(rank: int) -> dict[str, Tensor]:
+    """Two wrapped models, one feeding the other, and a forward without gradients of the first in between."""
+    torch.manual_seed(rank)
+    whole = networks.multilayer()
+    assert isinstance(whole, nn.Sequential)
+    parts = [DistributedDataParallel(part) for part in (whole[:2], whole[2:])]
+    chained = nn.Sequential(*parts)
+    with ddp.Join(parts):
+        for batch, _ in each_step(chained, JOINED.batches[rank]):
+            with torch.no_grad():
+                parts[0](batch)
+    return {name: parameter.detach().clone() for name, parameter in whole.named_parameters()}
+
+
+class _SumOverRanks(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        total = values.clone()
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        total = gradient.contiguous().clone()
+        dist.all_reduce(total)
+        return total
+
+
+class Normalized(nn.Module):
+    """A BatchNorm whose statistics are those of all ranks' rows; `Plain` is for one process that has all rows."""
+
+    Plain = partial(nn.BatchNorm1d, 5, affine=False, track_running_stats=False)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        rows = batch.new_full((1,), len(batch))
+        total = _SumOverRanks.apply(torch.cat([batch.sum(0), batch.square().sum(0), rows]))
+        mean, square = total[:-1].chunk(2)
+        mean, square = mean / total[-1], square / total[-1]
+        return (batch - mean) / (square - mean.square() + 1e-5).sqrt()
+
+
+def normalized(middle: Callable[[], nn.Module]) -> nn.Module:
+    """A network with `middle` between its layers."""
+    return nn.Sequential(nn.Linear(4, 5), middle(), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def synchronized_batch_norm(rank: int) -> dict[str, Tensor]:
+    """Collectives of the model's own, in forward and backward, also for a rank that has left the loop."""
+    model = _wrapped(rank, lambda: normalized(Normalized))
+    with model.join():
+        for _ in each_step(model, JOINED.batches[rank]):
+            pass
+    return trained(model.module).parameters
+
+
+def nothing_left_behind(rank: int) -> tuple[bool, bool]:
+    """Whether the class of process groups is as it was, after a join and after one that failed."""
+    before = dict(vars(dist.ProcessGroup))
+    model = _wrapped(rank)
+    with model.join():
+        for _ in each_step(model, JOINED.batches[rank]):
+            pass
+    after_join = dict(vars(dist.ProcessGroup)) == before
+    broadcast_from_a_joined_rank(rank)
+    return after_join, dict(vars(dist.ProcessGroup)) == before
+
+
+# Our engine: broadcasts and buffers.
+
+
+def tensors_of(rank: int) -> list[Tensor]:
+    """Many small tensors and some large ones, of several dtypes and layouts; different on each rank."""
+    generator = torch.Generator().manual_seed(rank)
+    shapes = [(3,), (), (40, 5), (0,), (7, 11), (300,), (2, 2, 2)]
+    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
+    tensors = [
+        torch.randint(0, 2 if dtype is torch.bool else 90, shape, generator=generator).to(dtype)
+        for shape in shapes
+        for dtype in dtypes
+    ]
+    return [*tensors, torch.randn(6, 8, generator=generator).t()]
+
+
+BUFFER_BYTES = (64, 2000, 10 * 2**20)
+
+
+def coalesced_broadcast(buffer_bytes: int, rank: int) -> list[Tensor]:
+    """Take rank 1's."""
+    tensors = tensors_of(rank)
+    broadcast_coalesced(tensors, 1, dist.group.WORLD, buffer_bytes=buffer_bytes)
+    return tensors
+
+
+class Buffered(nn.Module):
+    """A buffer for every strategy, which each forward fills with what its batch says."""
+
+    STRATEGIES = ("broadcast", "sum", "mean", "max", "min", "none")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 1)
+        for name in (*self.STRATEGIES, "work", "future"):
+            self.register_buffer(name, torch.zeros(2))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        for _, buffer in self.named_buffers():
+            buffer.copy_(batch[0, :2])
+        return self.layer(batch)
+
+
+def buffer_strategies(rank: int) -> list[dict[str, Tensor]]:
+    """The buffers after each forward; rank 0 has input for one, rank 1 for two."""
+    model = _wrapped(rank, lambda: Buffered().double())
+    for strategy in Buffered.STRATEGIES:
+        model.register_buffer_comm_hook(strategy, strategy, when="after")
+    model.register_buffer_comm_hook(
+        "work", lambda b, group: dist.all_reduce(b, group=group, async_op=True), when="after"
+    )
+    model.register_buffer_comm_hook(
+        "future", lambda b, group: dist.all_reduce(b.clone(), group=group, async_op=True).get_future(), when="after"
+    )
+    seen = []
+    with model.join():
+        for _ in each_step(model, batches(1, 2)[rank]):
+            seen.append({name: buffer.clone() for name, buffer in model.module.named_buffers()})
+    return seen
+
+
+PROGRAMS: dict[str, Callable[[int], Any]] = {
+    **{name: partial(by_both_engines, compared) for name, compared in COMPARISONS.items()},
+    **{f"leaving {moment}": partial(leaving_by_an_exception, moment) for moment in MOMENTS},
+    **{f"broadcast with {size} bytes": partial(coalesced_broadcast, size) for size in BUFFER_BYTES},
+    **{
+        program.__name__: program
+        for program in (
+            *(swapped_parameters, missing_parameter, open_backward, bypassed_backward, rebuild_share),
+            *(collectives_in_the_loop, broadcast_from_a_joined_rank, early_termination, sharded_optimizer),
+            *(several_models, synchronized_batch_norm, nothing_left_behind, buffer_strategies),
+        )
+    },
+}
+
+
+# A process.
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a program returned on one rank, or the trace of what it raised there."""
+
+    value: Any = None
+    error: str | None = None
+
+
+def outcome_path(folder: Path, name: str, rank: int) -> Path:
+    """Where a rank leaves what came of a program."""
+    return folder / f"{name}.{rank}.pt"
+
+
+def main(rank: int, folder: Path) -> None:
+    """Run every program; what one leaves behind does not reach the next."""
+    faulthandler.dump_traceback_later(LIFE_SECONDS, exit=True)
+    torch.set_num_threads(1)
+    for name, program in PROGRAMS.items():
+        store = dist.FileStore(str(folder / f"{name}.store"), WORLD_SIZE)
+        limit = timedelta(seconds=CALL_SECONDS)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD_SIZE, timeout=limit)
+        outcome = _outcome(program, rank)
+        torch.save(outcome, outcome_path(folder, name, rank))
+        store.set(f"through {rank}", "")
+        if outcome.error is None:
+            # A group that goes away early takes with it what its peer has not read yet. After an error it should.
+            store.wait([f"through {1 - rank}"], limit)
+        dist.destroy_process_group()
+    assert "simulator" not in sys.modules
+
+
+def _outcome(program: Callable[[int], object], rank: int) -> Outcome:
+    try:
+        return Outcome(value=program(rank))
+    except Exception:
+        return Outcome(error=traceback.format_exc())
+
+
+if __name__ == "__main__":
+    # Pickle looks classes up by the module's name, which is not __main__ for whoever reads.
+    from tests.ddp import gloo_programs
+
+    gloo_programs.main(int(sys.argv[1]), Path(sys.argv[2]))

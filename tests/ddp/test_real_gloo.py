@@ -1,0 +1,298 @@
+"""The engine on real gloo: two processes, started once, run gloo_programs.py; here is what must come out.
+
+What is expected is worked out in this process, by plain training without any process group.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ddp
+from tests.ddp import gloo_programs
+from tests.ddp.gloo_programs import COMPARISONS, JOINED, LIFE_SECONDS, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
+from tests.ddp_equivalence import oracle
+from tests.ddp_equivalence.training import Trained, Training, assert_same, batches, mean_square
+
+ROOT = Path(__file__).resolve().parents[2]
+RANKS = range(WORLD_SIZE)
+
+
+class Ran:
+    """What the two processes left behind."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """By rank, what a program returned; fails if it raised, or never ran to its end."""
+        assert name in PROGRAMS
+        outcomes = [self._outcome(name, rank) for rank in RANKS]
+        errors = [f"{name} on rank {rank}:\n{o.error}" for rank, o in enumerate(outcomes) if o.error is not None]
+        assert not errors, "\n".join(errors)
+        return [outcome.value for outcome in outcomes]
+
+    def output(self, rank: int) -> str:
+        """What the process printed: warnings, and its stack if it ran out of time."""
+        return (self._folder / f"process {rank}.txt").read_text(encoding="utf-8", errors="replace")
+
+    def _outcome(self, name: str, rank: int) -> Outcome:
+        path = gloo_programs.outcome_path(self._folder, name, rank)
+        if path.exists():
+            outcome: Outcome = torch.load(path, weights_only=False)
+            return outcome
+        return Outcome(error=f"the process ended before it had run this; it said:\n{self.output(rank)[-4000:]}")
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+    """The outcomes of all programs; of several pytest processes (xdist), one starts the ranks and the others wait."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    folder = shared / "real_gloo"
+    with (shared / "real_gloo.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            folder.mkdir()
+            run_programs(folder)
+    return Ran(folder)
+
+
+def run_programs(folder: Path) -> None:
+    """Start the ranks and see them end."""
+    loopback = "lo0" if sys.platform == "darwin" else "lo"
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("TORCH_DISTRIBUTED", "PYTEST"))
+    } | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
+    processes = []
+    try:
+        for rank in RANKS:
+            with (folder / f"process {rank}.txt").open("w", encoding="utf-8") as output:
+                processes.append(
+                    subprocess.Popen(
+                        [sys.executable, "-m", "tests.ddp.gloo_programs", str(rank), str(folder)],
+                        cwd=ROOT,
+                        env=environment,
+                        stdin=subprocess.DEVNULL,
+                        stdout=output,
+                        stderr=subprocess.STDOUT,
+                    )
+                )
+        for process in processes:
+            process.wait(timeout=LIFE_SECONDS + 30)
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def plain(training: Training) -> list[Trained]:
+    """What every rank must have, from plain training that starts from rank 0's parameters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = training.build()
+    return oracle.train(training, model)
+
+
+def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None:
+    torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
+
+
+# Both engines.
+
+
+@pytest.mark.parametrize("name", COMPARISONS)
+def test_same_as_torchs_engine(ran, name):
+    compared = COMPARISONS[name]
+    expected = plain(compared.training)
+    counts = [len(own) for own in compared.training.batches]
+    for rank, (ours, torchs) in enumerate(ran[name]):
+        # What a rank without input has as gradients nobody uses.
+        has_gradients = counts[rank] == max(counts)
+        assert_same(ours, torchs, tolerance=0, gradients=has_gradients and name != "join, unused parameters")
+        if compared.tolerance is not None:
+            assert_same(ours, expected[rank], tolerance=compared.tolerance, gradients=has_gradients)
+
+
+def test_unused_parameters_in_a_join_keep_their_gradients(ran):
+    # Which is none here. Once a rank has joined, torch's engine makes it zeros, which a decay of weights would tell.
+    ours, torchs = ran["join, unused parameters"][1]
+    assert ours.gradients["branches.0.weight"] is None
+    assert not torchs.gradients["branches.0.weight"].any()
+
+
+def test_hooks_that_lose_precision_did_so(ran):
+    for name in ("fp16 hook", "PowerSGD"):
+        assert COMPARISONS[name].tolerance is None
+        ours = ran[name][0][0]
+        with pytest.raises(AssertionError):
+            assert_same(ours, plain(COMPARISONS[name].training)[0], tolerance=1e-9)
+
+
+# What is found.
+
+
+def test_parameters_in_another_order(ran):
+    for text, together in ran["swapped_parameters"]:
+        assert text.startswith("ReplicaMismatchError: the ranks' models or settings differ: ")
+        assert "rank 1 has scale float32[2] at index 0 of the parameters, rank 0 has weight float32[2]" in text
+        assert together == 2.0
+
+
+def test_a_layer_that_one_rank_lacks(ran):
+    texts = [text for text, _ in ran["missing_parameter"]]
+    assert "rank 1 has the parameter 1.weight float32[2, 2], rank 0 has none of that name" in texts[0]
+    assert texts[0] == texts[1]
+    assert [together for _, together in ran["missing_parameter"]] == [2.0, 2.0]
+
+
+def test_a_backward_that_left_buckets_open(ran):
+    for text in ran["open_backward"]:
+        assert text.startswith("OpenBackwardError: the last backward left buckets open: no gradient came for ")
+        assert re.search(r"branches\.1\.weight, branches\.1\.bias, [^;]* on rank 0; ", text)
+        assert re.search(r"; branches\.0\.weight, branches\.0\.bias, [^;]* on rank 1\. ", text)
+
+
+def test_a_bypassed_backward(ran):
+    for text, together in ran["bypassed_backward"]:
+        assert text.startswith("BypassedBackwardError: a gradient of ")
+        assert together == 2.0
+
+
+def test_buckets_are_rebuilt_in_the_order_of_use(ran):
+    for before, *after in ran["rebuild_share"]:
+        assert before < 0.05
+        assert min(after) > 0.8
+
+
+# Joins.
+
+
+def test_collectives_in_the_loop(ran):
+    losses = []
+
+    def recorded(model, batch):
+        loss = mean_square(model, batch)
+        losses.append(loss.item())
+        return loss
+
+    expected = plain(Training(JOINED.build, JOINED.batches, recorded, is_joined=True))
+    own, (rank_0, rank_1) = ran["collectives_in_the_loop"], JOINED.batches
+    firsts = [batch[0, 0].item() for batch in rank_1]
+    both = Seen(
+        losses[0] + losses[1],
+        max(rank_0[0].max().item(), rank_1[0].max().item()),
+        [rank_0[0][0, 0].item(), firsts[0]],
+    )
+    alone = [Seen(losses[step + 1], rank_1[step].max().item(), [0.0, firsts[step]]) for step in (1, 2)]
+    for (seen, after), wanted in zip(own, ([both], [both, *alone]), strict=True):
+        assert [each.loss for each in seen] == pytest.approx([each.loss for each in wanted], rel=1e-12)
+        assert [(each.highest, each.firsts) for each in seen] == [(each.highest, each.firsts) for each in wanted]
+        equal(after.parameters, expected[0].parameters)
+
+
+def test_a_broadcast_from_a_joined_rank(ran):
+    for text, together in ran["broadcast_from_a_joined_rank"]:
+        assert text.startswith("JoinError: broadcast float64[4] root 0 needs what only its root has, rank 0, which ran")
+        assert together == 2.0
+
+
+@pytest.mark.parametrize("moment", gloo_programs.MOMENTS)
+def test_a_rank_that_leaves_by_an_exception(ran, moment):
+    assert ran[f"leaving {moment}"] == [
+        ("JoinError: the join is over: rank 1 left it by ValueError: disk is full", 2.0),
+        ("ValueError: disk is full", 2.0),
+    ]
+
+
+def test_early_termination(ran):
+    assert (
+        ran["early_termination"]
+        == [("JoinError: rank 0 ran out of input (throw_on_early_termination)", 1, 2.0)] * WORLD_SIZE
+    )
+
+
+def test_a_sharded_optimizer_in_torchs_join(ran):
+    expected = plain(SHARDED)[0].parameters
+    for after in ran["sharded_optimizer"]:
+        equal(after.parameters, expected)
+
+
+def test_several_models(ran):
+    expected = plain(JOINED)[0].parameters
+    for parameters in ran["several_models"]:
+        equal(parameters, expected)
+
+
+def test_a_layer_with_collectives_of_its_own(ran):
+    # One process that has all rows: the statistics of the rows present, the ranks' mean losses, divided by both ranks.
+    torch_layer = gloo_programs.normalized(gloo_programs.Normalized.Plain)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        torch_layer.load_state_dict(gloo_programs.normalized(nn.Identity).state_dict())
+    for step in range(3):
+        rows = torch.cat([own[step] for own in JOINED.batches if step < len(own)])
+        torch_layer.zero_grad()
+        (sum(part.square().mean() for part in torch_layer(rows).split(3)) / WORLD_SIZE).backward()
+        with torch.no_grad():
+            for parameter in torch_layer.parameters():
+                parameter.sub_(parameter.grad, alpha=0.1)
+    for parameters in ran["synchronized_batch_norm"]:
+        equal(parameters, {name: p.detach() for name, p in torch_layer.named_parameters()}, tolerance=1e-9)
+
+
+def test_a_join_leaves_torch_as_it_was(ran):
+    assert ran["nothing_left_behind"] == [(True, True)] * WORLD_SIZE
+
+
+# Broadcasts and buffers.
+
+
+@pytest.mark.parametrize("size", gloo_programs.BUFFER_BYTES)
+def test_coalesced_broadcast(ran, size):
+    expected = gloo_programs.tensors_of(1)
+    for tensors in ran[f"broadcast with {size} bytes"]:
+        equal(tensors, expected, tolerance=0)
+        assert [t.stride() for t in tensors] == [t.stride() for t in expected]
+
+
+def test_buffers(ran):
+    (first_0,), (first_1, second) = [[batch[0, :2] for batch in own] for own in batches(1, 2)]
+    assert [len(seen) for seen in ran["buffer_strategies"]] == [1, 2]
+
+    def expected(own: Tensor, present: list[Tensor]) -> dict[str, Tensor]:
+        together = torch.stack(present)
+        return {
+            "broadcast": present[-1],
+            "sum": together.sum(0),
+            "mean": together.mean(0),
+            "max": together.amax(0),
+            "min": together.amin(0),
+            "none": own,
+            "work": together.sum(0),
+            "future": together.sum(0),
+        }
+
+    rank_0, rank_1 = ran["buffer_strategies"]
+    equal(rank_0[0], expected(first_0, [first_0, first_1]))
+    equal(rank_1[0], expected(first_1, [first_0, first_1]))
+    equal(rank_1[1], expected(second, [second]))
+
+
+def test_all_programs_ran(ran):
+    assert [len(ran[name]) for name in PROGRAMS] == [WORLD_SIZE] * len(PROGRAMS)
+
+
+def test_the_engine_brings_up_no_warning(ran):
+    folder = str(Path(ddp.__file__).parent)
+    assert [line for rank in RANKS for line in ran.output(rank).splitlines() if folder in line] == []
