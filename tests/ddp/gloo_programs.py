@@ -9,6 +9,7 @@ raised; test_real_gloo.py starts the two processes and says what must have come 
 from __future__ import annotations
 
 import faulthandler
+import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,6 +35,7 @@ from ddp import DistributedDataParallel, broadcast_coalesced
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.training import Trained, Training, batches, equal_batches, mean_square, trained
 
+ROOT = Path(__file__).resolve().parents[2]
 WORLD_SIZE = 2
 CALL_SECONDS = 20
 """How long a collective waits for the other process."""
@@ -546,6 +548,12 @@ def buffer_strategies(rank: int) -> list[dict[str, Tensor]]:
     return seen
 
 
+def weighted_loss(rank: int) -> str:
+    """The example, as it is."""
+    main: Callable[[int], str] = runpy.run_path(str(ROOT / "examples" / "weighted_loss.py"))["main"]
+    return main(rank)
+
+
 PROGRAMS: dict[str, Callable[[int], Any]] = {
     **{name: partial(by_both_engines, compared) for name, compared in COMPARISONS.items()},
     **{f"leaving {moment}": partial(leaving_by_an_exception, moment) for moment in MOMENTS},
@@ -556,6 +564,7 @@ PROGRAMS: dict[str, Callable[[int], Any]] = {
             *(swapped_parameters, missing_parameter, open_backward, bypassed_backward, rebuild_share),
             *(collectives_in_the_loop, broadcast_from_a_joined_rank, early_termination, sharded_optimizer),
             *(several_models, synchronized_batch_norm, nothing_left_behind, buffer_strategies),
+            weighted_loss,
         )
     },
 }

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 import ddp
+from simulator import simulate
 from tests.ddp import gloo_programs
 from tests.ddp.gloo_programs import COMPARISONS, JOINED, LIFE_SECONDS, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, batches, mean_square
 
-ROOT = Path(__file__).resolve().parents[2]
 RANKS = range(WORLD_SIZE)
 
 
@@ -81,7 +81,7 @@ def run_programs(folder: Path) -> None:
                 processes.append(
                     subprocess.Popen(
                         [sys.executable, "-m", "tests.ddp.gloo_programs", str(rank), str(folder)],
-                        cwd=ROOT,
+                        cwd=gloo_programs.ROOT,
                         env=environment,
                         stdin=subprocess.DEVNULL,
                         stdout=output,
@@ -287,6 +287,12 @@ def test_buffers(ran):
     equal(rank_0[0], expected(first_0, [first_0, first_1]))
     equal(rank_1[0], expected(first_1, [first_0, first_1]))
     equal(rank_1[1], expected(second, [second]))
+
+
+def test_the_example_of_counts_in_buffers(ran):
+    result = simulate(gloo_programs.weighted_loss, WORLD_SIZE)
+    result.raise_for_verdict()
+    assert ran["weighted_loss"] == list(result.returns)
 
 
 def test_all_programs_ran(ran):
