@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Container, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,17 +55,25 @@ class Bucket:
         "indices",
         "is_last",
         "is_sparse",
+        "names",
         "parameters",
         "pending",
         "views",
     )
 
     def __init__(
-        self, index: int, indices: Sequence[int], parameters: Sequence[Parameter], *, is_last: bool, is_sparse: bool
+        self,
+        index: int,
+        indices: Sequence[int],
+        parameters: Mapping[str, Parameter],
+        *,
+        is_last: bool,
+        is_sparse: bool,
     ) -> None:
         self.index = index
         self.indices = tuple(indices)
-        self.parameters = tuple(parameters)
+        self.names = tuple(parameters)
+        self.parameters = tuple(parameters.values())
         self.is_last = is_last
         self.is_sparse = is_sparse
         self.pending = len(self.indices)
@@ -95,7 +103,7 @@ class Bucket:
             self._fill_sparse(scale)
             return
         is_neutral = scale is not None and scale.is_neutral
-        for parameter, view in zip(self.parameters, self.views, strict=True):
+        for name, parameter, view in zip(self.names, self.parameters, self.views, strict=True):
             gradient = parameter.grad
             if gradient is None:
                 view.zero_()
@@ -107,8 +115,8 @@ class Bucket:
                     view.div_(scale.divisor) if scale.divides_in_place else view.mul_(scale.factor)
             elif gradient.is_sparse:
                 raise UsageError(
-                    f"a parameter of shape {list(parameter.shape)} got a sparse gradient, expected a dense one: only "
-                    "nn.Embedding and nn.EmbeddingBag with sparse=True may have sparse gradients"
+                    f"{name} got a sparse gradient, expected a dense one: only nn.Embedding and nn.EmbeddingBag with "
+                    "sparse=True may have sparse gradients"
                 )
             elif scale is None:
                 view.copy_(gradient)
@@ -140,7 +148,7 @@ class Bucket:
                 continue
             if parameter.grad is None:
                 parameter.grad = view.clone()
-            elif parameter.grad is not view:
+            elif parameter.grad is not view and not self.is_sparse:
                 parameter.grad.copy_(view)
 
     def clear(self) -> None:
@@ -166,11 +174,22 @@ class Bucket:
         self.pending = len(self.indices)
         if self._hook is None:
             in_flight.wait()
+        else:
+            reduced = reduced_tensor(in_flight.wait(), self.flat, bucket=self.index, hook=self._hook)
+            if reduced is not self.flat and (self.is_sparse or reduced.data_ptr() != self.flat.data_ptr()):
+                with torch.no_grad():
+                    self.flat.copy_(reduced)
+        if self.is_sparse:
+            self._hand_out_sparse()
+
+    def _hand_out_sparse(self) -> None:
+        parameter = self.parameters[0]
+        if parameter.grad is None:
             return
-        reduced = reduced_tensor(in_flight.wait(), self.flat, bucket=self.index, hook=self._hook)
-        if reduced is not self.flat and (self.is_sparse or reduced.data_ptr() != self.flat.data_ptr()):
-            with torch.no_grad():
-                self.flat.copy_(reduced)
+        if parameter.grad.is_sparse:
+            parameter.grad = self.flat
+        else:  # the table of an embedding that is another layer's weight, too
+            parameter.grad.copy_(self.flat.to_dense())
 
     def forget(self) -> None:
         """Give up what is in flight, and wait for every gradient anew."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.autograd import Variable
+from torch.autograd.graph import Node
 from torch.utils.hooks import RemovableHandle
 
 
@@ -57,16 +59,20 @@ class EndOfBackward:
         self._task = -1
         """The graph task at whose end the listener is called."""
 
-    def watch(self, tensors: Iterable[Tensor]) -> bool:
-        """Call at the end of whatever backward goes through one of the tensors; return whether one can."""
+    def watch(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> bool:
+        """Call at the end of whatever backward goes through one of the tensors; return whether one can.
+
+        `accumulators` bring the gradients of parameters. A backward that runs none of them (torch.autograd.grad, for a
+        penalty on the input's gradient) is not the one that is waited for; if none is known, every one is.
+        """
         nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
         for node in nodes:
-            node.register_prehook(self._on_backward)
+            node.register_prehook(partial(self._on_backward, accumulators))
         return bool(nodes)
 
-    def _on_backward(self, gradients: Any) -> None:
+    def _on_backward(self, accumulators: Sequence[Node], gradients: Any) -> None:
         task = torch._C._current_graph_task_id()
-        if task != self._task:
+        if task != self._task and (not accumulators or _runs_any(accumulators)):
             self._task = task
             call_at_end(self._call)
 
@@ -75,6 +81,14 @@ class EndOfBackward:
         listener = self._listener()
         if listener is not None:
             listener.complete()
+
+
+def _runs_any(accumulators: Iterable[Node]) -> bool:
+    """Inside a backward: whether it will run one of these."""
+    try:
+        return any(map(torch._C._will_engine_execute_node, accumulators))
+    except RuntimeError:  # one of them is what torch.autograd.grad was asked for
+        return False
 
 
 def call_at_end(callback: Callable[[], None]) -> None:

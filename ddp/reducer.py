@@ -30,6 +30,7 @@ from enum import Enum
 
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import Node
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
@@ -58,6 +59,25 @@ __ddp_phases__ = {
 }
 
 
+_CAME_AGAIN = (
+    "more gradients in this backward than expected: a reentrant checkpoint that runs twice, or two backwards through "
+    "one forward. Use static_graph=True if the graph is always the same, or checkpoint with use_reentrant=False"
+)
+_NOT_SEARCHED = (
+    "a gradient that was not expected in this backward: its second one, or the graph walked from the forward's outputs "
+    "did not show it. Use static_graph=True for parameters used in several reentrant checkpoints; return all tensors "
+    "that the loss depends on"
+)
+_NOT_LEARNED = (
+    "a gradient, but none in the first backward, and static_graph=True takes that for the rule: leave it out if the "
+    "graph changes"
+)
+_MORE_THAN_LEARNED = (
+    "more gradients in this backward than in the first, and static_graph=True takes that for the rule: leave it out if "
+    "the graph changes"
+)
+
+
 class Graph(Enum):
     """What is known about the graph of a forward."""
 
@@ -76,6 +96,8 @@ class Outputs:
     tensors: Sequence[Tensor]
     reached: frozenset[int] | None
     """Indices of the parameters that the tensors depend on; None if it cannot be told."""
+    accumulators: Sequence[Node] = ()
+    """The nodes of the graph that bring these parameters' gradients."""
 
 
 Announce = Callable[[Kind, int], AbstractContextManager[None]]
@@ -139,6 +161,7 @@ class Reducer:
         self._reached: frozenset[int] | None = frozenset()
         """Parameters that the forwards since the last reduction depend on; None if it cannot be told."""
         self._lay_out(complete_order((), len(self.parameters)))
+        self._reset()
         listen(self.parameters, self)
 
     # --- called by the engine -----------------------------------------------------------------------------------------
@@ -146,7 +169,7 @@ class Reducer:
     @property
     def plan(self) -> tuple[tuple[str, ...], ...]:
         """The names of the parameters in each bucket, in the order of reduction."""
-        return tuple(tuple(self.names[index] for index in bucket.indices) for bucket in self.buckets)
+        return tuple(bucket.names for bucket in self.buckets)
 
     @property
     def has_hook(self) -> bool:
@@ -192,7 +215,7 @@ class Reducer:
         if self._reached is not None:
             # Several forwards may come before the backward: what any of them reaches may get a gradient.
             self._reached = None if outputs.reached is None else self._reached | outputs.reached
-        if self._end_of_backward.watch(outputs.tensors):
+        if self._end_of_backward.watch(outputs.tensors, outputs.accumulators):
             self._sees_end = True
 
     def expect_local(self) -> None:
@@ -219,7 +242,7 @@ class Reducer:
         if self._stage is Stage.IDLE:
             raise BypassedBackwardError(_bypassed(self.names[index]))
         self._open()
-        if self._graph is not Graph.ALL_USED and not self._sees_end:
+        if self.looks_at_outputs and not self._sees_end:
             call_at_end(self.complete)
         return True
 
@@ -239,13 +262,19 @@ class Reducer:
 
     def _mark_ready(self, index: int) -> None:
         if index not in self._waiting:
-            raise UsageError(_came_again(self.names[index], self._graph))
+            raise UsageError(f"{self.names[index]} got {self._surplus(index)}")
         self._waiting.remove(index)
         self._order.record(index)
         bucket = self._bucket_of[index]
         bucket.pending -= 1
         if not bucket.pending and self._start_full_buckets():
             call_at_end(self._finish)
+
+    def _surplus(self, index: int) -> str:
+        """What to say of a gradient that is one too many."""
+        if self._static_graph is None:
+            return _NOT_SEARCHED if self._graph is Graph.SEARCHED else _CAME_AGAIN
+        return _MORE_THAN_LEARNED if index in (self._static_graph.times or {}) else _NOT_LEARNED
 
     def _mark_absent(self, indices: Iterable[int]) -> None:
         """These get no gradient in this backward; what they have counts, and is theirs again if no rank has more."""
@@ -347,14 +376,13 @@ class Reducer:
             Bucket(
                 number,
                 indices,
-                [self.parameters[index] for index in indices],
+                {self.names[index]: self.parameters[index] for index in indices},
                 is_last=number == len(plan) - 1,
                 is_sparse=self._footprints[indices[0]].is_sparse,
             )
             for number, indices in enumerate(plan)
         )
         self._bucket_of = {index: bucket for bucket in self.buckets for index in bucket.indices}
-        self._reset()
 
     def _reset(self) -> None:
         self._waiting = set(range(len(self.parameters)))
@@ -455,7 +483,7 @@ class Reducer:
         told: dict[str, object] = {"wrapper": self._owner() or self, "shadow": self._is_shadowing}
         if self._current is not None:
             told["bucket"] = self._current.index
-            told["parameters"] = tuple(self.names[index] for index in self._current.indices)
+            told["parameters"] = self._current.names
             if not self._is_shadowing:
                 told["step"] = self.backwards + 1
         return told
@@ -474,18 +502,4 @@ def _bypassed(name: str) -> str:
         f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for its backward, so "
         "nobody would reduce it: either the inner module was called past the wrapper, or backward ran a second time "
         "through one graph. Call the wrapper for each backward, or do this under its no_sync()"
-    )
-
-
-def _came_again(name: str, graph: Graph) -> str:
-    if graph is Graph.SEARCHED:
-        return (
-            f"{name} got a gradient that was not expected in this backward: its second one, or the graph walked from "
-            "the forward's outputs did not show it. Use static_graph=True for parameters used in several reentrant "
-            "checkpoints; return all tensors that the loss depends on"
-        )
-    return (
-        f"{name} got more gradients in this backward than expected: a reentrant checkpoint that runs twice, or two "
-        "backwards through one forward. Use static_graph=True if the graph is always the same, or checkpoint with "
-        "use_reentrant=False"
     )

@@ -1,0 +1,122 @@
+"""The plan of buckets: torch's, on any input; worked out by hand on a few."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.distributed as dist
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp.bucket_plan import MEBIBYTE, Caps, Footprint, complete_order, plan_buckets
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16)
+KINDS = [(dtype, torch.device(device)) for dtype in DTYPES for device in ("cpu", "meta")]
+
+
+@st.composite
+def problems(draw):
+    """Tensors with their kinds, whether each gets a sparse gradient, an order, and caps."""
+    count = draw(st.integers(1, 12))
+    tensors = [
+        torch.empty(draw(st.integers(0, 40)), dtype=dtype, device=device)
+        for dtype, device in draw(st.lists(st.sampled_from(KINDS), min_size=count, max_size=count))
+    ]
+    sparse = draw(st.lists(st.sampled_from([False, False, True]), min_size=count, max_size=count))
+    order = draw(st.permutations(range(count)))
+    return tensors, sparse, order, Caps(draw(st.integers(1, 200)), draw(st.integers(1, 400)))
+
+
+def footprints(tensors, sparse):
+    return [
+        Footprint(tensor.numel() * tensor.element_size(), (tensor.dtype, tensor.device), is_sparse)
+        for tensor, is_sparse in zip(tensors, sparse, strict=True)
+    ]
+
+
+@given(problems())
+def test_same_as_torchs(problem):
+    tensors, sparse, order, caps = problem
+    plan = plan_buckets(order, footprints(tensors, sparse), caps)
+    theirs, _ = dist._compute_bucket_assignment_by_size(
+        [tensors[index] for index in order], [caps.first_bytes, caps.bytes], sparse, list(order)
+    )
+    # What is left over at the end, one bucket a kind, torch takes in the order of a hash table.
+    left_over = len(theirs) - _closed(plan, tensors, sparse, caps)
+    closed = len(theirs) - left_over
+    assert [list(bucket) for bucket in plan[:closed]] == theirs[:closed]
+    assert sorted(map(list, plan[closed:])) == sorted(theirs[closed:])
+
+
+def _closed(plan, tensors, sparse, caps):
+    """How many buckets reached their cap."""
+    seen, closed = set(), 0
+    for bucket in plan:
+        kind = tensors[bucket[0]].dtype, tensors[bucket[0]].device
+        size = sum(tensors[index].numel() * tensors[index].element_size() for index in bucket)
+        if sparse[bucket[0]]:
+            closed += 1
+        elif size >= (caps.bytes if kind in seen else caps.first_bytes):
+            closed += 1
+            seen.add(kind)
+    return closed
+
+
+@given(problems())
+def test_every_gradient_travels_once_with_its_kind_and_in_order(problem):
+    tensors, sparse, order, caps = problem
+    plan = plan_buckets(order, footprints(tensors, sparse), caps)
+    assert sorted(index for bucket in plan for index in bucket) == sorted(order)
+    for bucket in plan:
+        assert len({(tensors[index].dtype, tensors[index].device) for index in bucket}) == 1
+        assert len(bucket) == 1 or not any(sparse[index] for index in bucket)
+        places = [order.index(index) for index in bucket]
+        assert places == sorted(places)
+
+
+F, D = "float", "double"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "kinds", "expected"),
+    [
+        ([5, 5, 10, 10, 10], None, ((0, 1), (2, 3), (4,))),
+        ([10, 20, 1], None, ((0,), (1,), (2,))),
+        ([9, 1, 19, 1, 19], None, ((0, 1), (2, 3), (4,))),
+        ([100, 100], None, ((0,), (1,))),
+        ([1, 2, 3], None, ((0, 1, 2),)),
+        ([0, 0], None, ((0, 1),)),
+        ([], None, ()),
+        ([9, 9, 9, 9], [F, D, F, D], ((0, 2), (1, 3))),
+        ([4, 10, 4], [F, D, F], ((1,), (0, 2))),
+    ],
+    ids=lambda value: str(value) if isinstance(value, list) else None,
+)
+def test_worked_out_by_hand(sizes, kinds, expected):
+    kinds = kinds or [F] * len(sizes)
+    given_sizes = [Footprint(size, kind) for size, kind in zip(sizes, kinds, strict=True)]
+    assert plan_buckets(range(len(sizes)), given_sizes, Caps(first_bytes=10, bytes=20)) == expected
+
+
+def test_a_sparse_gradient_is_alone_and_closes_nothing():
+    given_sizes = [Footprint(4, F), Footprint(1000, F, is_sparse=True), Footprint(4, F)]
+    assert plan_buckets(range(3), given_sizes, Caps(10, 20)) == ((1,), (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("cap_mb", "expected"),
+    [
+        (25, Caps(MEBIBYTE, 25 * MEBIBYTE)),
+        (1, Caps(MEBIBYTE, MEBIBYTE)),
+        (0.5, Caps(MEBIBYTE // 2, MEBIBYTE // 2)),
+        (2.5, Caps(MEBIBYTE, 5 * MEBIBYTE // 2)),
+    ],
+)
+def test_the_first_bucket_closes_at_one_mebibyte(cap_mb, expected):
+    assert Caps.of(cap_mb) == expected
+
+
+def test_what_was_not_seen_follows_the_last_defined_first():
+    assert complete_order([3, 1], 5) == (3, 1, 4, 2, 0)
+    assert complete_order([2, 0, 2, 0, 1], 3) == (2, 0, 1)
+    assert complete_order([], 3) == (2, 1, 0)

@@ -1,0 +1,336 @@
+"""Gradients of every kind: dtypes, memory formats, sparse ones, shared and frozen parameters."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import nn
+
+from ddp import DistributedDataParallel
+from simulator.calls import Phase
+from tests.ddp.reducing import TINY, average, calls, check, gradients, run
+from tests.ddp_equivalence.training import Training, mean_square
+
+WORLDS = pytest.mark.parametrize("world_size", [2, 4])
+"""Powers of two: dividing and multiplying by the reciprocal are the same, so gradients are equal to the last bit."""
+MODES = pytest.mark.parametrize("as_view", [None, False, True])
+DTYPES = [torch.float32, torch.float64, torch.half, torch.bfloat16, torch.complex64]
+
+
+def seeded(build):
+    torch.manual_seed(0)
+    return build()
+
+
+def reduced(rank, build, loss, options, steps=2):
+    """Gradients of the last of some steps, as they are on the rank, after clearing them; with the module."""
+    module = seeded(build)
+    model = DistributedDataParallel(module, **options)
+    for _ in range(steps):
+        module.zero_grad()
+        loss(model, rank).backward()
+    return module
+
+
+def check_gradients(build, loss, world_size, *, tolerance=0.0, **options):
+    """Compare every rank's with the average of what each has on its own; return rank 0's module."""
+    result = run(reduced, world_size, build, loss, options)
+    with torch.random.fork_rng():
+        expected = average(partial(seeded, build), [partial(_swapped, loss, rank) for rank in range(world_size)])
+    for module in result.returns:
+        torch.testing.assert_close(gradients(module), expected, rtol=tolerance, atol=tolerance)
+    return result
+
+
+def _swapped(loss, rank, module):
+    return loss(module, rank)
+
+
+# Dtypes.
+
+
+class Product(nn.Module):
+    """Works for every dtype."""
+
+    def __init__(self, dtype):
+        super().__init__()
+        self.matrix = nn.Parameter(torch.randn(3, 4).to(dtype))
+        self.vector = nn.Parameter(torch.randn(4).to(dtype))
+
+    def forward(self, rank):
+        value = (self.matrix * self.vector * (rank + 1)).sum()
+        return value.abs() if value.is_complex() else value
+
+
+def travels_as(dtype):
+    """torch sends complex numbers as pairs of real ones."""
+    return "float32" if dtype.is_complex else str(dtype).removeprefix("torch.")
+
+
+@WORLDS
+@MODES
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_dtypes(dtype, as_view, world_size):
+    def loss(module, rank):
+        return module(rank)
+
+    result = check_gradients(partial(Product, dtype), loss, world_size, gradient_as_bucket_view=as_view)
+    assert result.returns[0].matrix.grad.dtype is dtype
+    assert {call.signature.dtype for call in calls(result, Phase.BUCKET)} == {travels_as(dtype)}
+
+
+@WORLDS
+def test_all_of_them_in_one_module(world_size):
+    def build():
+        return nn.ModuleList([Product(dtype) for dtype in DTYPES])
+
+    def loss(module, rank):
+        products = module.module if isinstance(module, DistributedDataParallel) else module
+        return sum(product(rank).double() for product in products)
+
+    class Sum(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.products = build()
+
+        def forward(self, rank):
+            return loss(self.products, rank)
+
+    result = check_gradients(Sum, lambda module, rank: module(rank), world_size)
+    sent = calls(result, Phase.BUCKET)
+    assert len(sent) == 2 * len(DTYPES)  # two steps
+    assert sorted(call.signature.dtype for call in sent[: len(DTYPES)]) == sorted(map(travels_as, DTYPES))
+
+
+# Memory formats.
+
+
+def convolutions(memory_format):
+    layers = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Tanh(), nn.Conv2d(4, 3, 1)).double()
+    return layers.to(memory_format=memory_format)
+
+
+@MODES
+@pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format], ids=str)
+def test_convolutions(memory_format, as_view):
+    def loss(module, rank):
+        image = torch.linspace(-1, 1 + rank, 2 * 3 * 4 * 4, dtype=torch.float64).view(2, 3, 4, 4)
+        return module(image.to(memory_format=memory_format)).pow(2).sum()
+
+    result = check_gradients(partial(convolutions, memory_format), loss, 2, gradient_as_bucket_view=as_view)
+    weight = result.returns[0][0].weight
+    assert weight.is_contiguous(memory_format=memory_format)
+    assert weight.grad.stride() == weight.stride()
+    if as_view is not False:
+        assert weight.grad._base is not None
+
+
+class OddlyLaidOut(nn.Module):
+    """A transposed parameter, one with gaps, a scalar and an empty one."""
+
+    def __init__(self):
+        super().__init__()
+        self.transposed = nn.Parameter(torch.randn(4, 3, dtype=torch.float64).t())
+        self.with_gaps = nn.Parameter(torch.randn(4, 6, dtype=torch.float64)[:, ::2])
+        self.scalar = nn.Parameter(torch.randn((), dtype=torch.float64))
+        self.empty = nn.Parameter(torch.randn(0, 3, dtype=torch.float64))
+
+    def forward(self, rank):
+        return (
+            (self.transposed.T @ self.transposed).sum() + self.with_gaps.pow(rank + 2).sum()
+        ) * self.scalar + self.empty.sum()
+
+
+@MODES
+@pytest.mark.parametrize("cap_mb", [25, TINY])
+def test_odd_layouts(as_view, cap_mb):
+    result = check_gradients(
+        OddlyLaidOut, lambda module, rank: module(rank), 2, gradient_as_bucket_view=as_view, bucket_cap_mb=cap_mb
+    )
+    module = result.returns[0]
+    assert module.transposed.grad.stride() == module.transposed.stride() == (1, 3)
+    assert module.with_gaps.grad.shape == (4, 3)
+    assert module.scalar.grad.shape == ()
+
+
+# Sparse gradients.
+
+
+class Words(nn.Module):
+    """An embedding with sparse gradients, and a dense layer on top."""
+
+    def __init__(self, embed=nn.Embedding):
+        super().__init__()
+        self.embed = embed(7, 4, sparse=True, dtype=torch.float64)
+        self.dense = nn.Linear(4, 2, dtype=torch.float64)
+
+    def forward(self, words):
+        return self.dense(self.embed(words))
+
+
+WORDS = (
+    torch.tensor([[0, 1], [1, 1]]),
+    torch.tensor([[1, 6], [2, 3]]),
+    torch.tensor([[0, 0], [0, 0]]),
+    torch.tensor([[4, 5], [5, 4]]),
+)
+"""By rank: words in common, repeated ones, and different numbers of distinct ones. The word 6 is one rank's only."""
+
+
+def read(module, rank):
+    return module(WORDS[rank]).pow(2).sum()
+
+
+@WORLDS
+@MODES
+@pytest.mark.parametrize("embed", [nn.Embedding, nn.EmbeddingBag])
+def test_sparse_gradients(embed, as_view, world_size):
+    # A word that comes several times has its rows added up in another order.
+    result = check_gradients(partial(Words, embed), read, world_size, tolerance=1e-14, gradient_as_bucket_view=as_view)
+    gradient = result.returns[0].embed.weight.grad
+    assert gradient.is_sparse
+    used = sorted(set(torch.cat([words.flatten() for words in WORDS[:world_size]]).tolist()))
+    assert gradient.coalesce().indices().flatten().tolist() == used  # no more rows than somebody used
+
+
+@pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_sparse_gradients_in_a_searched_or_static_graph(options):
+    check_gradients(Words, read, 2, **options)
+
+
+def test_a_sparse_gradient_is_a_bucket_of_its_own():
+    def program(rank):
+        return DistributedDataParallel(Words()).reducer.plan
+
+    assert run(program, 2).returns[0] == (("embed.weight",), ("dense.bias", "dense.weight"))
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_training_with_sparse_gradients(set_to_none, accumulate):
+    generator = torch.Generator().manual_seed(1)
+    batches = tuple(tuple(torch.randint(7, (2, 3), generator=generator) for _ in range(4)) for _ in range(3))
+    training = Training(Words, batches, mean_square, accumulate=accumulate, set_to_none=set_to_none)
+    check(training, gradients=set_to_none)  # one that was zeroed in place keeps its rows, and the oracle's other ones
+
+
+def test_an_embedding_that_a_rank_does_not_use():
+    class Sometimes(Words):
+        def forward(self, words):
+            return self.dense(self.embed(words)) if words.numel() else self.dense(torch.ones(2, 4, dtype=torch.float64))
+
+    def loss(module, rank):
+        return module(WORDS[1] if rank == 1 else torch.tensor([])).pow(2).sum()
+
+    check_gradients(Sometimes, loss, 2, find_unused_parameters=True)
+
+
+def test_a_sparse_gradient_where_a_dense_one_was_expected():
+    class Functional(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.ones(7, 4))
+
+        def forward(self, words):
+            return nn.functional.embedding(words, self.table, sparse=True)
+
+    def program(rank):
+        model = DistributedDataParallel(Functional())
+        with pytest.raises(ValueError, match=r"^table got a sparse gradient, expected a dense one: "):
+            model(WORDS[rank]).sum().backward()
+
+    run(program, 2)
+
+
+# Shared and frozen parameters.
+
+
+class Tied(nn.Module):
+    """An embedding whose table is the output layer's, too."""
+
+    def __init__(self, sparse=False):
+        super().__init__()
+        self.embed = nn.Embedding(7, 4, sparse=sparse, dtype=torch.float64)
+        self.output = nn.Linear(4, 7, bias=False, dtype=torch.float64)
+        self.output.weight = self.embed.weight
+
+    def forward(self, words):
+        return self.output(self.embed(words))
+
+
+@WORLDS
+@MODES
+def test_a_shared_parameter(as_view, world_size):
+    result = check_gradients(Tied, read, world_size, gradient_as_bucket_view=as_view)
+    assert len(calls(result, Phase.BUCKET)) == 2  # two steps, and one gradient in each
+
+
+@WORLDS
+@MODES
+def test_a_shared_parameter_with_a_sparse_and_a_dense_gradient(as_view, world_size):
+    check_gradients(partial(Tied, sparse=True), read, world_size, gradient_as_bucket_view=as_view)
+
+
+def test_a_layer_used_three_times():
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.step = nn.Linear(4, 4, dtype=torch.float64)
+
+        def forward(self, batch):
+            return self.step(self.step(self.step(batch).tanh()).tanh())
+
+    def loss(module, rank):
+        return module(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
+
+    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
+        check_gradients(Recurrent, loss, 2, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+def test_frozen_parameters(options):
+    def build():
+        module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)).double()
+        module[1].requires_grad_(False)
+        return module
+
+    def loss(module, rank):
+        return module(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
+
+    result = check_gradients(build, loss, 2, **options)
+    assert all(p.grad is None for p in result.returns[0][1].parameters())
+    assert all("1." not in name for call in calls(result, Phase.BUCKET) for name in call.origin.parameters)
+
+
+def test_frozen_parameters_are_rank_0s_too():
+    def program(rank):
+        module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+        module[0].requires_grad_(False)
+        module[0].weight.fill_(rank + 1)
+        DistributedDataParallel(module)
+        return module[0].weight.tolist()
+
+    assert run(program, 3).returns == ([[1.0, 1.0]] * 2,) * 3
+
+
+def test_all_parameters_frozen_for_a_while():
+    # As a GAN does with its discriminator: the forward is an evaluation, although its input gets a gradient.
+    def program(rank):
+        module = nn.Linear(4, 2).double()
+        model = DistributedDataParallel(module)
+        found = []
+        for is_frozen in (False, True, False):
+            module.zero_grad()
+            module.requires_grad_(not is_frozen)
+            batch = torch.ones(2, 4, dtype=torch.float64).requires_grad_() * (rank + 1)
+            batch.retain_grad()
+            model(batch).sum().backward()
+            assert batch.grad is not None
+            found.append(module.bias.grad is None)
+        return found
+
+    result = run(program, 2)
+    assert result.returns == ([False, True, False],) * 2
+    assert len(calls(result, Phase.BUCKET)) == 2

@@ -1,0 +1,38 @@
+"""The reducer's states: every pair of a stage and an event."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from ddp.stage import Event, Stage, follows
+
+IDLE, LOCAL, EXPECTING, REDUCING = Stage
+
+TABLE = {
+    IDLE: {Event.FORWARD: EXPECTING, Event.LOCAL_FORWARD: LOCAL, Event.GIVEN_UP: IDLE},
+    LOCAL: {
+        Event.FORWARD: EXPECTING,
+        Event.LOCAL_FORWARD: LOCAL,
+        Event.GRADIENT: LOCAL,
+        Event.GIVEN_UP: IDLE,
+    },
+    EXPECTING: {
+        Event.FORWARD: EXPECTING,
+        Event.LOCAL_FORWARD: EXPECTING,
+        Event.GRADIENT: REDUCING,
+        Event.GIVEN_UP: IDLE,
+    },
+    REDUCING: {Event.GRADIENT: REDUCING, Event.ALL_REDUCED: IDLE, Event.GIVEN_UP: IDLE},
+}
+
+
+@pytest.mark.parametrize(("stage", "event"), list(product(Stage, Event)), ids=lambda value: value.value)
+def test_every_pair(stage, event):
+    assert follows(stage, event) is TABLE[stage].get(event)
+
+
+def test_every_stage_can_be_left_and_reached():
+    reached = {following for stage in Stage for event in Event if (following := follows(stage, event)) is not stage}
+    assert reached == {None, *Stage}
