@@ -356,6 +356,120 @@ def collectives_in_the_loop(rank: int) -> tuple[list[Seen], Trained]:
     return seen, trained(model.module)
 
 
+@dataclass(frozen=True, slots=True)
+class Custom:
+    """A collective of two ranks as a program makes it, and in plain arithmetic what rank 1 has afterwards."""
+
+    call: Callable[[Tensor], Tensor]
+    """From this rank's values."""
+    result: Callable[[Tensor, Tensor], Tensor]
+    """From rank 0's values and rank 1's; a rank without input has `neutral` ones."""
+    neutral: float = 0
+
+
+def _in_place(call: Callable[..., object], **how: Any) -> Callable[[Tensor], Tensor]:
+    """A collective that changes its argument."""
+
+    def made(values: Tensor) -> Tensor:
+        call(values, **how)
+        return values
+
+    return made
+
+
+def _as_list(call: Callable[..., object], **how: Any) -> Callable[[Tensor], Tensor]:
+    """A collective from one tensor to one for each rank."""
+
+    def made(values: Tensor) -> Tensor:
+        parts = [torch.empty_like(values) for _ in range(WORLD_SIZE)]
+        call(parts, values, **how)
+        return torch.cat(parts)
+
+    return made
+
+
+def _as_tensor(call: Callable[..., object], factor: float) -> Callable[[Tensor], Tensor]:
+    """A collective from one tensor to another, `factor` times as long."""
+
+    def made(values: Tensor) -> Tensor:
+        output = values.new_empty(int(len(values) * factor))
+        call(output, values)
+        return output
+
+    return made
+
+
+def _reduce_scatter(values: Tensor) -> Tensor:
+    output = values.new_empty(2)
+    dist.reduce_scatter(output, list(values.chunk(2)))
+    return output
+
+
+def _gather(values: Tensor) -> Tensor:
+    parts = [torch.empty_like(values) for _ in range(WORLD_SIZE)] if dist.get_rank() == 1 else None
+    dist.gather(values, parts, dst=1)
+    return values if parts is None else torch.cat(parts)
+
+
+def _scatter(values: Tensor) -> Tensor:
+    output = values.new_empty(2)
+    dist.scatter(output, list(values.chunk(2)) if dist.get_rank() == 1 else None, src=1)
+    return output
+
+
+def _issue_and_wait(values: Tensor) -> Tensor:
+    work = dist.all_reduce(values, async_op=True)
+    work.wait()
+    return values
+
+
+def _barrier(values: Tensor) -> Tensor:
+    dist.barrier()
+    return values
+
+
+CUSTOM = {
+    "all_reduce": Custom(_in_place(dist.all_reduce), lambda a, b: a + b),
+    "all_reduce, async": Custom(_issue_and_wait, lambda a, b: a + b),
+    "all_reduce, product": Custom(_in_place(dist.all_reduce, op=dist.ReduceOp.PRODUCT), lambda a, b: a * b, 1),
+    "all_reduce, maximum": Custom(_in_place(dist.all_reduce, op=dist.ReduceOp.MAX), torch.maximum, -torch.inf),
+    "all_reduce, minimum": Custom(_in_place(dist.all_reduce, op=dist.ReduceOp.MIN), torch.minimum, torch.inf),
+    "reduce": Custom(_in_place(dist.reduce, dst=1), lambda a, b: a + b),
+    "broadcast": Custom(_in_place(dist.broadcast, src=1), lambda a, b: b),
+    "all_gather": Custom(_as_list(dist.all_gather), lambda a, b: torch.cat([a, b])),
+    "all_gather_into_tensor": Custom(_as_tensor(dist.all_gather_into_tensor, 2), lambda a, b: torch.cat([a, b])),
+    "gather": Custom(_gather, lambda a, b: torch.cat([a, b])),
+    "reduce_scatter": Custom(_reduce_scatter, lambda a, b: (a + b)[2:]),
+    "reduce_scatter_tensor": Custom(_as_tensor(dist.reduce_scatter_tensor, 0.5), lambda a, b: (a + b)[2:]),
+    "scatter": Custom(_scatter, lambda a, b: b[2:]),
+    "all_to_all_single": Custom(_as_tensor(dist.all_to_all_single, 1), lambda a, b: torch.cat([a[2:], b[2:]])),
+    "barrier": Custom(_barrier, lambda a, b: b),
+}
+
+
+def custom_collective(name: str, rank: int) -> tuple[list[Tensor], float]:
+    """What this rank has after the collective in each iteration; rank 0 takes part in the first."""
+    model = _wrapped(rank)
+    results = []
+    with model.join():
+        for batch, _ in each_step(model, batches(1, 2)[rank]):
+            results.append(CUSTOM[name].call(batch[0].clone()))
+    return results, still_works()
+
+
+def different_no_sync_windows(rank: int) -> tuple[str, float]:
+    """Rank 1 accumulates where rank 0 reduces."""
+
+    def loop() -> None:
+        with model.join():
+            for batch in batches(2, 2)[rank]:
+                with model.no_sync() if rank == 1 else nullcontext():
+                    mean_square(model, batch).backward()
+
+    model = _wrapped(rank)
+    return raised(loop), still_works()
+
+
 def broadcast_from_a_joined_rank(rank: int) -> tuple[str, float]:
     """What nobody can do on behalf of a rank that has left the loop."""
 
@@ -557,6 +671,7 @@ def weighted_loss(rank: int) -> str:
 PROGRAMS: dict[str, Callable[[int], Any]] = {
     **{name: partial(by_both_engines, compared) for name, compared in COMPARISONS.items()},
     **{f"leaving {moment}": partial(leaving_by_an_exception, moment) for moment in MOMENTS},
+    **{f"custom {name}": partial(custom_collective, name) for name in CUSTOM},
     **{f"broadcast with {size} bytes": partial(coalesced_broadcast, size) for size in BUFFER_BYTES},
     **{
         program.__name__: program
@@ -564,7 +679,7 @@ PROGRAMS: dict[str, Callable[[int], Any]] = {
             *(swapped_parameters, missing_parameter, open_backward, bypassed_backward, rebuild_share),
             *(collectives_in_the_loop, broadcast_from_a_joined_rank, early_termination, sharded_optimizer),
             *(several_models, synchronized_batch_norm, nothing_left_behind, buffer_strategies),
-            weighted_loss,
+            *(weighted_loss, different_no_sync_windows),
         )
     },
 }
@@ -591,6 +706,7 @@ def main(rank: int, folder: Path) -> None:
     faulthandler.dump_traceback_later(LIFE_SECONDS, exit=True)
     torch.set_num_threads(1)
     for name, program in PROGRAMS.items():
+        print(f"-- {name}", flush=True)
         store = dist.FileStore(str(folder / f"{name}.store"), WORLD_SIZE)
         limit = timedelta(seconds=CALL_SECONDS)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD_SIZE, timeout=limit)

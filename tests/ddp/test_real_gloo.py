@@ -201,6 +201,24 @@ def test_collectives_in_the_loop(ran):
         equal(after.parameters, expected[0].parameters)
 
 
+@pytest.mark.parametrize("name", gloo_programs.CUSTOM)
+def test_custom_collectives(ran, name):
+    custom = gloo_programs.CUSTOM[name]
+    (first_0,), (first_1, second) = [[batch[0] for batch in own] for own in batches(1, 2)]
+    (rank_0, together_0), (rank_1, together_1) = ran[f"custom {name}"]
+    assert (len(rank_0), together_0, together_1) == (1, 2.0, 2.0)
+    nothing = torch.full_like(second, custom.neutral)
+    equal(rank_1, [custom.result(first_0, first_1), custom.result(nothing, second)])
+
+
+def test_different_no_sync_windows(ran):
+    wanted = (
+        "JoinError: the ranks inside the join do different things: rank 0: a forward that synchronizes gradients; "
+        "rank 1: a forward inside no_sync"
+    )
+    assert ran["different_no_sync_windows"] == [(wanted, 2.0)] * WORLD_SIZE
+
+
 def test_a_broadcast_from_a_joined_rank(ran):
     for text, together in ran["broadcast_from_a_joined_rank"]:
         assert text.startswith("JoinError: broadcast float64[4] root 0 needs what only its root has, rank 0, which ran")
