@@ -50,6 +50,7 @@ class Bucket:
     __slots__ = (
         "_hook",
         "_in_flight",
+        "_seen_by_hook",
         "flat",
         "index",
         "indices",
@@ -80,6 +81,7 @@ class Bucket:
         """How many gradients of this backward have not come yet."""
         self._in_flight: Any = None
         self._hook: CommunicationHook | None = None
+        self._seen_by_hook: GradBucket | None = None
         first = self.parameters[0]
         if is_sparse:
             self.flat = _no_rows(first)
@@ -135,6 +137,16 @@ class Bucket:
             gradient.div_(scale.divisor)
         self.flat, self.views = gradient, (gradient,)
 
+    @torch.no_grad()
+    def take_in(self) -> None:
+        """Move the gradients that there are into this bucket, when it replaces another one (torch does it, too)."""
+        if self.is_sparse:
+            return
+        for parameter, view in zip(self.parameters, self.views, strict=True):
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                view.copy_(parameter.grad)
+                parameter.grad = view
+
     def hand_out(self, index: int) -> None:
         """Let a parameter have the reduced gradient as a view of the flat tensor."""
         place = self.indices.index(index)
@@ -165,8 +177,9 @@ class Bucket:
         if hook is None:
             self._in_flight = dist.all_reduce(self.flat, group=group, async_op=True)
         else:
-            bucket = GradBucket(self.index, self.flat, self.views, self.parameters, is_last=self.is_last)
-            self._in_flight = check_future(hook(state, bucket), hook)
+            seen = GradBucket(self.index, self.flat, self.views, self.parameters, is_last=self.is_last)
+            self._seen_by_hook = seen
+            self._in_flight = check_future(hook(state, seen), hook)
 
     def finish(self) -> None:
         """Wait for the reduction; afterwards the views hold the reduced gradients."""
@@ -175,7 +188,9 @@ class Bucket:
         if self._hook is None:
             in_flight.wait()
         else:
-            reduced = reduced_tensor(in_flight.wait(), self.flat, bucket=self.index, hook=self._hook)
+            seen, self._seen_by_hook = self._seen_by_hook, None
+            assert seen is not None
+            reduced = reduced_tensor(in_flight.wait(), self.flat, seen=seen, hook=self._hook)
             if reduced is not self.flat and (self.is_sparse or reduced.data_ptr() != self.flat.data_ptr()):
                 with torch.no_grad():
                     self.flat.copy_(reduced)
@@ -193,7 +208,7 @@ class Bucket:
 
     def forget(self) -> None:
         """Give up what is in flight, and wait for every gradient anew."""
-        self._in_flight = None
+        self._in_flight = self._seen_by_hook = None
         self.pending = len(self.indices)
 
 

@@ -41,7 +41,8 @@ class GradBucket:
         return self._buffer
 
     def set_buffer(self, buffer: Tensor) -> None:
-        """Give later steps of the hook another tensor to work on."""
+        """Give later steps of the hook another tensor to work on, of as many elements."""
+        self._gradients = _same_views(self._gradients, self._buffer, buffer)
         self._buffer = buffer
 
     def gradients(self) -> list[Tensor]:
@@ -55,6 +56,14 @@ class GradBucket:
     def is_last(self) -> bool:
         """Whether no bucket follows in this backward."""
         return self._is_last
+
+
+def _same_views(views: Sequence[Tensor], old: Tensor, new: Tensor) -> tuple[Tensor, ...]:
+    """The views that these are of the old flat tensor, of the new one."""
+    if old.is_sparse:
+        return (new,)
+    shift = new.storage_offset() - old.storage_offset()
+    return tuple(new.as_strided(view.shape, view.stride(), view.storage_offset() + shift) for view in views)
 
 
 def check_hook(hook: object) -> None:
@@ -73,15 +82,19 @@ def check_future(future: object, hook: CommunicationHook) -> torch.futures.Futur
     )
 
 
-def reduced_tensor(value: object, expected: Tensor, *, bucket: int, hook: CommunicationHook) -> Tensor:
-    """The tensor that a hook's future holds: it, or a list with it alone, of the bucket's own shape and dtype."""
+def reduced_tensor(value: object, expected: Tensor, *, seen: GradBucket, hook: CommunicationHook) -> Tensor:
+    """The tensor that a hook's future holds: it, or a list with it alone, of the bucket's own shape and dtype.
+
+    A hook that put a tensor of another dtype into the bucket it saw may give that dtype; torch's wrappers do.
+    """
     if isinstance(value, (list, tuple)) and len(value) == 1:
         (value,) = value
-    if isinstance(value, Tensor) and value.shape == expected.shape and value.dtype == expected.dtype:
+    dtypes = (expected.dtype, seen.buffer().dtype)
+    if isinstance(value, Tensor) and value.shape == expected.shape and value.dtype in dtypes:
         return value
     found = f"{value.dtype}{list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise UsageError(
-        f"communication hook {_name(hook)} gave {found} for bucket {bucket}, expected the reduced gradients as "
+        f"communication hook {_name(hook)} gave {found} for bucket {seen.index()}, expected the reduced gradients as "
         f"{expected.dtype}{list(expected.shape)}: decompress before the future completes"
     )
 

@@ -178,15 +178,22 @@ class Reducer:
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
         """Reduce buckets by `hook(state, bucket)` from now on."""
+        if self._stage in (Stage.EXPECTING, Stage.REDUCING):
+            raise UsageError(
+                "a communication hook registered between a forward and its backward, expected before the forward, "
+                "which decides whether the engine divides gradients: register it right after construction"
+            )
         self._hook, self._hook_state = hook, state
 
     def check_closed(self) -> None:
         """Raise OpenBackwardError if the last backward left buckets open; the reducer then is as after a whole one."""
         if self._stage is not Stage.REDUCING:
             return
-        missing = [self.names[index] for index in sorted(self._waiting)]
+        came = frozenset[int]() if self._static_graph is None else self._static_graph.came
+        missing = [self.names[index] for index in sorted(self._waiting - came)]
         key = f"ddp/open backward/{self.backwards}/{len(self.names)}/{self.names[0]}"
-        self._give_up()
+        if self.announce is announce_nothing:  # a join first makes the calls that other ranks wait for
+            self.give_up()
         raise OpenBackwardError(describe_open_backward(missing, key=key, group=self.process_group))
 
     def rebuild_if_due(self, source: int) -> None:
@@ -198,6 +205,9 @@ class Reducer:
     def rebuild(self, source: int) -> None:
         """Take part in agreeing on the order, and lay the buckets out by it."""
         self._lay_out(self._order.agree(source, self.process_group, self.parameters[0].device))
+        if self._keeps_views:
+            for bucket in self.buckets:
+                bucket.take_in()
 
     @property
     def looks_at_outputs(self) -> bool:
@@ -295,7 +305,7 @@ class Reducer:
             self._started += 1
         if self._started < len(self.buckets):
             return False
-        if self._needs_used_map:
+        if self._needs_used_map and self._hook is None:
             self._start_used_map()
         return True
 
@@ -327,16 +337,22 @@ class Reducer:
         """Wait for what is in flight and hand the gradients out."""
         if self._stage is not Stage.REDUCING:
             return
-        for bucket in self.buckets:
-            self._current = bucket
-            bucket.finish()
-        self._current = None
+        self._finish_buckets()
         self._hand_out(self._unused_everywhere())
         self._order.end_backward()
         self.backwards += 1
         self._advance(Event.ALL_REDUCED)
         self._reset()
         self.on_reduced()
+
+    def _finish_buckets(self) -> None:
+        for bucket in self.buckets:
+            self._current = bucket
+            bucket.finish()
+        self._current = None
+        if self._needs_used_map and self._used_map is None:
+            # With a hook, whose calls may make further ones when they are done: those come first on every rank.
+            self._start_used_map()
 
     def _hand_out(self, unused: frozenset[int]) -> None:
         if not self._keeps_views:
@@ -396,8 +412,11 @@ class Reducer:
         self._sees_end = False
         """Whether the end of the backward will be noticed."""
 
-    def _give_up(self) -> None:
-        """Forget a backward that has begun."""
+    def give_up(self) -> None:
+        """Forget a backward that has begun, if one has."""
+        if self._stage is not Stage.REDUCING:
+            return
+        self._current, self._is_shadowing, self._used_map = None, False, None
         for bucket in self.buckets:
             bucket.forget()
         self._order.forget()
@@ -422,8 +441,13 @@ class Reducer:
         bucket.reduce(self.process_group, self._hook, self._hook_state)
         bucket.finish()
         self._current, self._is_shadowing = None, False
+        unused = (self._static_graph and self._static_graph.unused_everywhere) or frozenset()
+        if not self._keeps_views:
+            bucket.copy_out(kept=unused)
+            return
         for index in bucket.indices:
-            bucket.hand_out(index)
+            if index not in unused:
+                bucket.hand_out(index)
 
     def shadow_used_map(self) -> None:
         """On a joined rank: take part in the used map, having used nothing; what nobody used gets back what it had."""
@@ -440,13 +464,11 @@ class Reducer:
             self._current = bucket
             bucket.clear()
             bucket.reduce(self.process_group, self._hook, self._hook_state)
-        if remaining and self._needs_used_map:
+        if remaining and self._needs_used_map and self._hook is None:
             self._start_used_map()
-        for bucket in self.buckets:
-            bucket.finish()
-        self._current = None
+        self._finish_buckets()
         self._unused_everywhere()
-        self._give_up()
+        self.give_up()
 
     def stop_announcing(self) -> None:
         """The join is over."""

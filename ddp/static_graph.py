@@ -25,6 +25,11 @@ class StaticGraph:
         """Whether the first backward is over."""
         return self.times is not None
 
+    @property
+    def came(self) -> frozenset[int]:
+        """Parameters that have got a gradient in the backward that is being learned."""
+        return frozenset(self._left) if self.times is None else frozenset()
+
     def begin(self) -> None:
         """A backward begins."""
         self._left = {} if self.times is None else dict(self.times)
