@@ -20,11 +20,13 @@ from torch import Tensor, nn
 import ddp
 from simulator import simulate
 from tests.ddp import gloo_programs
-from tests.ddp.gloo_programs import COMPARISONS, JOINED, LIFE_SECONDS, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
+from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, batches, mean_square
 
 RANKS = range(WORLD_SIZE)
+RESTARTS = 2
+"""gloo aborts a process over some mismatches; the programs after it run all the same."""
 
 
 class Ran:
@@ -50,7 +52,8 @@ class Ran:
         if path.exists():
             outcome: Outcome = torch.load(path, weights_only=False)
             return outcome
-        return Outcome(error=f"the process ended before it had run this; it said:\n{self.output(rank)[-4000:]}")
+        said = self.output(rank).partition(f"-- {name}\n")[2].partition("\n-- ")[0]
+        return Outcome(error=f"the process ended before it had run this; it said:\n{said[-4000:]}")
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +72,18 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def run_programs(folder: Path) -> None:
-    """Start the ranks and see them end."""
+    """Run them all; if one takes its process down with it, the others run in new ones."""
+    first = 0
+    for _ in range(1 + RESTARTS):
+        run_processes(folder, first)
+        ended = [all(gloo_programs.outcome_path(folder, name, rank).exists() for rank in RANKS) for name in PROGRAMS]
+        if all(ended[first:]):
+            return
+        first = ended.index(False, first) + 1
+
+
+def run_processes(folder: Path, first: int) -> None:
+    """Start the ranks and see them end; after LIFE_SECONDS they do so themselves."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("TORCH_DISTRIBUTED", "PYTEST"))
@@ -77,10 +91,10 @@ def run_programs(folder: Path) -> None:
     processes = []
     try:
         for rank in RANKS:
-            with (folder / f"process {rank}.txt").open("w", encoding="utf-8") as output:
+            with (folder / f"process {rank}.txt").open("a", encoding="utf-8") as output:
                 processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "tests.ddp.gloo_programs", str(rank), str(folder)],
+                        [sys.executable, "-m", "tests.ddp.gloo_programs", str(rank), str(folder), str(first)],
                         cwd=gloo_programs.ROOT,
                         env=environment,
                         stdin=subprocess.DEVNULL,
@@ -88,12 +102,25 @@ def run_programs(folder: Path) -> None:
                         stderr=subprocess.STDOUT,
                     )
                 )
-        for process in processes:
-            process.wait(timeout=LIFE_SECONDS + 30)
+        _wait(processes)
     finally:
         for process in processes:
             process.kill()
             process.wait()
+
+
+def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Until all have ended, or one has failed: the other would wait for it."""
+    running = list(processes)
+    while running:
+        for process in list(running):
+            try:
+                status = process.wait(timeout=0.1)
+            except subprocess.TimeoutExpired:
+                continue
+            if status != 0:
+                return
+            running.remove(process)
 
 
 def plain(training: Training) -> list[Trained]:
@@ -311,10 +338,6 @@ def test_the_example_of_counts_in_buffers(ran):
     result = simulate(gloo_programs.weighted_loss, WORLD_SIZE)
     result.raise_for_verdict()
     assert ran["weighted_loss"] == list(result.returns)
-
-
-def test_all_programs_ran(ran):
-    assert [len(ran[name]) for name in PROGRAMS] == [WORLD_SIZE] * len(PROGRAMS)
 
 
 def test_the_engine_brings_up_no_warning(ran):
