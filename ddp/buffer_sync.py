@@ -73,6 +73,8 @@ class BufferSync:
         rule = _Rule(Strategy.BROADCAST if broadcasts else Strategy.NONE, When.BEFORE_FORWARD)
         self._rules = dict.fromkeys(self._slots, rule)
         self._plans: dict[When, _Plan] = {}
+        self.has_hooks = False
+        """Whether a buffer is treated otherwise than by default."""
 
     def register(
         self,
@@ -85,6 +87,7 @@ class BufferSync:
         slot = self._find(name_or_tensor)
         rule = _Rule(_strategy(hook, slot), _when(when))
         # Callables run in order of registration, so a name that is registered again goes to the end.
+        self.has_hooks = True
         self._rules.pop(slot.name)
         self._rules[slot.name] = rule
         self._plans.clear()

@@ -8,6 +8,7 @@ join            join.py: ranks without input follow those that have it
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -42,6 +43,22 @@ __ddp_phases__ = {
     "_broadcast_state": "state broadcast",
     "_synchronize_buffers": "buffers",
 }
+
+
+_NOT_COPIED = frozenset(
+    {
+        "process_group",
+        "reducer",
+        "_world_size",
+        "_watch",
+        "_buffers_in_step",
+        "_accumulators",
+        "_terms",
+        "_passage",
+        "_samples",
+    }
+)
+"""Attributes of a wrapper that its copies make for themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +119,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.parameters_to_ignore: frozenset[str] = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
         parameters = _trainable_parameters(module, self.parameters_to_ignore)
         self.device = _common_device(parameters)
-        caps = Caps.of(_checked_cap(bucket_cap_mb))
+        self._caps = Caps.of(_checked_cap(bucket_cap_mb))
         self.module = module
-        self.process_group = process_group if process_group is not None else dist.distributed_c10d._get_default_group()
+        self.process_group = _checked_group(process_group)
         self.device_ids, self.output_device = _checked_devices(device_ids, output_device, self.device)
         self.dim = dim
         self.find_unused_parameters = find_unused_parameters
@@ -123,23 +140,54 @@ class DistributedDataParallel(nn.Module, Joinable):
         """The forward whose gradients are still to be reduced, inside a join."""
         with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if init_sync:
-            self._verify(caps)
+            self._verify(self._caps)
             self._broadcast_state(0, with_buffers=with_buffers)
-        self._watch = ParameterWatch(module, parameters, ignored=self.parameters_to_ignore)
+        self._equip(parameters)
+
+    def _equip(self, parameters: Mapping[str, Parameter]) -> None:
+        """Make what cannot be copied: what is tied to the module's own tensors and to the process group."""
+        self._watch = ParameterWatch(self.module, parameters, ignored=self.parameters_to_ignore)
         self._buffers_in_step = BufferSync(
-            module, self.process_group, ignored=self.parameters_to_ignore, broadcasts=self.forward_sync_buffers
+            self.module, self.process_group, ignored=self.parameters_to_ignore, broadcasts=self.forward_sync_buffers
         )
+        searched = Graph.SEARCHED if self.find_unused_parameters else Graph.ALL_USED
         self.reducer = Reducer(
             parameters,
             self.process_group,
             owner=self,
             is_local=partial(_is_local, weakref.ref(self)),
-            sparse=_sparse_parameters(module),
-            caps=caps,
-            graph=Graph.STATIC if static_graph else Graph.SEARCHED if find_unused_parameters else Graph.ALL_USED,
-            keeps_views=gradient_as_bucket_view is not False,
+            sparse=_sparse_parameters(self.module),
+            caps=self._caps,
+            graph=Graph.STATIC if self.static_graph else searched,
+            keeps_views=self.gradient_as_bucket_view is not False,
         )
         self._accumulators = accumulators_of(self.reducer.parameters)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy.deepcopy and pickle: the module and the settings; what training has shown is found out anew.
+
+        Raises UsageError for a wrapper with what cannot be taken along.
+        """
+        for has_it, what in (
+            (self.process_group is not dist.group.WORLD, "a process group of its own"),
+            (self.reducer.has_hook, "a communication hook"),
+            (self._buffers_in_step.has_hooks, "buffer hooks"),
+        ):
+            if has_it:
+                raise UsageError(
+                    f"a wrapper with {what} cannot be copied or pickled, as the copy would lack it: copy its module "
+                    "and wrap the copy"
+                )
+        return {name: value for name, value in self.__dict__.items() if name not in _NOT_COPIED}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """The copy belongs to the default process group."""
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self.process_group = _checked_group(None)
+        self._world_size = dist.get_world_size(self.process_group)
+        self._terms = self._passage = None
+        self._samples = ()
+        self._equip(_trainable_parameters(self.module, self.parameters_to_ignore))
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -380,11 +428,24 @@ def _common_device(parameters: Mapping[str, Parameter]) -> torch.device:
 def _checked_cap(bucket_cap_mb: float | None) -> float:
     if bucket_cap_mb is None:
         return DEFAULT_CAP_MB
-    if isinstance(bucket_cap_mb, bool) or not isinstance(bucket_cap_mb, (int, float)) or not bucket_cap_mb > 0:
+    is_number = isinstance(bucket_cap_mb, (int, float)) and not isinstance(bucket_cap_mb, bool)
+    if not is_number or not 0 < bucket_cap_mb < math.inf:
         raise UsageError(
             f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: the default is {DEFAULT_CAP_MB:.0f}"
         )
     return bucket_cap_mb
+
+
+def _checked_group(group: ProcessGroup | None) -> ProcessGroup:
+    """The group given, or the default one."""
+    if group is None:
+        return dist.distributed_c10d._get_default_group()
+    if dist.get_rank(group) < 0:
+        raise UsageError(
+            f"process_group does not contain this rank, {dist.get_rank()}, expected a group that does: construct the "
+            "wrapper on the group's ranks only"
+        )
+    return group
 
 
 def _checked_devices(
