@@ -139,11 +139,11 @@ class Bucket:
 
     @torch.no_grad()
     def take_in(self) -> None:
-        """Move the gradients that there are into this bucket, when it replaces another one (torch does it, too)."""
+        """Make the gradients that there are views, with the values they have (where torch does it, too)."""
         if self.is_sparse:
             return
         for parameter, view in zip(self.parameters, self.views, strict=True):
-            if parameter.grad is not None and not parameter.grad.is_sparse:
+            if parameter.grad is not None and parameter.grad is not view and not parameter.grad.is_sparse:
                 view.copy_(parameter.grad)
                 parameter.grad = view
 

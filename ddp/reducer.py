@@ -361,6 +361,8 @@ class Reducer:
         for index, gradient in self._kept.items():
             if index in unused:
                 self.parameters[index].grad = gradient
+                if self._keeps_views:
+                    self._bucket_of[index].take_in()
             elif self._keeps_views:
                 self._bucket_of[index].hand_out(index)
 
