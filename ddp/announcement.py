@@ -6,9 +6,10 @@ and what those who do are about to call.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import takewhile
 
 
 class Kind(IntEnum):
@@ -57,15 +58,13 @@ class Announcement:
     """Of a collective: what is needed to take part in it (neutral.py); of an unshadowed one: the place of its name."""
 
     def encode(self, width: int) -> list[int]:
-        """`width` numbers; raises ValueError if they do not suffice."""
+        """`width` numbers; details that do not fit are left out, and their count is not."""
         row = [self.kind, self.engine, self.number, self.samples, len(self.details), *self.details]
-        if len(row) > width:
-            raise ValueError(f"{len(row)} numbers in a row of {width}")
-        return row + [0] * (width - len(row))
+        return row[:width] + [0] * (width - len(row))
 
     @classmethod
     def decode(cls, row: Sequence[int]) -> Announcement:
-        """From a row."""
+        """From a row that all details fit into."""
         kind, engine, number, samples, length = row[:NARROW]
         return cls(Kind(kind), engine, number, samples, tuple(row[NARROW : NARROW + length]))
 
@@ -73,6 +72,11 @@ class Announcement:
 NARROW = 5
 """A row without details: enough while nobody has joined."""
 WIDE = 64
+
+
+def width_needed(rows: Sequence[Sequence[int]]) -> int:
+    """How wide all ranks' rows have to be for all their details."""
+    return NARROW + max(row[NARROW - 1] for row in rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +94,17 @@ class Round:
     """Which ranks are about to do what, if they differ."""
 
 
-def settle(rows: Sequence[Announcement]) -> Round:
-    """Read all ranks' rows, in rank order."""
+def settle(
+    rows: Sequence[Announcement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
+) -> Round:
+    """Read all ranks' rows, in rank order.
+
+    For texts: `members` are the ranks' numbers in the world, and `describe` has the words for a collective's details.
+    """
     present = tuple(rank for rank, row in enumerate(rows) if row.kind not in (Kind.JOINED, Kind.FAILED))
     ranks_by_text: dict[str, list[int]] = {}
     for rank in present:
-        ranks_by_text.setdefault(_compared(rows[rank]), []).append(rank)
+        ranks_by_text.setdefault(_compared(rows[rank], describe), []).append(members[rank])
     agreed = len(ranks_by_text) == 1
     return Round(
         present,
@@ -106,12 +115,40 @@ def settle(rows: Sequence[Announcement]) -> Round:
     )
 
 
+def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
+    """What will follow up to the next forward, if it goes as before; None if this has not been there before.
+
+    Of the earlier places where the calls since the last forward were the same, the one with the longest common past
+    counts, and of several the latest.
+    """
+    recent = latest_forward(log)
+    starts = [place for place, call in enumerate(log) if call.kind is Kind.FORWARD]
+    ends = [start + len(recent) for start in starts[:-1] if list(log[start : start + len(recent)]) == recent]
+    if not ends:
+        return None
+    end = max(ends, key=lambda end: (_common_past(log, end), end))
+    following = takewhile(lambda call: call.kind is not Kind.FORWARD, log[end:])
+    return list(following)
+
+
+def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:
+    """The last forward, and what was called since."""
+    starts = [place for place, call in enumerate(log) if call.kind is Kind.FORWARD]
+    return list(log)[starts[-1] :] if starts else []
+
+
+def _common_past(log: Sequence[Announcement], end: int) -> int:
+    """How many calls before `end` are the same as those at the end of the log."""
+    same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(log[:end]), reversed(log), strict=False))
+    return sum(1 for _ in same)
+
+
 def ranks_text(ranks: Sequence[int]) -> str:
     """As in "ranks 0, 2"."""
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
-def _compared(row: Announcement) -> str:
+def _compared(row: Announcement, describe: Callable[[Sequence[int]], str]) -> str:
     """What has to be the same on all ranks, in words."""
     model = f" of model {row.engine}" if row.engine else ""
     if row.kind is Kind.FORWARD:
@@ -123,12 +160,12 @@ def _compared(row: Announcement) -> str:
         return words[Forward(row.number)] + model
     if row.kind is Kind.BUCKET:
         return f"reduces bucket {row.number}{model}"
+    if row.kind is Kind.COLLECTIVE:
+        return f"calls {describe(row.details)}"
     words_by_kind = {
         Kind.USED_MAP: "reduces the map of used parameters",
         Kind.REBUILD: "agrees on the order of the buckets",
-        Kind.COLLECTIVE: "calls a collective",
-        Kind.UNSHADOWED: "calls a collective",
+        Kind.UNSHADOWED: "calls what joined ranks cannot take part in",
         Kind.END: "ends its iteration",
     }
-    details = f" {list(row.details)}" if row.details else ""
-    return words_by_kind[row.kind] + model + details
+    return words_by_kind[row.kind] + model

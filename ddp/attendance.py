@@ -10,6 +10,11 @@ Note [Rounds]
     different things, and calls that cannot be shadowed are found by all ranks in the same round, and all of them
     raise.
 
+Note [Leaving by an exception]
+    While nobody has joined, nothing is announced: the others go on until the next round, and wait for this rank in each
+    collective before it. So it makes these, too, contributing nothing, and then says in the round that it leaves. Which
+    they are, the log of the iterations before tells; in the first one only the models know what they are waited for.
+
 Note [Iterations]
     torch's Join asks for something narrower: a joined rank shadows one iteration at a time, and its Join counts the
     ranks with input in between. There the rounds begin when the count falls short, and end with the iteration: when
@@ -19,9 +24,10 @@ Note [Iterations]
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -29,20 +35,38 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from ddp.announcement import NARROW, WIDE, Announcement, Forward, Kind, Round, ranks_text, settle
+from ddp.announcement import (
+    NARROW,
+    WIDE,
+    Announcement,
+    Forward,
+    Kind,
+    Round,
+    expected_next,
+    latest_forward,
+    ranks_text,
+    settle,
+    width_needed,
+)
 from ddp.errors import JoinError
 from ddp.group_store import leave_word, read_word
 from ddp.interception import Interception
-from ddp.neutral import OPERATIONS, Collective, describe, take_part
+from ddp.neutral import OPERATIONS, Collective, describe, public_name, take_part
 from ddp.reducer import Reducer
 
-__ddp_phases__ = {"_exchange": "join control", "_take_part": "following"}
+__ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
+
+_REMEMBERED = 4096
+"""Calls; a few iterations of a large model."""
 
 
 class Member(Protocol):
     """A wrapped model inside a join."""
 
     reducer: Reducer
+
+    def abandon(self) -> None:
+        """Make the calls that the other ranks still wait for in this iteration, contributing nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +84,8 @@ class Attendance:
     """One rank's part in a join.
 
     `count_present`, for a join that has its own count of ranks with input (Note [Iterations]): called before each
-    forward. `throws`: raise on all ranks as soon as one runs out of input.
+    forward. `tells_samples`: every rank hears before each forward how many samples the others have. `throws`: raise on
+    all ranks as soon as one runs out of input.
     """
 
     def __init__(
@@ -70,54 +95,72 @@ class Attendance:
         device: torch.device,
         *,
         count_present: Callable[[], int] | None = None,
+        tells_samples: bool = False,
         throws: bool = False,
     ) -> None:
         self.members = tuple(members)
         self.group = group
         self.present = tuple(range(dist.get_world_size(group)))
-        """The ranks that had input when last asked."""
+        """The ranks that had input when last asked; all ranks here are numbers within the group."""
         self.is_over = False
         """An error has ended the join, on all ranks alike."""
+        self.counts_itself = count_present is None
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
+        self._world_ranks = dist.get_process_group_ranks(group)
         self._device = device
         self._count_present = count_present
+        self._tells_samples = tells_samples
         self._throws = throws
         self._announces = False
+        """Somebody has joined: each call is told before it is made."""
         self._is_quiet = False
         self._is_following = False
         """This rank ran out of input, and does what the others do."""
+        self._log: deque[Announcement] = deque(maxlen=_REMEMBERED)
+        """What this rank has called while everybody had input: Note [Leaving by an exception]."""
+        self._latest_first: tuple[Member, ...] = ()
+        """The members by their last forwards."""
+        self._groups: list[ProcessGroup] = []
         self._interception: Interception | None = None
-        self._groups = _groups_like(group)
-        self.counts_itself = count_present is None
         self._thread = threading.get_ident()
+        if self.counts_itself:
+            self._watch()
 
     # --- on a rank with input -----------------------------------------------------------------------------------------
 
-    def call_roll(self, member: Member, forward: Forward, samples: int) -> Roll:
-        """Before a forward: say that this rank has input, and hear who else has."""
+    def call_roll(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Roll:
+        """Before a forward: say that this rank has input, and hear who else has.
+
+        `continues`: the reduction of an earlier forward of the same iteration is still to come.
+        """
+        if self.is_over:
+            raise JoinError("a forward inside a join that an error has ended on all ranks: leave its context")
+        self._latest_first = (member, *(other for other in self._latest_first if other is not member))
         row = Announcement(Kind.FORWARD, self.members.index(member), forward, samples)
+        told: tuple[int, ...] = ()
         if self._count_present is None:
             told = self._hold(row).samples
         else:
-            self.end_iteration()
-            told = ()
-            if self._count_present() < self._size:
-                self._announces = True
+            if not continues:
+                self.end_iteration()
+                self._announces = self._count_present() < self._size
+            if self._announces or self._tells_samples:
                 told = self._hold(row).samples
+        self._log.append(replace(row, samples=0))
         return Roll(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
         """The forward just called has nothing to reduce, or its gradients are reduced."""
         if self._count_present is not None and self._announces:
             self._hold(Announcement(Kind.END))
-            self._stop_announcing()
+            self.close()
 
     @contextmanager
     def step(self, member: Member, kind: Kind, bucket: int) -> Iterator[None]:
         """Around a collective of a member's reducer."""
-        if self._announces and not self._is_quiet:
-            self._hold(Announcement(kind, self.members.index(member), bucket))
+        if not self._is_quiet:
+            self._tell(Announcement(kind, self.members.index(member), bucket))
         with self._quiet():
             yield
 
@@ -128,11 +171,10 @@ class Attendance:
             yield
             return
         collective = describe(operation, arguments)
-        details = () if collective is None else (group, *collective.encode())
-        if not details or len(details) > WIDE - NARROW:
-            self._hold(Announcement(Kind.UNSHADOWED, details=(OPERATIONS.index(operation),)))
+        if collective is None:
+            self._tell(Announcement(Kind.UNSHADOWED, details=(OPERATIONS.index(operation),)))
         else:
-            self._hold(Announcement(Kind.COLLECTIVE, details=details))
+            self._tell(Announcement(Kind.COLLECTIVE, details=(group, *collective.encode())))
         with self._quiet():
             yield
 
@@ -142,14 +184,20 @@ class Attendance:
         away = [rank for rank in ranks if rank not in self.present]
         if away and not self._is_quiet:
             raise JoinError(
-                f"{operation} in a group of {ranks_text(ranks)}, but {ranks_text(away)} ran out of input, and only "
-                "groups of all ranks of the join can be followed: use one, or stop before the first rank joins"
+                f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
+                "and only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
             )
         yield
 
     def _is_programs(self) -> bool:
         """Whether this is the program's own thread, or a backward; callbacks of other calls are part of those."""
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
+
+    def _tell(self, call: Announcement) -> None:
+        if self._announces:
+            self._hold(call)
+        else:
+            self._log.append(call)
 
     # --- on a rank that has none --------------------------------------------------------------------------------------
 
@@ -168,14 +216,34 @@ class Attendance:
         while True:
             call = self._hold(Announcement(Kind.JOINED)).call
             if call is None or call.kind is Kind.END:
-                self._stop_announcing()
+                self.close()
                 return
             self._follow(call)
 
-    def fail(self, error: BaseException) -> None:
-        """Tell the others that this rank leaves by `error`."""
+    def leave_by(self, error: BaseException) -> None:
+        """Tell the others that this rank leaves by `error`, in a way that they notice in their next round."""
         leave_word(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
+        if len(self.present) == self._size:
+            calls = expected_next([call for call in self._log if call.kind is not Kind.REBUILD])
+            if calls is None or Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
+                # Buckets have changed since; what the models call, they know best, and the rest came before or after.
+                places = [place for place, call in enumerate(calls or ()) if call.kind is not Kind.COLLECTIVE]
+                first, last = (places[0], places[-1] + 1) if places else (0, 0)
+                self._follow_all((calls or [])[:first])
+                self._abandon()
+                calls = (calls or [])[last:]
+            self._follow_all(calls)
         self._exchange(Announcement(Kind.FAILED))
+
+    def _follow_all(self, calls: Sequence[Announcement]) -> None:
+        for call in calls:
+            self._follow(call)
+
+    def _abandon(self) -> None:
+        # What was called last is the first to have its backward, if the models are chained.
+        with self._quiet():
+            for member in self._latest_first:
+                member.abandon()
 
     def _follow(self, call: Announcement | None) -> None:
         """Make the call that the ranks present are about to make."""
@@ -203,11 +271,6 @@ class Attendance:
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether every rank has input."""
-        return len(self.present) == self._size
-
     def _hold(self, row: Announcement) -> Round:
         """Hold a round; raise JoinError, on all ranks alike, if it shows that they cannot go on together."""
         settled = self._exchange(row)
@@ -217,61 +280,83 @@ class Attendance:
             self.close()
             self.is_over = True
             raise JoinError(problem)
-        if settled.present and not self.is_complete:
-            self._start_announcing()
+        if len(settled.present) < self._size and (not self._announces or self._interception is None):
+            self._announces = True
+            self._watch()
         return settled
 
     def _exchange(self, row: Announcement) -> Round:
         width = WIDE if self._announces else NARROW
-        rows = torch.zeros(self._size, width, dtype=torch.int64)
-        rows[self._rank] = torch.tensor(row.encode(width))
+        rows = self._all_rows(row.encode(width))
+        needed = width_needed(rows)
+        if needed > width:
+            rows = self._all_rows(row.encode(needed))
+        calls = [Announcement.decode(numbers) for numbers in rows]
+        return settle(calls, members=self._world_ranks, describe=_describe)
+
+    def _all_rows(self, row: Sequence[int]) -> list[list[int]]:
+        rows = torch.zeros(self._size, len(row), dtype=torch.int64)
+        rows[self._rank] = torch.tensor(row)
         rows = rows.to(self._device)
         with self._quiet():
             dist.all_reduce(rows, group=self.group)
-        return settle([Announcement.decode(numbers) for numbers in rows.tolist()])
+        listed: list[list[int]] = rows.tolist()
+        return listed
 
     def _problem(self, settled: Round) -> str | None:
         if settled.failed:
-            words = [f"rank {rank} left it by {read_word(self.group, f'ddp/join/{rank}')}" for rank in settled.failed]
+            words = [
+                f"{self._text([rank])} left it by {read_word(self.group, f'ddp/join/{rank}')}"
+                for rank in settled.failed
+            ]
             return f"the join is over: {'; '.join(words)}"
         if not settled.present:
             return None
         joined = [rank for rank in range(self._size) if rank not in settled.present]
         if joined and self._throws:
-            return f"{ranks_text(joined)} ran out of input (throw_on_early_termination)"
+            return f"{self._text(joined)} ran out of input (throw_on_early_termination)"
         if settled.disagreement is not None:
             return f"the ranks inside the join do different things: {settled.disagreement}"
         return self._unshadowed(settled.call, joined) if settled.call is not None else None
 
     def _unshadowed(self, call: Announcement, joined: Sequence[int]) -> str | None:
-        away = f"{ranks_text(joined)}, which ran out of input"
+        away = f"{self._text(joined)}, which ran out of input"
         if call.kind is Kind.UNSHADOWED and joined:
-            return f"{OPERATIONS[call.details[0]]} cannot be made on behalf of {away}: leave it out inside the join"
+            name = public_name(OPERATIONS[call.details[0]])
+            return f"{name} cannot be made on behalf of {away}: leave it out inside the join"
         if call.kind is Kind.COLLECTIVE:
             collective = Collective.decode(call.details[1:])
             if collective.root in joined and collective.operation in ("broadcast", "scatter"):
                 return f"{collective} needs what only its root has, {away}: take a root that still has input"
         return None
 
-    def _start_announcing(self) -> None:
-        self._announces = True
-        if self._interception is None:
-            self._interception = Interception(
-                {
-                    **{group: partial(self._part_of_group, ranks) for group, ranks in _groups_of_part(self.group)},
-                    **{group: partial(self._collective, place) for place, group in enumerate(self._groups)},
-                }
-            )
+    def _text(self, ranks: Sequence[int]) -> str:
+        return ranks_text([self._world_ranks[rank] for rank in ranks])
 
-    def _stop_announcing(self) -> None:
-        self._announces = False
+    # --- what is watched ----------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        """Hear of every collective of the groups that share ranks with the join's; of those that exist by now."""
+        self._unwatch()
+        if self._size == 1:
+            return
+        self._groups, others = _groups_by_ranks(self.group)
+        self._interception = Interception(
+            {
+                **{group: partial(self._part_of_group, ranks) for group, ranks in others},
+                **{group: partial(self._collective, place) for place, group in enumerate(self._groups)},
+            }
+        )
+
+    def _unwatch(self) -> None:
         if self._interception is not None:
             self._interception.stop()
             self._interception = None
 
     def close(self) -> None:
-        """Leave the process group as it was."""
-        self._stop_announcing()
+        """Leave the process groups as they were."""
+        self._announces = False
+        self._unwatch()
 
     @contextmanager
     def _quiet(self) -> Iterator[None]:
@@ -283,21 +368,22 @@ class Attendance:
             self._is_quiet = before
 
 
-def _groups_like(group: ProcessGroup) -> list[ProcessGroup]:
-    """The group, and others of the same ranks in the same order, alike on all ranks."""
-    ranks = dist.get_process_group_ranks(group)
-    others = [g for g in _all_groups() if g is not group and dist.get_process_group_ranks(g) == ranks]
-    return [group, *others]
+def _describe(details: Sequence[int]) -> str:
+    group, *numbers = details
+    return str(Collective.decode(numbers)) + (f" in group {group}" if group else "")
 
 
-def _groups_of_part(group: ProcessGroup) -> list[tuple[ProcessGroup, list[int]]]:
+def _groups_by_ranks(group: ProcessGroup) -> tuple[list[ProcessGroup], list[tuple[ProcessGroup, list[int]]]]:
+    """The groups that have the same ranks, `group` first, alike on all ranks; and those that have some of them."""
     ranks = dist.get_process_group_ranks(group)
-    found = [(g, dist.get_process_group_ranks(g)) for g in _all_groups() if g is not group]
-    return [
-        (g, [ranks.index(rank) for rank in own if rank in ranks])
-        for g, own in found
-        if own != ranks and set(own) & set(ranks)
-    ]
+    alike, others = [group], []
+    for other in _all_groups():
+        own = dist.get_process_group_ranks(other)
+        if other is not group and own == ranks:
+            alike.append(other)
+        elif own != ranks and set(own) & set(ranks):
+            others.append((other, [ranks.index(rank) for rank in own if rank in ranks]))
+    return alike, others
 
 
 def _all_groups() -> list[ProcessGroup]:

@@ -12,8 +12,9 @@ import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import add
 from typing import Any
 
 import torch
@@ -76,6 +77,10 @@ class _Passage:
 
     kind: Forward
     roll: Roll
+    has_returned: bool = False
+    """The module's own forward is over."""
+    is_reduction_due: bool = False
+    """Gradients of this forward, or of one before, are still to be reduced."""
 
 
 class DistributedDataParallel(nn.Module, Joinable):
@@ -138,6 +143,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._terms: _JoinTerms | None = None
         self._passage: _Passage | None = None
         """The forward whose gradients are still to be reduced, inside a join."""
+        self._samples: tuple[int, ...] = ()
+        """Of each rank, in the forwards whose gradients are still to be reduced."""
         with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if init_sync:
             self._verify(self._caps)
@@ -207,7 +214,9 @@ class DistributedDataParallel(nn.Module, Joinable):
         check_no_other_join(self, self._terms.attendance if self._terms else None)
         kind = self._kind_of_forward()
         self.reducer.check_closed()
-        passage = _Passage(kind, self._call_roll(kind, inputs, kwargs))
+        is_due = self._passage is not None and self._passage.is_reduction_due
+        roll = self._call_roll(kind, inputs, kwargs, continues=is_due and kind is not Forward.SYNCHRONIZED)
+        passage = _Passage(kind, roll, is_reduction_due=is_due or kind is Forward.SYNCHRONIZED)
         if self._terms is not None:
             self._passage = passage
         if kind is not Forward.EVALUATION:
@@ -217,6 +226,8 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def _end_forward(self, passage: _Passage, output: object) -> None:
         self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+        if self._passage is passage:
+            self._passage = replace(passage, has_returned=True) if passage.is_reduction_due else None
         self.require_forward_param_sync = passage.kind is Forward.SYNCHRONIZED
         if passage.kind is Forward.SYNCHRONIZED:
             self.reducer.expect(
@@ -225,7 +236,8 @@ class DistributedDataParallel(nn.Module, Joinable):
             return
         if passage.kind is Forward.LOCAL:
             self.reducer.expect_local()
-        self._end_iteration()
+        if self._passage is None:
+            self._end_iteration()
 
     def _kind_of_forward(self) -> Forward:
         standing = self._watch.check()
@@ -233,25 +245,30 @@ class DistributedDataParallel(nn.Module, Joinable):
             return Forward.EVALUATION
         return Forward.SYNCHRONIZED if self.require_backward_grad_sync else Forward.LOCAL
 
-    def _call_roll(self, kind: Forward, inputs: Any, kwargs: Any) -> Roll:
+    def _call_roll(self, kind: Forward, inputs: Any, kwargs: Any, *, continues: bool) -> Roll:
         terms = self._terms
         if terms is None or not (terms.attendance.counts_itself or self._join_config.enable):
             return Roll(tuple(range(self._world_size)), 0)
         samples = _count_samples((inputs, kwargs), self.dim) if terms.weighs_samples else 0
-        return terms.attendance.call_roll(self, kind, samples)
+        roll = terms.attendance.call_roll(self, kind, samples, continues=continues)
+        if terms.weighs_samples and kind is not Forward.EVALUATION:
+            before = self._samples or (0,) * self._world_size
+            self._samples = tuple(map(add, before, roll.samples))
+        return roll
 
     def _scale(self, roll: Roll) -> Scale | None:
         terms = self._terms
         in_place = self.gradient_as_bucket_view is True
-        if terms is not None and terms.weighs_samples:
-            own = roll.samples[dist.get_rank(self.process_group)]
+        if self._samples:
             # A hook averages over all ranks by itself: what it gets makes up for that.
-            share = own * (self._world_size if self.reducer.has_hook else 1)
-            return Scale(sum(roll.samples) / share if share else float("inf"), in_place)
+            share = self._samples[dist.get_rank(self.process_group)] * (
+                self._world_size if self.reducer.has_hook else 1
+            )
+            return Scale(sum(self._samples[rank] for rank in roll.present) / share if share else float("inf"), in_place)
         if self.reducer.has_hook:
             return None
-        whole = terms is None or terms.divides_by_initial_size
-        return Scale(self._world_size if whole else len(roll.present), in_place)
+        counts_all = terms is None or terms.divides_by_initial_size
+        return Scale(self._world_size if counts_all else len(roll.present), in_place)
 
     def _outputs(self, output: object) -> Outputs:
         tensors = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
@@ -337,29 +354,47 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         """Called by a join that begins."""
+        if self._terms is not None:
+            self.end_join(self._terms.attendance, None)
         self._terms = _JoinTerms(attendance, divides_by_initial_size, weighs_samples)
         self.reducer.announce = partial(attendance.step, self)
-        self.reducer.on_reduced = self._end_iteration
+        self.reducer.on_reduced = self._end_reduction
+
+    def _end_reduction(self) -> None:
+        self._passage = None
+        self._samples = ()
+        self._end_iteration()
 
     def _end_iteration(self) -> None:
-        self._passage = None
         if self._terms is not None:
             self._terms.attendance.end_iteration()
 
     def abandon(self) -> None:
         """Make the calls that other ranks wait for in this iteration, contributing nothing."""
         passage, self._passage = self._passage, None
-        if passage is not None and passage.kind is Forward.SYNCHRONIZED:
+        if passage is None:
+            return
+        if not passage.has_returned:
+            self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+        if passage.is_reduction_due:
             self.reducer.abandon()
 
-    def end_join(self, authoritative: int | None) -> None:
+    def end_join(self, attendance: Attendance, authoritative: int | None) -> None:
         """Called by a join that ends; all ranks take over the state of group rank `authoritative`, if it is given."""
+        if self._terms is None or self._terms.attendance is not attendance:
+            return
+        attendance.close()
         self._terms = self._passage = None
+        self._samples = ()
         self.reducer.stop_announcing()
         self._join_config = type(self._join_config).construct_disabled_join_config()
+        # Ranks left after forwards of different kinds.
+        self.require_forward_param_sync = True
         if authoritative is not None:
             self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
             self.reducer.share_knowledge(authoritative)
+        else:
+            self.reducer.give_up()
 
     # --- state --------------------------------------------------------------------------------------------------------
 

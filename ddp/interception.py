@@ -1,11 +1,13 @@
 """Notices the collectives of a process group before they are made, whoever makes them.
 
-torch.distributed's functions call methods of the group, and torch's C++ class of groups takes no attributes; so, while a rank
-needs to know, the methods of the class are replaced, and what they do for groups nobody asked about is what they did before.
+torch.distributed's functions call methods of the group, and torch's C++ class of groups takes no attributes; so,
+while a rank needs to know, the methods of the class are replaced, and what they do for groups nobody asked about is
+what they did before.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import wraps
@@ -19,6 +21,8 @@ Around = Callable[[str, tuple[Any, ...]], "AbstractContextManager[None]"]
 """Called with the method's name and arguments; the call is made inside the context."""
 
 _ATTRIBUTE = "__ddp_watched_groups__"
+_lock = threading.Lock()
+"""Held while a class is changed: several ranks may be threads of one process."""
 
 
 class Interception:
@@ -26,18 +30,21 @@ class Interception:
 
     def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
         self._groups = dict(watched)
-        for group, around in watched.items():
-            _watched(type(group))[group] = around
+        with _lock:
+            for group, around in watched.items():
+                _watched(type(group))[group] = around
 
     def stop(self) -> None:
         """Leave the groups alone again, and their classes as they were once no group is watched."""
-        for group in self._groups:
-            kind = type(group)
-            groups = _watched(kind)
-            groups.pop(group, None)
-            if not groups:
-                _restore(kind)
-        self._groups = {}
+        with _lock:
+            for group, around in self._groups.items():
+                kind = type(group)
+                groups = _watched(kind)
+                if groups.get(group) is around:
+                    del groups[group]
+                if not groups:
+                    _restore(kind)
+            self._groups = {}
 
 
 def _watched(kind: type) -> dict[ProcessGroup, Around]:

@@ -7,7 +7,9 @@ Two ways in: this module's `Join` (what `model.join()` returns), for models of t
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from contextlib import suppress
 from contextvars import ContextVar, Token
 from types import TracebackType
 from typing import Protocol
@@ -24,7 +26,7 @@ from ddp.errors import JoinError, UsageError
 _joining: ContextVar[Attendance | None] = ContextVar("_joining", default=None)
 """The `Join` whose body is running; each thread has its own."""
 
-__ddp_phases__ = {"_ask": "join control", "post_hook": "join control"}
+__ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
 
 
 class JoinedModel(Member, Protocol):
@@ -39,11 +41,8 @@ class JoinedModel(Member, Protocol):
     def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         """Say before each forward that there is input, and let joined ranks take part in what follows."""
 
-    def abandon(self) -> None:
-        """Make the calls that the other ranks still wait for in this iteration, contributing nothing."""
-
-    def end_join(self, authoritative: int | None) -> None:
-        """Take over the state of group rank `authoritative`, if given; train alone from now on."""
+    def end_join(self, attendance: Attendance, authoritative: int | None) -> None:
+        """Leave the join of `attendance`, if it is not left; take over group rank `authoritative`'s state, if given."""
 
 
 class Join:
@@ -55,20 +54,22 @@ class Join:
             for batch in batches:
                 ...
 
-    Inside, the ranks with input train on; one that has left the loop takes part in all their collectives with contributions
-    that change nothing, until nobody has input. Then every rank has the parameters and buffers of the last rank to join (of
-    several, the one with the highest number).
+    Inside, the ranks with input train on; one that has left the loop takes part in all their collectives with
+    contributions that change nothing, until nobody has input. Then every rank has the parameters and buffers of the
+    last rank to join (of several, the one with the highest number).
 
-    The models may be used in any order and number of forwards, alone or chained; only models of this engine, over one process
-    group. An iteration begins with a forward: a collective of the loop's own must not come before the first forward of the
-    first iteration that some rank does not have.
+    The models may be used in any order and number of forwards, alone or chained; only models of this engine, over one
+    process group. An iteration begins with a forward: a collective of the loop's own must not come before the first
+    forward of the first iteration that some rank does not have.
 
-    `divide_by_initial_world_size`: average over all ranks, as if a joined one had gradients of zero; else over the ranks that
-    have input. `weight_by_samples`: average over samples instead, so that a rank with more of them counts for more; a
-    forward's samples are counted along dimension `dim` of its first tensor argument. `throw_on_early_termination`: raise
-    JoinError on all ranks as soon as one runs out of input. `enable=False` does nothing.
+    `divide_by_initial_world_size`: average over all ranks, as if a joined one had gradients of zero; else over the
+    ranks that have input. `weight_by_samples`: average over samples instead, so that a rank with more of them counts
+    for more; a forward's samples are counted along dimension `dim` of its first tensor argument.
+    `throw_on_early_termination`: raise JoinError on all ranks as soon as one runs out of input. `enable=False` does
+    nothing.
 
-    A rank that leaves by an exception takes the others out, too: they raise JoinError, which names it and the exception.
+    A rank that leaves by an exception takes the others out, too: they raise JoinError, which names it and the
+    exception.
     """
 
     def __init__(
@@ -93,9 +94,11 @@ class Join:
         if not self._is_enabled:
             return
         first = self._models[0]
-        outer = _joining.get()
-        if outer is not None and outer.group is first.process_group:
-            raise UsageError("a join inside a join of the same process group, expected one: use Join([model, other])")
+        if _joining.get() is not None:
+            raise UsageError(
+                "a join inside a join, expected one at a time: use Join([model, other]) for models that train in one "
+                "loop, or leave the outer join first"
+            )
         self._attendance = Attendance(self._models, first.process_group, first.join_device, throws=self._throws)
         for model in self._models:
             model.begin_join(
@@ -118,19 +121,13 @@ class Join:
                 pass
             elif error is None:
                 authoritative = attendance.shadow_until_all_joined()
-            elif isinstance(error, Exception):
-                self._fail(attendance, error)
+            elif isinstance(error, (Exception, SystemExit)):
+                # If the group is broken, too, the error that came first still says more.
+                with suppress(Exception):
+                    attendance.leave_by(error)
         finally:
-            attendance.close()
             for model in self._models:
-                model.end_join(authoritative)
-
-    def _fail(self, attendance: Attendance, error: Exception) -> None:
-        """Leave in a way that the others notice at their next forward, or next announced call."""
-        if attendance.is_complete:  # nobody announces what comes in this iteration: what does is known from the models
-            for model in reversed(self._models):
-                model.abandon()
-        attendance.fail(error)
+                model.end_join(attendance, authoritative)
 
 
 class EngineJoinHook(JoinHook):
@@ -138,16 +135,24 @@ class EngineJoinHook(JoinHook):
 
     def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         self.model = model
-        group, device = model.process_group, model.join_device
-        self._attendance = Attendance([model], group, device, count_present=self._count_present)
+        self._count = _TorchCount(model)
+        self._attendance = Attendance(
+            [model],
+            model.process_group,
+            model.join_device,
+            count_present=self._count,
+            tells_samples=weighs_samples,
+        )
         model.begin_join(
             self._attendance, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
         )
+        # torch's Join does not call its hooks after an exception; all it does then is let go of them.
+        weakref.finalize(self, _end, weakref.ref(model), self._attendance).atexit = False
 
     def main_hook(self) -> None:
         """Shadow one iteration."""
-        if not self._is_counted_by_join:
-            self._ask(0)
+        if not self._count.is_torchs:
+            self._count.ask(0)
         self._attendance.shadow_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
@@ -156,31 +161,51 @@ class EngineJoinHook(JoinHook):
         own = dist.get_rank(group) if is_last_joiner else -1
         highest = torch.tensor([own], device=self.model.join_device)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
-        self._attendance.close()
-        self.model.end_join(int(highest.item()))
+        self.model.end_join(self._attendance, int(highest.item()))
 
     def __ddp_call__(self) -> dict[str, object]:
         """What its calls belong to, for a diagnosis."""
         return {"wrapper": self.model}
 
-    @property
-    def _is_counted_by_join(self) -> bool:
-        """Whether torch's Join itself asks who has input before this model's forward."""
-        config = self.model._join_config  # type: ignore[attr-defined]
-        return bool(config.is_first_joinable)
 
-    def _count_present(self) -> int:
-        if not self._is_counted_by_join:
-            return self._ask(1)
-        work = TorchJoin.notify_join_context(self.model)  # type: ignore[arg-type]
+class _TorchCount:
+    """How many ranks have input, inside torch's Join; it asks for the first joinable, and the others ask themselves."""
+
+    def __init__(self, model: JoinedModel) -> None:
+        self._model = weakref.ref(model)
+
+    def __call__(self) -> int:
+        """Say that this rank has input, and return how many have."""
+        if not self.is_torchs:
+            return self.ask(1)
+        work = TorchJoin.notify_join_context(self._model())  # type: ignore[arg-type]
         assert work is not None
         work.wait()
         return int(work.result()[0].item())
 
-    def _ask(self, own: int) -> int:
-        present = torch.tensor([own], device=self.model.join_device)
-        dist.all_reduce(present, group=self.model.process_group)
+    def ask(self, own: int) -> int:
+        """Sum `own` up over the ranks."""
+        model = self._model()
+        assert model is not None
+        present = torch.tensor([own], device=model.join_device)
+        dist.all_reduce(present, group=model.process_group)
         return int(present.item())
+
+    @property
+    def is_torchs(self) -> bool:
+        """Whether torch's Join asks before this model's forward."""
+        config = self._model()._join_config  # type: ignore[union-attr]
+        return bool(config.is_first_joinable)
+
+    def __ddp_call__(self) -> dict[str, object]:
+        """What its calls belong to, for a diagnosis."""
+        return {"wrapper": self._model()}
+
+
+def _end(found: weakref.ref[JoinedModel], attendance: Attendance) -> None:
+    model = found()
+    if model is not None:
+        model.end_join(attendance, None)
 
 
 def check_no_other_join(model: JoinedModel, own: Attendance | None) -> None:
@@ -202,7 +227,10 @@ def _check_models(models: Sequence[object]) -> None:
             raise UsageError(f"models has a {type(model).__name__}, expected models of this engine only: {way_out}")
     groups = {id(model.process_group) for model in models}  # type: ignore[attr-defined]
     if len(groups) > 1:
-        raise UsageError("models use different process groups, expected one: join them one inside the other")
+        raise UsageError(
+            "models use different process groups, expected one: construct them with one, or train them in loops of "
+            "their own"
+        )
     if len({id(model) for model in models}) < len(models):
         raise UsageError("models has one model twice, expected each once")
 

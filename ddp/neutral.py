@@ -1,35 +1,69 @@
 """Collectives that a rank without input can take part in: described as numbers, and made with a neutral contribution.
 
 Neutral is what leaves the result as the other ranks make it: 0 for a sum, the lowest value for a maximum. Where ranks
-are kept apart (gathers, all-to-all) the neutral contribution is zeros of the right shape.
+are kept apart (gathers, all-to-all) the neutral contribution is zeros of the right shape; a None among objects.
 """
 
 from __future__ import annotations
 
+import inspect
+import pickle
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import ProcessGroup
 
 NO_ROOT = -1
 _DTYPES = (
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128),
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64),
 )
+_DEVICES = ("cpu", "cuda", "xpu")
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
+_PUBLIC_NAMES = {
+    "allreduce": "all_reduce",
+    "allreduce_coalesced": "all_reduce_coalesced",
+    "allgather": "all_gather",
+    "all_gather_single": "all_gather_into_tensor",
+    "_allgather_base": "all_gather_into_tensor",
+    "reduce_scatter_single": "reduce_scatter_tensor",
+    "_reduce_scatter_base": "reduce_scatter_tensor",
+    "alltoall": "all_to_all",
+    "alltoall_base": "all_to_all_single",
+    "recv_anysource": "recv",
+    "allgather_coalesced": "all_gather_coalesced",
+    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
+    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+    "_start_coalescing": "a batch of calls (batch_isend_irecv)",
+}
 OPERATIONS = (
     *("allreduce", "allreduce_coalesced", "broadcast", "allgather", "all_gather_single", "_allgather_base"),
-    *("reduce", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base", "gather", "scatter"),
-    *("alltoall", "all_to_all_single", "alltoall_base", "barrier"),
+    *(
+        "reduce",
+        "reduce_scatter",
+        "reduce_scatter_single",
+        "_reduce_scatter_base",
+        "gather",
+        "gather_single",
+        "scatter",
+    ),
+    *("alltoall", "all_to_all_single", "alltoall_base"),
+    *("barrier", "monitored_barrier"),
     *("allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced", "monitored_barrier"),
-    *("send", "recv", "recv_anysource"),
+    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
+    *("send", "recv", "recv_anysource", "_start_coalescing"),
 )
-"""The methods of a process group, by the names of torch 2.11 and 2.13."""
+"""The methods of a process group, by the names of torch 2.11 to 2.14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,69 +75,121 @@ class Collective:
     root: int
     """Group rank, or `NO_ROOT`."""
     dtype: torch.dtype
+    device_type: str
     is_sparse: bool
+    holds_object: bool
+    """Part of all_gather_object or gather_object: what it moves are pickled objects, and their sizes."""
     shapes: tuple[tuple[int, ...], ...]
     """Of each tensor that a rank contributes."""
 
     def encode(self) -> tuple[int, ...]:
-        """As numbers."""
+        """As numbers; shapes that repeat, as one with its count."""
         numbers = [OPERATIONS.index(self.operation), _REDUCTIONS.index(self.reduction), self.root]
-        numbers += [_DTYPES.index(self.dtype), self.is_sparse, len(self.shapes)]
-        for shape in self.shapes:
-            numbers += [len(shape), *shape]
+        numbers += [_DTYPES.index(self.dtype), _DEVICES.index(self.device_type), self.is_sparse, self.holds_object]
+        for shape, repeated in groupby(self.shapes):
+            numbers += [len(list(repeated)), len(shape), *shape]
         return tuple(numbers)
 
     @classmethod
     def decode(cls, numbers: Sequence[int]) -> Collective:
         """From `encode`."""
-        operation, reduction, root, dtype, is_sparse, count = numbers[:6]
-        shapes, place = [], 6
-        for _ in range(count):
-            end = place + 1 + numbers[place]
-            shapes.append(tuple(numbers[place + 1 : end]))
-            place = end
-        return cls(OPERATIONS[operation], _REDUCTIONS[reduction], root, _DTYPES[dtype], bool(is_sparse), tuple(shapes))
+        operation, reduction, root, dtype, device_type, is_sparse, holds_object, *rest = numbers
+        shapes: list[tuple[int, ...]] = []
+        while rest:
+            times, dimensions, *rest = rest
+            shapes += [tuple(rest[:dimensions])] * times
+            rest = rest[dimensions:]
+        return cls(
+            OPERATIONS[operation],
+            _REDUCTIONS[reduction],
+            root,
+            _DTYPES[dtype],
+            _DEVICES[device_type],
+            bool(is_sparse),
+            bool(holds_object),
+            tuple(shapes),
+        )
 
     def __str__(self) -> str:
-        tensors = ", ".join(f"{str(self.dtype).removeprefix('torch.')}{list(shape)}" for shape in self.shapes)
-        root = "" if self.root == NO_ROOT else f" root {self.root}"
-        return f"{self.operation} {tensors}{root}".replace(" ", " ", 1)
+        """As in "all_reduce MAX float32[3]"."""
+        parts = [public_name(self.operation) + (" of an object" if self.holds_object else "")]
+        if "reduce" in self.operation:
+            parts.append(self.reduction)
+        dtype = str(self.dtype).removeprefix("torch.")
+        for shape, repeated in groupby(self.shapes):
+            times = len(list(repeated))
+            parts.append(f"{dtype}{list(shape)}" + (f" x {times}" if times > 1 else ""))
+        if self.root != NO_ROOT:
+            parts.append(f"root {self.root}")
+        return " ".join(parts)
+
+
+def public_name(operation: str) -> str:
+    """What torch.distributed calls a method of the group."""
+    return _PUBLIC_NAMES.get(operation, operation)
 
 
 def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
     """What a call of a group's method asks of the other ranks; None if they cannot take part."""
     read = _READERS.get(operation)
-    described = None if read is None else read(operation, *arguments)
-    if described is None or described.dtype not in _DTYPES:
+    try:
+        return None if read is None else read(operation, *arguments)
+    except (TypeError, IndexError, AttributeError):  # not how torch.distributed calls it
         return None
-    return described
 
 
 def take_part(collective: Collective, group: ProcessGroup, device: torch.device) -> None:
-    """Make the collective with a neutral contribution, and wait until it is over."""
-    _SHADOWS[collective.operation](
-        collective, group, [_neutral(collective, shape, device) for shape in collective.shapes]
-    )
+    """Make the collective with a neutral contribution, and wait until it is over.
+
+    `device` is where tensors live, unless the collective is about another type of device.
+    """
+    if collective.device_type != device.type:
+        device = torch.device(collective.device_type)
+    contribution = _object if collective.holds_object else _neutral
+    tensors = [contribution(collective, shape, device) for shape in collective.shapes]
+    _SHADOWS[collective.operation](collective, group, tensors)
 
 
-def _reduction(options: Any) -> str:
-    operation = getattr(options, "reduceOp", None)
+# Reading a call.
+
+
+def _reduction(options: Any) -> str | None:
+    operation = getattr(options, "reduceOp", options)
     if operation is None:
         return "SUM"
-    for name in _REDUCTIONS:
-        known = getattr(dist.ReduceOp, name, None)
-        if known is not None and operation == known:
-            return name
-    return "SUM"
+    name = getattr(getattr(operation, "op", operation), "name", "SUM")
+    return name if name in _REDUCTIONS else None
 
 
 def _of(operation: str, tensors: Sequence[Tensor], options: Any = None, *, root: int = NO_ROOT) -> Collective | None:
-    if len({tensor.dtype for tensor in tensors}) > 1:
+    if isinstance(tensors, Tensor):  # the group's methods take one alone, too
+        tensors = [tensors]
+    reduction = _reduction(options) if "reduce" in operation else "SUM"
+    kinds = {(tensor.dtype, tensor.device.type, tensor.is_sparse) for tensor in tensors}
+    if reduction is None or len(kinds) > 1:
         return None
-    dtype = tensors[0].dtype if tensors else torch.uint8
+    dtype, device_type, is_sparse = kinds.pop() if kinds else (torch.uint8, _DEVICES[0], False)
+    if dtype not in _DTYPES or device_type not in _DEVICES:
+        return None
     shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-    is_sparse = any(tensor.is_sparse for tensor in tensors)
-    return Collective(operation, _reduction(options), root, dtype, is_sparse, shapes)
+    holds_object = operation in ("allgather", "gather") and _is_called_for_objects(sys._getframe(1))
+    return Collective(operation, reduction, root, dtype, device_type, is_sparse, holds_object, shapes)
+
+
+_OBJECT_CODES = frozenset(inspect.unwrap(f).__code__ for f in (dist.all_gather_object, dist.gather_object))
+
+
+def _is_called_for_objects(frame: FrameType | None) -> bool:
+    """Whether torch's collectives of objects make this call: all the group sees of them are tensors of bytes."""
+    while frame is not None:
+        if frame.f_code in _OBJECT_CODES:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _root_of(options: Any) -> int:
+    return options if isinstance(options, int) else int(options.rootRank)
 
 
 def _reads_tensors(operation: str, tensors: list[Tensor], options: Any = None, *rest: Any) -> Collective | None:
@@ -111,7 +197,7 @@ def _reads_tensors(operation: str, tensors: list[Tensor], options: Any = None, *
 
 
 def _reads_rooted(operation: str, tensors: list[Tensor], options: Any, *rest: Any) -> Collective | None:
-    return _of(operation, tensors, options, root=options.rootRank)
+    return _of(operation, tensors, None if isinstance(options, int) else options, root=_root_of(options))
 
 
 def _reads_second(
@@ -121,7 +207,7 @@ def _reads_second(
 
 
 def _reads_second_rooted(operation: str, outputs: Any, tensors: list[Tensor], options: Any) -> Collective | None:
-    return _of(operation, tensors, options, root=options.rootRank)
+    return _of(operation, tensors, options, root=_root_of(options))
 
 
 def _reads_single(operation: str, output: Tensor, tensor: Tensor, options: Any = None, *rest: Any) -> Collective | None:
@@ -133,14 +219,22 @@ def _reads_lists(operation: str, outputs: Any, lists: list[list[Tensor]], option
 
 
 def _reads_scatter(operation: str, outputs: list[Tensor], lists: Any, options: Any) -> Collective | None:
-    return _of(operation, outputs, options, root=options.rootRank)
+    return _of(operation, outputs, options, root=_root_of(options))
+
+
+def _reads_exchange(operation: str, outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> Collective | None:
+    # Parts of different sizes: what a joined rank would have to receive, nobody else knows.
+    if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) > 1:
+        return None
+    return _of(operation, tensors)
 
 
 def _reads_splits(
-    operation: str, output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any
+    operation: str, output: Tensor, tensor: Tensor, output_splits: Any, input_splits: Any, *rest: Any
 ) -> Collective | None:
-    # Uneven splits differ by rank: what a joined rank would have to receive, nobody else knows.
-    return None if outputs or inputs else _of(operation, [tensor])
+    if len({*output_splits, *input_splits}) > 1 or output.shape != tensor.shape:
+        return None
+    return _of(operation, [tensor])
 
 
 def _reads_barrier(operation: str, *rest: Any) -> Collective | None:
@@ -161,18 +255,26 @@ _READERS: dict[str, _Reader] = {
     "reduce_scatter_single": _reads_single,
     "_reduce_scatter_base": _reads_single,
     "scatter": _reads_scatter,
-    "alltoall": _reads_second,
+    "alltoall": _reads_exchange,
     "all_to_all_single": _reads_splits,
     "alltoall_base": _reads_splits,
     "barrier": _reads_barrier,
+    "monitored_barrier": _reads_barrier,
+    "all_gather_single_coalesced": _reads_second,
+    "allgather_into_tensor_coalesced": _reads_second,
+    "reduce_scatter_single_coalesced": _reads_second,
+    "reduce_scatter_tensor_coalesced": _reads_second,
 }
+
+
+# Contributing.
 
 
 def _neutral(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
     if collective.is_sparse:
         indices = torch.empty(1, 0, dtype=torch.long, device=device)
         values = torch.empty(0, *shape[1:], dtype=collective.dtype, device=device)
-        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
+        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True)
     return torch.full(
         shape, _neutral_value(collective.reduction, collective.dtype), dtype=collective.dtype, device=device
     )
@@ -182,7 +284,7 @@ def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
     if reduction == "PRODUCT":
         return 1
     if reduction == "BAND":
-        return True if dtype is torch.bool else -1 if dtype.is_signed else 255
+        return True if dtype is torch.bool else -1 if dtype.is_signed else torch.iinfo(dtype).max
     if reduction in ("MIN", "MAX"):
         if dtype is torch.bool:
             return reduction == "MIN"
@@ -193,12 +295,36 @@ def _neutral_value(reduction: str, dtype: torch.dtype) -> float | int | bool:
     return 0
 
 
+def _object(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """A None as torch sends objects: first its size, then its bytes, in a tensor that has room for the largest."""
+    pickled = pickle.dumps(None)
+    if collective.dtype is not torch.uint8:
+        return torch.full(shape, len(pickled), dtype=collective.dtype, device=device)
+    padded = torch.zeros(shape, dtype=torch.uint8, device=device)
+    padded[: len(pickled)] = torch.tensor(list(pickled), dtype=torch.uint8)
+    return padded
+
+
 def _op(collective: Collective) -> Any:
+    if collective.reduction == "PREMUL_SUM":
+        return getattr(dist, "_make_nccl_premul_sum")(1.0)  # noqa: B009 - only where there is NCCL
     return getattr(dist.ReduceOp, collective.reduction)
 
 
 def _parts(tensor: Tensor, group: ProcessGroup) -> list[Tensor]:
     return [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+
+
+def _stacked(tensor: Tensor, group: ProcessGroup) -> Tensor:
+    """Room for one such tensor from each rank, one after another along the first dimension."""
+    rows, *rest = tensor.shape or (1,)
+    return tensor.new_empty(dist.get_world_size(group) * rows, *rest)
+
+
+def _part(tensor: Tensor, group: ProcessGroup) -> Tensor:
+    """Room for this rank's part of such a tensor."""
+    rows, *rest = tensor.shape
+    return tensor.new_empty(rows // dist.get_world_size(group), *rest)
 
 
 def _root(collective: Collective, group: ProcessGroup) -> int:
@@ -228,9 +354,12 @@ def _all_gathers(collective: Collective, group: ProcessGroup, tensors: list[Tens
 
 
 def _all_gathers_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    (tensor,) = tensors
-    output = tensor.new_empty(dist.get_world_size(group) * tensor.numel())
-    dist.all_gather_into_tensor(output, tensor.reshape(-1), group=group)
+    dist.all_gather_into_tensor(_stacked(tensors[0], group), tensors[0], group=group)
+
+
+def _all_gathers_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
+    outputs = [_stacked(tensor, group) for tensor in tensors]
+    getattr(group, collective.operation)(outputs, tensors, AllgatherOptions()).wait()
 
 
 def _gathers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
@@ -243,9 +372,14 @@ def _reduce_scatters(collective: Collective, group: ProcessGroup, tensors: list[
 
 
 def _reduce_scatters_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    flat = tensors[0].reshape(-1)
-    output = flat.new_empty(flat.numel() // dist.get_world_size(group))
-    dist.reduce_scatter_tensor(output, flat, op=_op(collective), group=group)
+    dist.reduce_scatter_tensor(_part(tensors[0], group), tensors[0], op=_op(collective), group=group)
+
+
+def _reduce_scatters_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
+    options = dist.ReduceScatterOptions()
+    options.reduceOp = _op(collective)
+    outputs = [_part(tensor, group) for tensor in tensors]
+    getattr(group, collective.operation)(outputs, tensors, options).wait()
 
 
 def _scatters(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
@@ -262,6 +396,10 @@ def _all_to_alls_single(collective: Collective, group: ProcessGroup, tensors: li
 
 def _barriers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
     dist.barrier(group=group)
+
+
+def _monitored_barriers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
+    dist.monitored_barrier(group=group)
 
 
 _SHADOWS: dict[str, Callable[[Collective, ProcessGroup, list[Tensor]], None]] = {
@@ -281,4 +419,9 @@ _SHADOWS: dict[str, Callable[[Collective, ProcessGroup, list[Tensor]], None]] = 
     "all_to_all_single": _all_to_alls_single,
     "alltoall_base": _all_to_alls_single,
     "barrier": _barriers,
+    "monitored_barrier": _monitored_barriers,
+    "all_gather_single_coalesced": _all_gathers_coalesced,
+    "allgather_into_tensor_coalesced": _all_gathers_coalesced,
+    "reduce_scatter_single_coalesced": _reduce_scatters_coalesced,
+    "reduce_scatter_tensor_coalesced": _reduce_scatters_coalesced,
 }
