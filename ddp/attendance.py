@@ -157,12 +157,12 @@ class Attendance:
             self.close()
 
     @contextmanager
-    def step(self, member: Member, kind: Kind, bucket: int) -> Iterator[None]:
-        """Around a collective of a member's reducer."""
+    def step(self, member: Member, kind: Kind, bucket: int) -> Iterator[bool]:
+        """Around a collective of a member's reducer; says whether joined ranks follow it."""
         if not self._is_quiet:
             self._tell(Announcement(kind, self.members.index(member), bucket))
         with self._quiet():
-            yield
+            yield self._announces
 
     @contextmanager
     def _collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:

@@ -181,6 +181,10 @@ class Bucket:
             self._seen_by_hook = seen
             self._in_flight = check_future(hook(state, seen), hook)
 
+    def wait(self) -> None:
+        """Wait for the reduction, and nothing more."""
+        self._in_flight.wait()
+
     def finish(self) -> None:
         """Wait for the reduction; afterwards the views hold the reduced gradients."""
         in_flight, self._in_flight = self._in_flight, None

@@ -100,13 +100,16 @@ class Outputs:
     """The nodes of the graph that bring these parameters' gradients."""
 
 
-Announce = Callable[[Kind, int], AbstractContextManager[None]]
-"""Called with what is to be reduced and the bucket's number; the collective is made inside the context."""
+Announce = Callable[[Kind, int], AbstractContextManager[bool]]
+"""Called with what is to be reduced and the bucket's number; the collective is made inside the context.
+
+Its value says whether other ranks follow this one call by call, having no input themselves.
+"""
 
 
-def announce_nothing(kind: Kind, bucket: int) -> AbstractContextManager[None]:
+def announce_nothing(kind: Kind, bucket: int) -> AbstractContextManager[bool]:
     """What is done around each collective outside of a join."""
-    return nullcontext()
+    return nullcontext(False)
 
 
 def do_nothing() -> None:
@@ -314,8 +317,10 @@ class Reducer:
             self.bytes_started_early += bucket.size_bytes
         bucket.fill(self._scale, makes_views=self._keeps_views)
         self._current = bucket
-        with self.announce(Kind.BUCKET, bucket.index):
+        with self.announce(Kind.BUCKET, bucket.index) as is_followed:
             bucket.reduce(self.process_group, self._hook, self._hook_state)
+            if is_followed and self._hook is not None:
+                bucket.wait()  # what a hook calls when its first call is done belongs to this announcement
         self._current = None
 
     def complete(self) -> None:

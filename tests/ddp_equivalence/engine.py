@@ -1,4 +1,4 @@
-"""torch's DistributedDataParallel, unmodified, on the simulated group: the engine under test."""
+"""The engine under test, on the simulated group: torch's DistributedDataParallel, unmodified, or ours."""
 
 from __future__ import annotations
 
@@ -8,13 +8,24 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
+from ddp import DistributedDataParallel as OwnEngine
 from simulator import Result, simulate
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, trained
 
-Prepare = Callable[[DistributedDataParallel], object]
+Engine = TorchEngine | OwnEngine
+Prepare = Callable[[Engine], object]
+
+ENGINES: dict[str, type[Engine]] = {"torch": TorchEngine, "ddp": OwnEngine}
+chosen: type[Engine] = TorchEngine
+"""The fixture in conftest.py chooses."""
+
+
+def DistributedDataParallel(module: nn.Module, **options: Any) -> Engine:
+    """Wrap `module` in the chosen engine."""
+    return chosen(module, **options)
 
 
 def train(rank: int, training: Training, options: Mapping[str, Any], prepare: Prepare | None = None) -> Trained:
@@ -42,7 +53,7 @@ def train_model(
     return trained(module)
 
 
-def _together(model: DistributedDataParallel, training: Training) -> AbstractContextManager[object]:
+def _together(model: Engine, training: Training) -> AbstractContextManager[object]:
     if not training.is_joined:
         return nullcontext()  # making the join context already changes what forwards communicate
     return model.join(divide_by_initial_world_size=training.divide_by_initial_world_size)

@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from simulator import simulate
 from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.engine import check
+from tests.ddp_equivalence.engine import DistributedDataParallel, check
 from tests.ddp_equivalence.test_plain import OPTIONS
 from tests.ddp_equivalence.training import Training, batches, equal_batches, mean_square, uneven_batches
 
@@ -36,7 +36,7 @@ def test_a_forward_after_no_sync_takes_no_buffers():
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_without_synchronisation_every_rank_keeps_its_own(world_size):
     training = Training(networks.with_buffers, equal_batches(world_size), mean_square, synchronizes_buffers=False)
-    has_own_name = "forward_sync_buffers" in signature(DistributedDataParallel).parameters  # since torch 2.13
+    has_own_name = "forward_sync_buffers" in signature(TorchEngine).parameters  # since torch 2.13
     result = check(training, {"forward_sync_buffers" if has_own_name else "broadcast_buffers": False})
     first, second = (result.returns[rank].buffers["1.running_mean"] for rank in (0, 1))
     assert not torch.equal(first, second)
@@ -86,6 +86,7 @@ def averaging_later(state, buffers):
     return [work.get_future().then(divide) for work in works]
 
 
+@pytest.mark.torch_only("the interface is torch's own; for ours there is tests/ddp/test_buffer_sync.py")
 @pytest.mark.parametrize(
     ("location", "hook"),
     [

@@ -28,12 +28,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
 )
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
-from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _MixedPrecision
 
 from simulator import simulate
 from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.engine import check, expectation, simulated, train
+from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
 from tests.ddp_equivalence.test_plain import TINY
 from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
 
@@ -71,7 +70,7 @@ def test_fp16(world_size, options):
     )
 
 
-def test_bf16_is_refused_by_a_torch_for_cpus_and_runs_behind_another_name():
+def test_bf16_is_refused_by_a_torch_for_cpus_and_runs_behind_another_name(engine_name):
     def renamed_hook(state, bucket):
         return bf16_compress_hook(state, bucket)
 
@@ -82,7 +81,9 @@ def test_bf16_is_refused_by_a_torch_for_cpus_and_runs_behind_another_name():
         except TypeError as error:
             return str(error)
 
-    if torch.version.cuda is None:
+    if engine_name == "ddp":
+        assert simulate(program, 2).returns == (None, None)
+    elif torch.version.cuda is None:
         assert simulate(program, 2).returns[0].startswith("BF16 all reduce communication hook required CUDA")
     check(
         plain(3),
@@ -92,6 +93,7 @@ def test_bf16_is_refused_by_a_torch_for_cpus_and_runs_behind_another_name():
     )
 
 
+@pytest.mark.torch_only("these are functions in C++, which take a bucket of torch's Reducer")
 @BUCKETS
 @pytest.mark.parametrize(
     ("kind", "meet"),
@@ -260,6 +262,7 @@ def local_sgd(training, *, together, period):
     return [[parameter.detach() for parameter in replica.parameters()] for replica in replicas]
 
 
+@pytest.mark.torch_only("private: _register_fused_optim")
 @BUCKETS
 def test_an_optimizer_fused_into_the_backward(options):
     def program(rank):
@@ -279,6 +282,7 @@ def test_an_optimizer_fused_into_the_backward(options):
         assert_same(actual, expected, gradients=False)
 
 
+@pytest.mark.torch_only("the hook reads private attributes of torch's wrapper")
 @pytest.mark.filterwarnings("ignore:Attempted to get default timeout for nccl backend")
 @pytest.mark.parametrize("with_step", [hook_with_zero_step, hook_with_zero_step_interleaved])
 def test_a_sharded_optimizer_fused_into_the_backward(with_step):
@@ -305,6 +309,7 @@ def test_a_sharded_optimizer_fused_into_the_backward(with_step):
         assert_same(actual, expected, gradients=False)
 
 
+@pytest.mark.torch_only("it is about options that ours does not have")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="torch refuses these only without an accelerator")
 def test_what_torch_cannot_do_on_a_cpu():
     def in_backward(rank):

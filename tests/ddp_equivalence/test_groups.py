@@ -6,11 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
-from torch.nn.parallel import DistributedDataParallel
 
 from simulator import simulate
 from tests.ddp_equivalence import engine, networks
-from tests.ddp_equivalence.engine import expectation
+from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.test_plain import TINY
 from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
 
@@ -56,10 +55,11 @@ def test_two_wrappers(counts, order):
 
 
 def test_join_cannot_shadow_two_forwards_before_one_backward():
+    # That is torch's Join, with either engine; ours can (tests/ddp_equivalence/test_own_join.py).
     # A joined rank shadows the first wrapper's forward and backward, and then the second's.
     training = Training(networks.multilayer, batches(1, 3, 2), mean_square, is_joined=True)
     result = simulate(train_pair, 3, args=(training, "one backward"))
-    assert result.findings[0].code == "mismatch.operation"
+    assert result.findings[0].code in ("mismatch.operation", "mismatch.origin")
 
 
 @pytest.mark.parametrize("counts", [(2, 2, 2, 2), (1, 3, 4, 2)], ids=["equal", "uneven"])

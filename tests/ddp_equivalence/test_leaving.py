@@ -6,11 +6,10 @@ import threading
 
 import pytest
 import torch
-from torch.nn.parallel import DistributedDataParallel
 
 from simulator import Crash, simulate
 from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.engine import train
+from tests.ddp_equivalence.engine import DistributedDataParallel, train
 from tests.ddp_equivalence.test_plain import OPTIONS
 from tests.ddp_equivalence.training import Training, equal_batches, mean_square, uneven_batches
 
