@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Container, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -159,7 +159,7 @@ class _Slot(NamedTuple):
     """Where a buffer lives, whatever tensor it is at the moment, and the layout it must keep."""
 
     name: str
-    owner: dict[str, Tensor | None]
+    owner: _Owner
     key: str
     layout: Layout
     aliases: list[_Slot]
@@ -312,13 +312,43 @@ def _finish_hook(result: object, buffer: Tensor, origin: str) -> None:
 def _first_names(module: nn.Module) -> dict[str, str]:
     """From every name of a buffer to the first name of the same tensor."""
     first: dict[Tensor, str] = {}
-    return {name: first.setdefault(buffer, name) for name, buffer in module.named_buffers(remove_duplicate=False)}
+    # Unbound, since modules of the C++ frontend override the method with fewer arguments.
+    named = nn.Module.named_buffers(module, remove_duplicate=False)
+    return {name: first.setdefault(buffer, name) for name, buffer in named}
+
+
+class _Owner(Protocol):
+    """A module's buffers, by name: a dictionary, if the module is written in Python."""
+
+    def get(self, key: str, /) -> Tensor | None:
+        """The buffer, if there is one."""
+
+
+class _OwnerInCpp:
+    """The buffers of a module of the C++ frontend, which gives out a copy of their dictionary on each request."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def get(self, key: str, /) -> Tensor | None:
+        buffers = self._module._buffers
+        if key not in buffers:
+            return None
+        return buffers[key]
+
+
+def _owner(module: nn.Module, prefix: str) -> _Owner:
+    for name in prefix.split(".") if prefix else ():
+        submodule = module._modules[name]
+        assert submodule is not None
+        module = submodule
+    return module._buffers if isinstance(module._buffers, dict) else _OwnerInCpp(module)
 
 
 def _slot(module: nn.Module, name: str) -> _Slot:
     prefix, _, key = name.rpartition(".")
-    owner = module.get_submodule(prefix)._buffers
-    buffer = owner[key]
+    owner = _owner(module, prefix)
+    buffer = owner.get(key)
     assert buffer is not None
     if nn.parameter.is_lazy(buffer):
         raise UsageError(f"module has the uninitialised buffer {name!r}: run one forward before wrapping it")

@@ -1,0 +1,176 @@
+"""A module of the C++ frontend, compiled here and wrapped for Python, trains under the engine.
+
+torch::python::bind_module makes a torch.nn.cpp.ModuleWrapper of it: a torch.nn.Module that hands out its parameters
+anew on each request.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.cpp import ModuleWrapper
+from torch.utils import cpp_extension
+
+from ddp import DistributedDataParallel, ParameterChangedError
+from simulator.calls import Phase
+from tests.ddp.reducing import TINY, assert_equal, average, calls, gradients, run
+
+SOURCE = """
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/python.h>
+
+struct Count : torch::nn::Module {
+  Count() : rows(register_buffer("rows", torch::zeros({}))) {}
+  torch::Tensor rows;
+};
+
+struct Net : torch::nn::Module {
+  Net() : layer(register_module("layer", torch::nn::Linear(4, 3))),
+          count(register_module("count", std::make_shared<Count>())),
+          scale(register_parameter("scale", torch::ones({3}))) {}
+
+  torch::Tensor forward(const torch::Tensor& batch) {
+    count->rows.add_(batch.sum());
+    return torch::tanh(layer->forward(batch)) * scale;
+  }
+
+  torch::nn::Linear layer;
+  std::shared_ptr<Count> count;
+  torch::Tensor scale;
+};
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
+  torch::python::bind_module<Net>(module, "Net")
+      .def(pybind11::init<>())
+      .def("forward", &Net::forward);
+}
+"""
+STEPS = 3
+
+
+def missing():
+    """What it takes to compile an extension, and is not there."""
+    compiler = os.environ.get("CXX", "c++")
+    if shutil.which(compiler) is None:
+        return f"a C++ compiler ({compiler})"
+    if not cpp_extension.is_ninja_available():
+        return "ninja"
+    if not Path(sysconfig.get_path("include"), "Python.h").exists():
+        return "Python.h"
+    return None
+
+
+def compiled(folder):
+    """The extension. Only the headers it needs, and no optimization: compiling takes most of this test's time."""
+    return cpp_extension.load_inline(
+        "ddp_test_cpp_module",
+        SOURCE,
+        extra_cflags=["-O0", "-g0", "-w", "-fvisibility=hidden"],
+        build_directory=str(folder),
+        no_implicit_headers=True,
+    )
+
+
+class Twin(nn.Module):
+    """The same in Python."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(3))
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, batch):
+        return torch.tanh(self.layer(batch)) * self.scale
+
+
+def batch(rank, number):
+    return torch.linspace(-1 - number, 1 + rank, 8).view(2, 4)
+
+
+def seeded_twin():
+    torch.manual_seed(0)
+    return Twin()
+
+
+def oracle(world_size):
+    """Parameters and last gradients of plain training."""
+    with torch.random.fork_rng():
+        module = seeded_twin()
+        state = {name: value.clone() for name, value in module.state_dict().items()}
+
+        def rebuild():
+            fresh = Twin()
+            fresh.load_state_dict(state)
+            return fresh
+
+        for number in range(STEPS):
+            averaged = average(
+                rebuild, [lambda m, r=r, n=number: m(batch(r, n)).pow(2).sum() for r in range(world_size)]
+            )
+            for name, gradient in averaged.items():
+                state[name].add_(gradient, alpha=-0.1)
+        return state, averaged
+
+
+def trained(rank, frontend, options):
+    torch.manual_seed(rank)
+    module = frontend.Net()
+    if rank == 0:
+        with torch.random.fork_rng():
+            twin = dict(seeded_twin().named_parameters())
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                parameter.copy_(twin[name])
+    model = DistributedDataParallel(module, **options)
+    # Not of the wrapper's: those of a module with a C++ module inside are out of reach, for torch's engine, too.
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    for number in range(STEPS):
+        optimizer.zero_grad()
+        model(batch(rank, number)).pow(2).sum().backward()
+        optimizer.step()
+    parameters = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
+    return parameters, gradients(module), dict(module.named_buffers())["count.rows"].item()
+
+
+def unfreezing(rank, frontend):
+    """A change is noticed, although the module hands out its parameters anew on each request."""
+    module = frontend.Net()
+    model = DistributedDataParallel(module)
+    model(batch(rank, 0)).sum().backward()
+    dict(module.named_parameters())["layer.bias"].requires_grad_(False)
+    with pytest.raises(ParameterChangedError, match=r"layer\.bias was frozen"):
+        model(batch(rank, 0))
+
+
+OPTIONS = (
+    {},
+    {"find_unused_parameters": True},
+    {"static_graph": True},
+    {"bucket_cap_mb": TINY},
+    {"gradient_as_bucket_view": True},
+)
+
+
+@pytest.mark.skipif(missing() is not None, reason=f"needs {missing()} to compile a C++ module")
+def test_it_trains_like_its_twin_in_python(tmp_path):
+    # One test, so that it is compiled once, also where tests are shared out to several processes.
+    frontend = compiled(tmp_path)
+    assert isinstance(frontend.Net(), ModuleWrapper)
+    parameters, last = oracle(2)
+    for options in OPTIONS:
+        result = run(trained, 2, frontend, options)
+        for rank, (found, gradient, total) in enumerate(result.returns):
+            assert_equal(found, parameters)
+            assert_equal(gradient, last)
+            # Before each forward the buffer becomes rank 0's.
+            of_rank_0 = [batch(0, number).sum().item() for number in range(STEPS - 1)]
+            assert total == pytest.approx(sum(of_rank_0) + batch(rank, STEPS - 1).sum().item())
+        assert {name for call in calls(result, Phase.BUCKET) for name in call.origin.parameters} == parameters.keys()
+    run(unfreezing, 2, frontend)
