@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -65,7 +65,7 @@ class Member(Protocol):
 
     reducer: Reducer
 
-    def abandon(self) -> None:
+    def abandon(self, *, with_buffers: bool) -> None:
         """Make the calls that the other ranks still wait for in this iteration, contributing nothing."""
 
 
@@ -225,25 +225,29 @@ class Attendance:
         leave_word(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
         if len(self.present) == self._size:
             calls = expected_next([call for call in self._log if call.kind is not Kind.REBUILD])
-            if calls is None or Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
-                # Buckets have changed since; what the models call, they know best, and the rest came before or after.
-                places = [place for place, call in enumerate(calls or ()) if call.kind is not Kind.COLLECTIVE]
+            if calls is None:
+                self._abandon(self._latest_first, with_buffers=True)
+            elif Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
+                # The buckets are others by now, and the models know them; what is not theirs comes before or after.
+                places = [place for place, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
                 first, last = (places[0], places[-1] + 1) if places else (0, 0)
-                self._follow_all((calls or [])[:first])
-                self._abandon()
-                calls = (calls or [])[last:]
-            self._follow_all(calls)
+                reducing = {self.members[calls[place].engine] for place in places}
+                self._follow_all(calls[:first])
+                self._abandon([member for member in self._latest_first if member in reducing], with_buffers=False)
+                self._follow_all(calls[last:])
+            else:
+                self._follow_all(calls)
         self._exchange(Announcement(Kind.FAILED))
 
     def _follow_all(self, calls: Sequence[Announcement]) -> None:
         for call in calls:
             self._follow(call)
 
-    def _abandon(self) -> None:
+    def _abandon(self, members: Iterable[Member], *, with_buffers: bool) -> None:
         # What was called last is the first to have its backward, if the models are chained.
         with self._quiet():
-            for member in self._latest_first:
-                member.abandon()
+            for member in members:
+                member.abandon(with_buffers=with_buffers)
 
     def _follow(self, call: Announcement | None) -> None:
         """Make the call that the ranks present are about to make."""

@@ -369,12 +369,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._terms is not None:
             self._terms.attendance.end_iteration()
 
-    def abandon(self) -> None:
+    def abandon(self, *, with_buffers: bool) -> None:
         """Make the calls that other ranks wait for in this iteration, contributing nothing."""
         passage, self._passage = self._passage, None
         if passage is None:
             return
-        if not passage.has_returned:
+        if with_buffers and not passage.has_returned:
             self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
         if passage.is_reduction_due:
             self.reducer.abandon()

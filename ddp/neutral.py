@@ -27,6 +27,9 @@ _DTYPES = (
     *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
     *(torch.uint16, torch.uint32, torch.uint64),
 )
+# torch 2.13 has renamed these two.
+_all_gather_single: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 _DEVICES = ("cpu", "cuda", "xpu")
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
 _PUBLIC_NAMES = {
@@ -354,7 +357,7 @@ def _all_gathers(collective: Collective, group: ProcessGroup, tensors: list[Tens
 
 
 def _all_gathers_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.all_gather_into_tensor(_stacked(tensors[0], group), tensors[0], group=group)
+    _all_gather_single(_stacked(tensors[0], group), tensors[0], group=group)
 
 
 def _all_gathers_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
@@ -372,7 +375,7 @@ def _reduce_scatters(collective: Collective, group: ProcessGroup, tensors: list[
 
 
 def _reduce_scatters_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.reduce_scatter_tensor(_part(tensors[0], group), tensors[0], op=_op(collective), group=group)
+    _reduce_scatter_single(_part(tensors[0], group), tensors[0], op=_op(collective), group=group)
 
 
 def _reduce_scatters_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:

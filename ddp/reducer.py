@@ -471,6 +471,7 @@ class Reducer:
             self._current = bucket
             bucket.clear()
             bucket.reduce(self.process_group, self._hook, self._hook_state)
+        self._current = None
         if remaining and self._needs_used_map and self._hook is None:
             self._start_used_map()
         self._finish_buckets()

@@ -122,7 +122,7 @@ class OriginTracker:
 def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:
     if shadow and bucket is not None:
         wrapper.learn_buckets()
-    step = None if shadow or phase in _STEPLESS else wrapper.step
+    step = None if shadow or phase in _STEPLESS or wrapper.tells_steps else wrapper.step
     parameters = () if bucket is None else wrapper.parameters(bucket)
     return Origin(phase, wrapper.number, bucket, step, shadow, parameters)
 
@@ -130,6 +130,7 @@ def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bo
 def _told(reading: Reading, wrapper: Wrapper) -> Origin:
     """The origin as another engine declares it."""
     told = reading.told or {}
+    wrapper.tells_steps = True
     wrapper.step = max(wrapper.step, told.get("step") or 0)
     assert reading.phase is not None
     return Origin(

@@ -49,6 +49,7 @@ class Wrapper:
         "key",
         "rank",
         "step",
+        "tells_steps",
     )
 
     def __init__(self, key: WrapperKey, rank: int, module: Any) -> None:
@@ -56,6 +57,8 @@ class Wrapper:
         self.rank = rank
         self.step = 0
         """See Note [Steps]."""
+        self.tells_steps = False
+        """Another engine's, which says itself what step a call belongs to, if any."""
         self.is_joined = False
         """Shadows the others because its rank ran out of input."""
         self.aligned_step = 0
