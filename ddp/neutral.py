@@ -277,7 +277,7 @@ def _neutral(collective: Collective, shape: tuple[int, ...], device: torch.devic
     if collective.is_sparse:
         indices = torch.empty(1, 0, dtype=torch.long, device=device)
         values = torch.empty(0, *shape[1:], dtype=collective.dtype, device=device)
-        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True)
+        return torch.sparse_coo_tensor(indices, values, shape, is_coalesced=True, check_invariants=False)
     return torch.full(
         shape, _neutral_value(collective.reduction, collective.dtype), dtype=collective.dtype, device=device
     )

@@ -1,0 +1,170 @@
+"""What ranks tell each other in a round, and what follows from it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ddp.announcement import (
+    NARROW,
+    WIDE,
+    Announcement,
+    Forward,
+    Kind,
+    expected_next,
+    latest_forward,
+    ranks_text,
+    settle,
+    width_needed,
+)
+
+announcements = st.builds(
+    Announcement,
+    st.sampled_from(Kind),
+    st.integers(0, 9),
+    st.integers(0, 999),
+    st.integers(0, 10**6),
+    st.lists(st.integers(-1, 10**9), max_size=100).map(tuple),
+)
+
+
+@given(announcements)
+def test_a_row_says_everything_if_it_is_wide_enough(call):
+    width = width_needed([call.encode(NARROW)])
+    assert Announcement.decode(call.encode(width)) == call
+    assert Announcement.decode(call.encode(width + 3)) == call
+
+
+@given(announcements, st.sampled_from([NARROW, WIDE]))
+def test_a_row_that_is_too_narrow_says_how_wide_it_has_to_be(call, width):
+    row = call.encode(width)
+    assert len(row) == width
+    assert width_needed([row, Announcement(Kind.JOINED).encode(width)]) == NARROW + len(call.details)
+
+
+def forward(kind=Forward.SYNCHRONIZED, engine=0, samples=0):
+    return Announcement(Kind.FORWARD, engine, kind, samples)
+
+
+def bucket(number, engine=0):
+    return Announcement(Kind.BUCKET, engine, number)
+
+
+def collective(*details):
+    return Announcement(Kind.COLLECTIVE, details=details)
+
+
+JOINED, FAILED = Announcement(Kind.JOINED), Announcement(Kind.FAILED)
+
+
+def test_ranks_with_input_and_their_samples():
+    settled = settle([forward(samples=4), JOINED, forward(samples=2)], members=range(3))
+    assert settled.present == (0, 2)
+    assert settled.samples == (4, 0, 2)
+    assert settled.call == forward(samples=4)
+    assert (settled.failed, settled.disagreement) == ((), None)
+
+
+def test_nobody_has_input():
+    settled = settle([JOINED, JOINED], members=range(2))
+    assert (settled.present, settled.call, settled.disagreement) == ((), None, None)
+
+
+def test_a_rank_that_leaves_is_not_present():
+    settled = settle([JOINED, FAILED, bucket(0)], members=range(3))
+    assert (settled.present, settled.failed) == ((2,), (1,))
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "words"),
+    [
+        (
+            forward(),
+            forward(Forward.LOCAL),
+            ("a forward that synchronizes gradients", "a forward inside no_sync"),
+        ),
+        (
+            forward(Forward.EVALUATION),
+            forward(Forward.EVALUATION, engine=1),
+            ("a forward without gradients", "a forward without gradients of model 1"),
+        ),
+        (bucket(0), bucket(1), ("reduces bucket 0", "reduces bucket 1")),
+        (bucket(2, engine=1), Announcement(Kind.END), ("reduces bucket 2 of model 1", "ends its iteration")),
+        (
+            Announcement(Kind.USED_MAP),
+            Announcement(Kind.REBUILD),
+            ("reduces the map of used parameters", "agrees on the order of the buckets"),
+        ),
+        (
+            collective(1, 2),
+            Announcement(Kind.UNSHADOWED),
+            ("calls <1, 2>", "calls what joined ranks cannot take part in"),
+        ),
+        (collective(1), collective(2), ("calls <1>", "calls <2>")),
+    ],
+)
+def test_disagreement_in_words(one, other, words):
+    settled = settle(
+        [one, JOINED, other, one],
+        members=(4, 5, 6, 7),
+        describe=lambda details: f"<{', '.join(map(str, details))}>",
+    )
+    assert settled.call is None
+    assert settled.disagreement == f"ranks 4, 7: {words[0]}; rank 6: {words[1]}"
+
+
+def test_samples_may_differ():
+    assert settle([forward(samples=1), forward(samples=5)], members=range(2)).disagreement is None
+
+
+def test_calls_that_cannot_be_shadowed_agree():
+    send, receive = (Announcement(Kind.UNSHADOWED, details=(place,)) for place in (0, 1))
+    assert settle([send, receive, JOINED], members=range(3)).call == send
+
+
+def test_ranks_in_words():
+    assert [ranks_text([3]), ranks_text([0, 2])] == ["rank 3", "ranks 0, 2"]
+
+
+# What is expected of a rank that leaves.
+
+A, B, LOSS = forward(engine=0), forward(engine=1), collective(7)
+
+
+@pytest.mark.parametrize(
+    ("log", "expected"),
+    [
+        ([], None),
+        ([A], None),
+        ([A, bucket(0), LOSS], None),
+        ([A, bucket(0), bucket(1), LOSS, A], [bucket(0), bucket(1), LOSS]),
+        ([A, bucket(0), bucket(1), LOSS, A, bucket(0)], [bucket(1), LOSS]),
+        ([A, bucket(0), LOSS, A, bucket(0), LOSS], []),
+        ([A, bucket(0), A, bucket(1)], None),  # the first time it goes this way
+        ([LOSS, A, LOSS, A], [LOSS]),
+        ([A, LOSS, LOSS, A, LOSS], [LOSS]),
+        ([A, B, bucket(0, 1), bucket(0), A], []),
+        ([A, B, bucket(0, 1), bucket(0), A, B], [bucket(0, 1), bucket(0)]),
+        ([A, LOSS, A, bucket(0), A], [bucket(0)]),  # of two, the later one
+        ([A, A, bucket(0), A, A, bucket(0), A], []),  # the first of two forwards: the same past
+        ([A, A, bucket(0), A, A, bucket(0), A, A], [bucket(0)]),
+    ],
+)
+def test_what_follows_up_to_the_next_forward(log, expected):
+    assert expected_next(log) == expected
+
+
+@given(
+    st.lists(st.sampled_from([bucket(0), bucket(1), LOSS]), max_size=6),
+    st.integers(1, 4),
+    st.data(),
+)
+def test_iterations_that_repeat_are_foreseen(calls, times, data):
+    done = data.draw(st.integers(0, len(calls)))
+    assert expected_next([A, *calls] * times + [A, *calls[:done]]) == calls[done:]
+
+
+def test_the_latest_forward():
+    assert latest_forward([A, bucket(0), B, LOSS]) == [B, LOSS]
+    assert latest_forward([LOSS]) == []

@@ -1,0 +1,114 @@
+"""Collectives are noticed before they are made, and the groups' classes are left as they were."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddp.interception import Interception
+from ddp.neutral import OPERATIONS
+from simulator import simulate
+from tests.ddp.joining import group_methods
+
+
+def noting(seen):
+    @contextmanager
+    def around(operation, arguments):
+        seen.append(operation)
+        yield
+        seen.append(f"after {operation}")
+
+    return around
+
+
+def run(program, world_size):
+    before = group_methods()
+    result = simulate(program, world_size)
+    result.raise_for_verdict()
+    assert group_methods() == before
+    return list(result.returns)
+
+
+def test_calls_are_made_inside_the_context_until_it_stops():
+    def program(rank):
+        seen, total = [], torch.tensor(rank)
+        interception = Interception({dist.group.WORLD: noting(seen)})
+        dist.all_reduce(total)
+        dist.barrier()
+        interception.stop()
+        interception.stop()
+        dist.all_reduce(total)
+        return seen, total.item()
+
+    assert run(program, 2) == [(["allreduce", "after allreduce", "barrier", "after barrier"], 2)] * 2
+
+
+def test_groups_and_ranks_that_nobody_asked_about_are_left_alone():
+    def program(rank):
+        other, seen = dist.new_group([0, 1]), []
+        interception = Interception({dist.group.WORLD: noting(seen)}) if rank == 0 else None
+        dist.barrier()
+        dist.barrier(other)
+        dist.barrier()
+        if interception is not None:
+            interception.stop()
+        dist.barrier()
+        return seen
+
+    assert run(program, 2) == [["barrier", "after barrier"] * 2, []]
+
+
+def test_ranks_stop_one_after_the_other():
+    def program(rank):
+        seen = []
+        interception = Interception({dist.group.WORLD: noting(seen)})
+        for turn in range(3):
+            if turn == rank:
+                interception.stop()
+            dist.barrier()
+        return len(seen) // 2
+
+    assert run(program, 3) == [0, 1, 2]
+
+
+def test_an_error_inside_the_context_comes_out():
+    @contextmanager
+    def refusing(operation, arguments):
+        raise ValueError(operation)
+        yield
+
+    def program(rank):
+        interception = Interception({dist.group.WORLD: refusing})
+        with pytest.raises(ValueError, match="allreduce"):
+            dist.all_reduce(torch.zeros(1))
+        interception.stop()
+        dist.barrier()
+
+    run(program, 2)
+
+
+def test_a_later_interception_of_the_same_group_counts():
+    def program(rank):
+        first, second = [], []
+        one, other = (Interception({dist.group.WORLD: noting(seen)}) for seen in (first, second))
+        dist.barrier()
+        one.stop()
+        dist.barrier()
+        other.stop()
+        return len(first), len(second)
+
+    assert run(program, 2) == [(0, 4)] * 2
+
+
+def test_every_method_of_torchs_groups_that_communicates_is_watched():
+    public = {name for name in dir(dist.ProcessGroup) if not name.startswith("__")}
+    others = {
+        *("BackendType", "CUSTOM", "GLOO", "MPI", "NCCL", "UCC", "UNDEFINED", "XCCL", "abort", "bound_device_id"),
+        *("boxed", "get_group_store", "group_desc", "group_name", "merge_remote_group", "name", "rank", "set_timeout"),
+        *("shutdown", "size", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous"),
+    }
+    unknown = {name for name in public - others - set(OPERATIONS) if not name.startswith("_")}
+    assert not unknown

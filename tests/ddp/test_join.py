@@ -1,0 +1,269 @@
+"""Join: ranks without input shadow the others, divide as asked, and take over the model of the last to join."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from ddp import DistributedDataParallel, JoinError
+from simulator import Verdict, simulate
+from tests.ddp.joining import check, failing, linear, row, run, steps
+from tests.ddp.reducing import TINY, counts
+from tests.ddp.reducing import train as train_without_join
+from tests.ddp_equivalence import networks, oracle
+from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+
+UNEVEN = {
+    "one-more": (1, 2),
+    "one-less": (2, 1),
+    "first-has-none": (0, 3),
+    "last-has-none": (3, 0),
+    "tie-for-last": (3, 1, 3),
+    "all-equal": (2, 2, 2),
+    "only-one-has-any": (0, 2, 0),
+    "join-in-one-step": (1, 3, 1),
+    "staircase": (1, 2, 3, 4),
+    "down": (4, 3, 2, 1),
+    "alone": (3,),
+    "nobody": (0, 0),
+}
+
+
+def joined(*numbers, build=networks.multilayer, **options):
+    return Training(build, batches(*numbers), mean_square, is_joined=True, **options)
+
+
+@pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
+@pytest.mark.parametrize("numbers", UNEVEN.values(), ids=UNEVEN)
+def test_training_equals_one_process(numbers, by_all):
+    check(joined(*numbers, build=networks.with_buffers, divide_by_initial_world_size=by_all), {"bucket_cap_mb": TINY})
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"find_unused_parameters": True},
+        {"static_graph": True},
+        {"static_graph": True, "find_unused_parameters": True},
+        {"gradient_as_bucket_view": True},
+        {"gradient_as_bucket_view": False},
+        {"forward_sync_buffers": False},
+    ],
+    ids=lambda options: "-".join(options),
+)
+@pytest.mark.parametrize("numbers", [(0, 3), (3, 1, 2)], ids=str)
+def test_options(numbers, options):
+    check(joined(*numbers), {"bucket_cap_mb": TINY, **options})
+
+
+@pytest.mark.parametrize(
+    "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
+)
+@pytest.mark.parametrize("numbers", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
+def test_parameters_that_nobody_uses(numbers, options):
+    check(joined(*numbers, build=WithUnused, momentum=0.9), {"bucket_cap_mb": TINY, **options})
+
+
+class WithUnused(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.unused = nn.Linear(3, 3).double()
+        self.used = networks.multilayer()
+
+    def forward(self, batch):
+        return self.used(batch)
+
+
+@pytest.mark.parametrize("numbers", [(2, 4), (4, 0), (4, 2, 4)], ids=str)
+def test_accumulation_under_no_sync(numbers):
+    check(joined(*numbers, build=networks.with_buffers, accumulate=2))
+
+
+def test_the_order_is_discovered_while_a_rank_has_joined():
+    # The rebuild comes with the second forward, which rank 0 and rank 2 do not have.
+    result = check(joined(1, 3, 0, build=networks.registered_backwards), {"bucket_cap_mb": TINY})
+    assert result.returns[0][1] == (("last.bias",), ("last.weight",), ("first.bias",), ("first.weight",))
+
+
+# What it costs.
+
+
+def test_while_all_have_input_it_costs_one_small_all_reduce_a_forward():
+    training = joined(3, 3, build=networks.with_buffers)
+    without = counts(run(train_without_join, 2, training, {}))
+    with_join = counts(check(training))
+    control = with_join.pop("join control")
+    assert control == 3 + 1  # a forward each; and the end
+    with_join["state broadcast"] -= without["state broadcast"]
+    assert with_join == {**without, "rebuild": without["rebuild"] + 1}  # at the end, all take over one rank's state
+
+
+def test_each_call_is_announced_once_somebody_has_joined():
+    even = counts(check(joined(2, 2), {"bucket_cap_mb": TINY}))
+    uneven = counts(check(joined(2, 3), {"bucket_cap_mb": TINY}))
+    buckets = 6
+    assert uneven["bucket"] == even["bucket"] + buckets
+    assert uneven["join control"] == even["join control"] + 1 + buckets
+
+
+def test_the_small_all_reduce_is_small():
+    result = check(joined(2, 2, 2))
+    shapes = {
+        str(event.call.signature)
+        for event in result.trace
+        if event.call is not None and event.call.origin.phase.value == "join control"
+    }
+    assert shapes == {"all_reduce SUM int64[3, 5]"}
+
+
+# The last rank to join is authoritative.
+
+
+@pytest.mark.parametrize(
+    ("numbers", "last"),
+    [
+        ((1, 2), 1),
+        ((2, 1), 0),
+        ((2, 2), 1),
+        ((3, 1, 3), 2),
+        ((3, 3, 1), 1),
+        ((1, 1, 1, 1), 3),
+        ((0, 0, 0), 2),
+        ((2,), 0),
+    ],
+    ids=str,
+)
+def test_the_last_rank_to_join_of_several_the_highest_gives_its_state_to_all(numbers, last):
+    def program(rank):
+        module = nn.BatchNorm1d(2).double()
+        model = DistributedDataParallel(module)
+        with model.join():
+            for _ in range(numbers[rank]):
+                model(torch.ones(3, 2, dtype=torch.float64)).sum().backward()
+            with torch.no_grad():
+                module.weight.fill_(rank)
+                module.running_mean.fill_(10 + rank)
+        return module.weight.tolist(), module.running_mean.tolist()
+
+    expected = ([last] * 2, [10 + last] * 2)
+    assert list(run(program, len(numbers)).returns) == [expected] * len(numbers)
+
+
+# One join after the other, and training without one afterwards.
+
+
+@pytest.mark.parametrize("options", [{}, {"static_graph": True}, {"find_unused_parameters": True}], ids=str)
+@pytest.mark.parametrize(
+    "epochs",
+    [((0, 2), (2, 2)), ((2, 0), (1, 3), (2, 0)), ((1, 2, 3), (3, 2, 1), (2, 2, 2)), ((1, 1), (0, 1), (3, 2))],
+    ids=str,
+)
+def test_several_joins_in_a_row(epochs, options):
+    def program(rank):
+        torch.manual_seed(rank)
+        module = networks.with_buffers()
+        model = DistributedDataParallel(module, bucket_cap_mb=TINY, **options)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        for training in trainings:
+            with model.join():
+                steps(model, optimizer, training, training.batches[rank])
+            seen.append(trained(module))
+        steps(model, optimizer, last, last.batches[rank])
+        return seen, trained(module), model.reducer.plan
+
+    trainings = [joined(*numbers, build=networks.with_buffers) for numbers in epochs]
+    size = len(epochs[0])
+    last = Training(networks.with_buffers, equal_batches(size, 2), mean_square)
+    returns = run(program, size).returns
+    torch.manual_seed(0)
+    module = networks.with_buffers()
+    for epoch, training in enumerate(trainings):
+        for rank, wanted in enumerate(oracle.train(training, module)):
+            assert_same(returns[rank][0][epoch], wanted, gradients=False)
+        _load(module, wanted)
+    for rank, wanted in enumerate(oracle.train(last, module)):
+        assert_same(returns[rank][1], wanted)
+        assert returns[rank][2] == returns[0][2]
+
+
+def _load(module, state):
+    module.load_state_dict({**state.parameters, **state.buffers})
+
+
+def test_ranks_that_left_after_different_forwards_go_on_together():
+    # Rank 0's last forward synchronizes, rank 1's is local: whether the next one synchronizes buffers is agreed anew.
+    def program(rank):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(networks.with_buffers())
+        data = batches(1, 2)[rank]
+        with model.join():
+            mean_square(model, data[0]).backward()
+            if rank == 1:
+                with model.no_sync():
+                    mean_square(model, data[1]).backward()
+        mean_square(model, data[0]).backward()
+        return [p.grad for p in model.parameters()]
+
+    one, other = run(program, 2).returns
+    assert len(one) == len(other)
+
+
+# Settings.
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 1, 3), (0, 1, 1, 1)], ids=str)
+def test_throw_on_early_termination(numbers):
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        took = 0
+        with model.join(throw_on_early_termination=True):
+            for _ in range(numbers[rank]):
+                model(row(1, 2)).sum().backward()
+                took += 1
+                assert took <= min(numbers)
+
+    texts = failing(program, len(numbers))
+    first = [str(rank) for rank, count in enumerate(numbers) if count == min(numbers)]
+    text = f"JoinError: rank{'s' * (len(first) > 1)} {', '.join(first)} ran out of input (throw_on_early_termination)"
+    assert set(texts.values()) == {text}
+
+
+def test_training_goes_on_after_an_early_termination():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        for _ in range(2):
+            with pytest.raises(JoinError):
+                train_while_all_have_input(model, 1 + rank)
+            model.zero_grad()
+        model(row(1, rank)).sum().backward()
+        return model.module.weight.grad.tolist()
+
+    def train_while_all_have_input(model, count):
+        with model.join(throw_on_early_termination=True):
+            for _ in range(count):
+                model(row(1, 2)).sum().backward()
+
+    assert list(run(program, 2).returns) == [[[1, 0.5]]] * 2
+
+
+def test_equal_inputs_do_not_terminate_early():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join(throw_on_early_termination=True):
+            for _ in range(2):
+                model(row(1, 2)).sum().backward()
+
+    run(program, 3)
+
+
+def test_a_join_that_is_not_enabled_does_nothing():
+    def program(rank, *numbers):
+        model = DistributedDataParallel(linear())
+        with model.join(enable=False):
+            for _ in range(numbers[rank]):
+                model(row(1, 2)).sum().backward()
+
+    assert "join control" not in counts(run(program, 2, 2, 2))
+    assert simulate(program, 2, args=(2, 1)).verdict is Verdict.FAIL

@@ -1,0 +1,661 @@
+"""What torch's join cannot do: buffers, several models, evaluation, samples, and collectives of the program's own."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.algorithms.join import Join as TorchJoin
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from ddp import DistributedDataParallel, Join
+from tests.ddp.joining import check, linear, row, run, steps
+from tests.ddp.reducing import TINY
+from tests.ddp_equivalence import networks
+from tests.ddp_equivalence.training import Training, batches, equal_batches, mean_square
+
+COUNTS = [(1, 3), (3, 1), (0, 2, 3), (3, 0, 1, 2)]
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.(all_gather_into|reduce_scatter)_tensor")
+each_counts = pytest.mark.parametrize("counts", COUNTS, ids=str)
+
+
+# Buffers.
+
+REDUCTIONS = {
+    "sum": sum,
+    "mean": lambda values: sum(values) / len(values),
+    "max": max,
+    "min": min,
+    "broadcast": lambda values: values[-1],
+    "none": None,
+}
+
+
+class Keeps(nn.Module):
+    """Has a buffer that the test sets before each forward and the model reads in it."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+        self.register_buffer("kept", torch.zeros(1, dtype=torch.float64))
+        self.seen = []
+
+    def forward(self, batch):
+        self.seen.append(self.kept.item())
+        return self.layer(batch)
+
+
+def value(rank, iteration):
+    return float((5 * rank + 3 * iteration) % 7 - 3)
+
+
+@each_counts
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("strategy", REDUCTIONS)
+def test_reductions_of_buffers_leave_joined_ranks_out(strategy, when, counts):
+    def program(rank):
+        module = Keeps()
+        model = DistributedDataParallel(module)
+        model.register_buffer_comm_hook("kept", strategy, when=when)
+        found = []
+        with model.join():
+            for iteration in range(counts[rank]):
+                module.kept.fill_(value(rank, iteration))
+                model(row(1, 2)).sum().backward()
+                found.append(module.kept.item())
+        return found, module.seen
+
+    result = run(program, len(counts))
+    for rank, (after, inside) in enumerate(result.returns):
+        for iteration in range(counts[rank]):
+            present = [value(r, iteration) for r, count in enumerate(counts) if iteration < count]
+            own = value(rank, iteration)
+            expected = own if strategy == "none" else REDUCTIONS[strategy](present)
+            assert after[iteration] == expected
+            assert inside[iteration] == (expected if when == "before" else own)
+
+
+@each_counts
+@pytest.mark.parametrize("is_future", [False, True], ids=["work", "future"])
+def test_a_callable_for_a_buffer_leaves_joined_ranks_out(counts, is_future):
+    def largest(buffer, group):
+        work = dist.all_reduce(buffer, dist.ReduceOp.MAX, group=group, async_op=True)
+        return work.get_future() if is_future else work
+
+    def program(rank):
+        module = Keeps()
+        model = DistributedDataParallel(module)
+        model.register_buffer_comm_hook("kept", largest)
+        with model.join():
+            for _ in range(counts[rank]):
+                module.kept.fill_(-5.0 - rank)
+                model(row(1, 2)).sum().backward()
+        return module.seen
+
+    for rank, seen in enumerate(run(program, len(counts)).returns):
+        assert seen == [max(-5.0 - r for r, c in enumerate(counts) if i < c) for i in range(counts[rank])]
+
+
+# Forwards.
+
+
+@each_counts
+def test_evaluation_inside(counts):
+    def program(rank, evaluates):
+        torch.manual_seed(0)
+        module = networks.with_buffers()
+        model = DistributedDataParallel(module, bucket_cap_mb=TINY)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        data = batches(*counts)[rank]
+        with model.join():
+            for batch in data:
+                optimizer.zero_grad()
+                output = model(batch)
+                if evaluates:
+                    evaluate(model, batch)  # between a forward and its backward
+                output.pow(2).mean().backward()
+                optimizer.step()
+                if evaluates:
+                    evaluate(model, batch)
+        return [parameter.detach() for parameter in module.parameters()]
+
+    def evaluate(model, batch):
+        model.eval()
+        with torch.no_grad():
+            model(batch)
+        model.train()
+
+    size = len(counts)
+    torch.testing.assert_close(run(program, size, True).returns, run(program, size, False).returns, rtol=0, atol=0)
+
+
+@each_counts
+@pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
+def test_two_forwards_for_one_backward(counts, by_all):
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join(by_all):
+            for iteration in range(counts[rank]):
+                (model(row(rank, iteration)) * model(row(iteration, 1))).sum().backward()
+                step(model)
+        return model.module.weight.tolist()
+
+    def reference():
+        layer = linear()
+        for iteration in range(max(counts)):
+            present = [rank for rank, count in enumerate(counts) if iteration < count]
+            for rank in present:
+                loss = (layer(row(rank, iteration)) * layer(row(iteration, 1))).sum()
+                (loss / (len(counts) if by_all else len(present))).backward()
+            step(layer)
+        return layer.weight.tolist()
+
+    _same(run(program, len(counts)).returns, [reference()] * len(counts))
+
+
+def step(module, rate=0.01):
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.grad is not None:
+                parameter -= rate * parameter.grad
+                parameter.grad = None
+
+
+def _same(actual, expected):
+    torch.testing.assert_close(list(actual), list(expected), rtol=1e-12, atol=1e-12)
+
+
+# Several models.
+
+
+@each_counts
+def test_an_adversary(counts):
+    """Two steps an iteration, each with the other model's parameters out of it."""
+
+    def train(generator, critic, data, before_step):
+        for iteration in data:
+            fake = generator(row(iteration, 1)).detach()
+            (critic(fake) - critic(row(iteration))).sum().square().backward()
+            before_step(critic)
+            for parameter in critic_layer(critic).parameters():
+                parameter.requires_grad_(False)
+            (critic_layer(critic)(generator(row(1, iteration))) + 1).square().sum().backward()
+            for parameter in critic_layer(critic).parameters():
+                parameter.requires_grad_(True)
+            before_step(generator)
+
+    def critic_layer(critic):
+        return critic.module if isinstance(critic, DistributedDataParallel) else critic
+
+    def program(rank):
+        generator, critic = (DistributedDataParallel(layer) for layer in layers())
+        with Join([generator, critic]):
+            train(generator, critic, range(rank, rank + counts[rank]), step)
+        return generator.module.weight.tolist(), critic.module.weight.tolist()
+
+    def layers():
+        return linear(), linear(1)
+
+    # One process: the ranks in lock step, each in a coroutine that stops where gradients meet.
+    generator, critic = layers()
+    for iteration in range(max(counts)):
+        present = [rank for rank, count in enumerate(counts) if iteration < count]
+        for rank in present:
+            (critic(generator(row(rank + iteration, 1)).detach()) - critic(row(rank + iteration))).sum().square().div(
+                len(counts)
+            ).backward()
+        step(critic)
+        for rank in present:
+            loss = (critic(generator(row(1, rank + iteration))) + 1).square().sum() / len(counts)
+            (generator.weight.grad,) = (
+                g if generator.weight.grad is None else g + generator.weight.grad
+                for g in torch.autograd.grad(loss, [generator.weight])
+            )
+        step(generator)
+    expected = generator.weight.tolist(), critic.weight.tolist()
+    _same(run(program, len(counts)).returns, [expected] * len(counts))
+
+
+@each_counts
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)], ids=["in-order", "other-order"])
+def test_chained_models(counts, order):
+    def program(rank):
+        first, second = DistributedDataParallel(linear(2, 3)), DistributedDataParallel(linear(3))
+        both = (first, second)
+        with Join([both[place] for place in order]):
+            for iteration in range(counts[rank]):
+                second(first(row(rank, iteration)).tanh()).sum().backward()
+                step(first)
+                step(second)
+        return first.module.weight.tolist(), second.module.weight.tolist()
+
+    first, second = linear(2, 3), linear(3)
+    for iteration in range(max(counts)):
+        for rank, count in enumerate(counts):
+            if iteration < count:
+                (second(first(row(rank, iteration)).tanh()).sum() / len(counts)).backward()
+        step(first)
+        step(second)
+    _same(run(program, len(counts)).returns, [(first.weight.tolist(), second.weight.tolist())] * len(counts))
+
+
+def test_models_in_an_order_that_varies():
+    def program(rank):
+        models = [DistributedDataParallel(linear()) for _ in range(3)]
+        with Join(models):
+            for iteration in range(1 + 2 * rank):
+                for place in range(3):
+                    model = models[(place + iteration) % 3]
+                    model(row(iteration, 1)).sum().backward()
+                    step(model)
+        return [model.module.weight.tolist() for model in models]
+
+    one, other, third = run(program, 3).returns
+    assert one == other == third
+
+
+# A static graph.
+
+
+@pytest.mark.parametrize("counts", [(0, 2), (2, 0, 3), (0, 0, 0, 1)], ids=str)
+def test_a_rank_with_no_batch_under_static_graph(counts):
+    check(
+        Training(networks.multilayer, batches(*counts), mean_square, is_joined=True),
+        {"static_graph": True, "bucket_cap_mb": TINY},
+    )
+
+
+# Weighting by samples.
+
+
+def weighted(counts, sizes, hook=None, accumulate=1, torchs=False):
+    """Train with batches of `sizes[rank][iteration]` rows; return the weights, and those of one process."""
+
+    def batch(rank, iteration):
+        size = sizes[rank][iteration]
+        return torch.arange(2.0 * size, dtype=torch.float64).reshape(size, 2) / 10 + rank - iteration
+
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        join = TorchJoin([model], weight_by_samples=True) if torchs else model.join(weight_by_samples=True)
+        with join:
+            for iteration in range(counts[rank]):
+                if (iteration + 1) % accumulate:
+                    with model.no_sync():
+                        model(batch(rank, iteration)).square().mean().backward()
+                else:
+                    model(batch(rank, iteration)).square().mean().backward()
+                    step(model)
+        return model.module.weight.tolist()
+
+    layer = linear()
+    for start in range(0, max(counts), accumulate):
+        window = [(r, i) for r, c in enumerate(counts) for i in range(start, start + accumulate) if i < c]
+        total = sum(sizes[rank][iteration] for rank, iteration in window)
+        for rank, iteration in window:
+            own = sum(sizes[r][i] for r, i in window if r == rank)
+            if own:
+                (layer(batch(rank, iteration)).square().mean() * own / total).backward()
+        step(layer)
+    return run(program, len(counts)).returns, [layer.weight.tolist()] * len(counts)
+
+
+@pytest.mark.parametrize("torchs", [False, True], ids=["own", "torchs"])
+@pytest.mark.parametrize("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
+@pytest.mark.parametrize("counts", [(2, 2), (3, 1), (0, 2, 3), (2, 3, 1, 0)], ids=str)
+def test_weighting_by_samples(counts, hook, torchs):
+    _same(*weighted(counts, [(1, 4, 2), (3, 1, 5), (2, 2, 2), (7, 1, 1)], hook, torchs=torchs))
+
+
+def test_samples_of_an_accumulation():
+    _same(*weighted((2, 4), [(1, 3, 0, 0), (4, 2, 1, 1)], accumulate=2))
+
+
+def test_weighting_is_the_gradient_of_all_samples():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join(weight_by_samples=True):
+            model(torch.ones(1 + rank, 2, dtype=torch.float64) * (rank + 1)).square().mean().backward()
+        return model.module.weight.grad.tolist()
+
+    layer = linear()
+    data = torch.cat([torch.ones(1 + rank, 2, dtype=torch.float64) * (rank + 1) for rank in range(3)])
+    layer(data).square().mean().backward()
+    _same(run(program, 3).returns, [layer.weight.grad.tolist()] * 3)
+
+
+@pytest.mark.parametrize("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
+@pytest.mark.parametrize(
+    "options", [{}, {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": False}], ids=str
+)
+def test_an_empty_batch_does_not_poison_the_others(options, hook):
+    def program(rank):
+        model = DistributedDataParallel(linear(), **options)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        with model.join(weight_by_samples=True):
+            for _ in range(2):
+                model.zero_grad()
+                loss = model(torch.ones(2 * rank, 2, dtype=torch.float64)).mean()
+                assert loss.isnan() == (rank == 0)
+                loss.backward()
+        return model.module.weight.grad.tolist()
+
+    assert list(run(program, 2).returns) == [[[1.0, 1.0]]] * 2
+
+
+# Other joinables, in torch's Join.
+
+
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.1}], ids=["plain", "momentum"])
+@pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
+@each_counts
+def test_a_sharded_optimizer_in_torchs_join(counts, by_all, options):
+    def program(rank):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(networks.multilayer(), bucket_cap_mb=TINY)
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, **options)
+        data = batches(*counts)[rank]
+        with TorchJoin([model, optimizer], divide_by_initial_world_size=by_all):
+            for batch in data:
+                optimizer.zero_grad()
+                mean_square(model, batch).backward()
+                optimizer.step()
+        return [parameter.tolist() for parameter in model.parameters()]
+
+    torch.manual_seed(0)
+    module = networks.multilayer()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, **options)
+    data = batches(*counts)
+    for iteration in range(max(counts)):
+        present = [own[iteration] for own in data if iteration < len(own)]
+        optimizer.zero_grad()
+        for batch in present:
+            (mean_square(module, batch) / (len(data) if by_all else len(present))).backward()
+        optimizer.step()
+    _same(run(program, len(counts)).returns, [[p.tolist() for p in module.parameters()]] * len(counts))
+
+
+@each_counts
+def test_torchs_join_with_evaluation_and_accumulation(counts):
+    def program(rank):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(networks.with_buffers())
+        data = batches(*counts)[rank]
+        for _ in range(2):
+            with TorchJoin([model]):
+                for batch in data:
+                    with model.no_sync():
+                        mean_square(model, batch).backward()
+                    output = model(batch)
+                    with torch.no_grad():
+                        model(batch)
+                    output.pow(2).mean().backward()
+                    step(model)
+        return [parameter.tolist() for parameter in model.parameters()]
+
+    returns = run(program, len(counts)).returns
+    assert list(returns) == [returns[0]] * len(counts)
+
+
+# Collectives of the program's own.
+
+
+class SynchronizedMean(torch.autograd.Function):
+    """The mean over all ranks' rows; communicates in both directions, as SyncBatchNorm does."""
+
+    @staticmethod
+    def forward(ctx, batch):
+        sums = torch.cat([batch.sum(0), batch.new_tensor([len(batch)])])
+        dist.all_reduce(sums)
+        ctx.count = sums[-1]
+        return sums[:-1] / sums[-1]
+
+    @staticmethod
+    def backward(ctx, gradient):
+        gradient = gradient.clone()
+        dist.all_reduce(gradient)
+        return (gradient / ctx.count).expand(ROWS, -1)
+
+
+ROWS = 3
+
+
+class Centered(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = linear(4, 5), linear(5, 2)
+
+    def forward(self, batch):
+        hidden = self.first(batch)
+        return self.last((hidden - SynchronizedMean.apply(hidden)).tanh())
+
+
+@each_counts
+def test_a_layer_that_communicates_in_forward_and_backward(counts):
+    def program(rank):
+        model = DistributedDataParallel(Centered(), bucket_cap_mb=TINY)
+        data = batches(*counts)[rank]
+        with model.join(divide_by_initial_world_size=False):
+            for batch in data:
+                mean_square(model, batch).backward()
+                step(model)
+        return [parameter.tolist() for parameter in model.parameters()]
+
+    module = Centered()
+    data = batches(*counts)
+    for iteration in range(max(counts)):
+        present = [own[iteration] for own in data if iteration < len(own)]
+        hidden = [module.first(batch) for batch in present]
+        mean = torch.cat(hidden).mean(0)
+        sum(module.last((h - mean).tanh()).pow(2).mean() / len(present) for h in hidden).backward()
+        step(module)
+    _same(run(program, len(counts)).returns, [[p.tolist() for p in module.parameters()]] * len(counts))
+
+
+def in_loop(counts, call, forwards=1):
+    """What `call(rank, iteration, group)` returns on each rank with input, after each forward."""
+
+    def program(rank, kind):
+        others = dist.new_group(list(range(len(counts))))
+        group = {"none": None, "default": dist.group.WORLD, "new": others}[kind]
+        model = DistributedDataParallel(linear())
+        found = []
+        with model.join():
+            for iteration in range(counts[rank]):
+                model(row(1, 2)).sum().backward()
+                found.append(call(rank, iteration, group))
+        return found
+
+    kinds = ("none", "default", "new")
+    results = [run(program, len(counts), kind).returns for kind in kinds]
+    assert list(results[0]) == list(results[1]) == list(results[2])
+    return results[0]
+
+
+def present_in(counts, iteration):
+    return [rank for rank, count in enumerate(counts) if iteration < count]
+
+
+@each_counts
+@pytest.mark.parametrize(
+    ("reduction", "combine"),
+    [
+        (dist.ReduceOp.SUM, sum),
+        (dist.ReduceOp.MAX, max),
+        (dist.ReduceOp.MIN, min),
+        (dist.ReduceOp.PRODUCT, lambda values: torch.tensor(values).prod().item()),
+    ],
+    ids=["sum", "max", "min", "product"],
+)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int32], ids=str)
+def test_all_reduce(counts, reduction, combine, dtype):
+    def call(rank, iteration, group):
+        loss = torch.tensor(-3 - rank, dtype=dtype)
+        dist.all_reduce(loss, reduction, group=group)
+        return loss.item()
+
+    for rank, found in enumerate(in_loop(counts, call)):
+        assert found == [combine([-3 - r for r in present_in(counts, i)]) for i in range(counts[rank])]
+
+
+def test_an_average_is_over_all_ranks():
+    def call(rank, iteration, group):
+        loss = torch.tensor(6.0 * (rank + 1))
+        dist.all_reduce(loss, dist.ReduceOp.AVG, group=group)
+        return loss.item()
+
+    assert list(in_loop((1, 2), call)) == [[9], [9, 6]]
+
+
+@each_counts
+def test_features_of_a_shape_that_varies_are_gathered(counts):
+    def call(rank, iteration, group):
+        own = torch.full((1 + iteration, 2), float(rank + 1))
+        parts = [torch.empty_like(own) for _ in counts]
+        dist.all_gather(parts, own, group=group)
+        whole = own.new_empty(len(counts) * len(own), 2)
+        dist.all_gather_into_tensor(whole, own, group=group)
+        assert torch.equal(torch.cat(parts), whole)
+        return [part[0, 0].item() for part in parts]
+
+    for rank, found in enumerate(in_loop(counts, call)):
+        assert found == [[(r + 1) * (i < c) for r, c in enumerate(counts)] for i in range(counts[rank])]
+
+
+@each_counts
+def test_objects_are_gathered_and_a_joined_rank_has_none(counts):
+    def call(rank, iteration, group):
+        objects = [None] * len(counts)
+        dist.all_gather_object(objects, {"rank": rank, "text": "x" * 10 * rank}, group=group)
+        return [found and found["rank"] for found in objects]
+
+    for rank, found in enumerate(in_loop(counts, call)):
+        assert found == [[r if i < c else None for r, c in enumerate(counts)] for i in range(counts[rank])]
+
+
+@each_counts
+def test_other_collectives(counts):
+    size = len(counts)
+    last = counts.index(max(counts))
+
+    def call(rank, iteration, group):
+        own = float(rank + 1)
+        scattered = torch.zeros(1)
+        dist.reduce_scatter(scattered, [torch.full((1,), own * (r + 1)) for r in range(size)], group=group)
+        part = torch.zeros(2)
+        dist.reduce_scatter_tensor(part, torch.full((2 * size,), own), group=group)
+        exchanged = [torch.zeros(1) for _ in range(size)]
+        dist.all_to_all(exchanged, [torch.full((1,), own) for _ in range(size)], group=group)
+        rows = torch.zeros(size, 2)
+        dist.all_to_all_single(rows, torch.full((size, 2), own), group=group)
+        dist.all_to_all_single(rows, torch.full((size, 2), own), [1] * size, [1] * size, group=group)
+        dist.barrier(group=group)
+        gathered = [torch.zeros(1) for _ in range(size)] if rank == 0 else None
+        dist.gather(torch.full((1,), own), gathered, 0, group=group)
+        total = torch.tensor(own)
+        dist.reduce(total, last, group=group)
+        sent = torch.tensor(own)
+        dist.broadcast(sent, last, group=group)
+        dealt = torch.zeros(1)
+        dist.scatter(
+            dealt, [torch.full((1,), 10.0 + r) for r in range(size)] if rank == last else None, last, group=group
+        )
+        told = [rank]
+        dist.broadcast_object_list(told, last, group=group)
+        objects = [None] * size if rank == last else None
+        dist.gather_object(rank, objects, last, group=group)
+        return (
+            scattered.item(),
+            part.tolist(),
+            [t.item() for t in exchanged],
+            rows[:, 1].tolist(),
+            gathered and [t.item() for t in gathered],
+            total.item() if rank == last else None,
+            sent.item(),
+            dealt.item(),
+            told,
+            objects,
+        )
+
+    for rank, found in enumerate(in_loop(counts, call)):
+        for iteration, seen in enumerate(found):
+            present = present_in(counts, iteration)
+            total = sum(r + 1 for r in present)
+            owns = [(r + 1) * (r in present) for r in range(size)]
+            assert seen == (
+                total * (rank + 1),
+                [total] * 2,
+                owns,
+                owns,
+                owns if rank == 0 else None,
+                total if rank == last else None,
+                last + 1,
+                10 + rank,
+                [last],
+                [r if r in present else None for r in range(size)] if rank == last else None,
+            )
+
+
+@each_counts
+def test_several_tensors_in_one_call(counts):
+    def call(rank, iteration, group):
+        many = [torch.full((1 + place % 5, 2), float(rank + place)) for place in range(80)]
+        with dist.distributed_c10d._coalescing_manager(group=group):
+            for tensor in many:
+                dist.all_reduce(tensor, group=group)
+        return [tensor.sum().item() for tensor in many]
+
+    for rank, found in enumerate(in_loop(counts, call)):
+        for iteration in range(counts[rank]):
+            sums = [2 * (1 + place % 5) * sum(r + place for r in present_in(counts, iteration)) for place in range(80)]
+            assert found[iteration] == sums
+
+
+def test_collectives_without_a_wait_of_their_own():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        found = []
+        with model.join():
+            for _ in range(1 + rank):
+                loss = model(row(1, 2)).sum()
+                total = loss.detach().clone()
+                work = dist.all_reduce(total, async_op=True)
+                loss.backward()
+                work.wait()
+                found.append(total.item())
+        return found
+
+    assert list(run(program, 2).returns) == [[6], [6, 3]]
+
+
+# Communication hooks with a state.
+
+
+@pytest.mark.parametrize("counts", [(2, 5), (5, 2), (0, 4)], ids=str)
+def test_the_state_of_a_hook_stays_in_step(counts):
+    def program(rank):
+        torch.manual_seed(0)
+        model = DistributedDataParallel(copy.deepcopy(networks.multilayer()).float())
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=3)
+        model.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        seen = []
+        for _ in range(2):
+            with model.join():
+                steps(model, optimizer, training, [batch.float() for batch in training.batches[rank]])
+            seen.append(state.iter)
+        steps(model, optimizer, training, [batch.float() for batch in equal_batches(len(counts), 2)[rank]])
+        return [p.tolist() for p in model.parameters()], [*seen, state.iter]
+
+    training = Training(networks.multilayer, batches(*counts), mean_square)
+    returns = run(program, len(counts)).returns
+    assert list(returns) == [returns[0]] * len(counts)
+    longest = max(counts)
+    assert returns[0][1] == [longest, 2 * longest, 2 * longest + 2]

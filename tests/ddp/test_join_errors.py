@@ -1,0 +1,524 @@
+"""Ranks that leave a join by an exception, disagree, or call what cannot be shadowed: all raise, and nothing hangs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.join import Join as TorchJoin
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from ddp import DistributedDataParallel, Join, JoinError
+from ddp.errors import UsageError
+from simulator import simulate
+from tests.ddp.joining import failing, linear, row, run
+from tests.ddp.reducing import TINY
+
+
+class Boom(Exception):
+    pass
+
+
+class Fragile(nn.Module):
+    """Two layers and a buffer; raises where it is told to."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = linear(2, 3), linear(3)
+        self.register_buffer("seen", torch.zeros(1, dtype=torch.float64))
+        self.breaks = ""
+
+    def forward(self, batch):
+        if self.breaks == "in forward":
+            raise Boom("no more")
+        self.seen += 1
+        return self.last(Breaking.apply(self.first(batch).tanh(), self))
+
+
+class Breaking(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, module):
+        ctx.module = module
+        return tensor.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.module.breaks == "in backward":
+            raise Boom("no more")
+        return gradient, None
+
+
+PLACES = ("before forward", "in forward", "between forward and backward", "in backward", "after backward")
+
+
+def leaving(rank, leaver, counts, place, at, *, options=None, prepare=None, loop=None):
+    """Train; the leaver raises in its iteration `at`."""
+    module = Fragile()
+    model = DistributedDataParallel(module, bucket_cap_mb=TINY, **(options or {}))
+    if prepare is not None:
+        prepare(model)
+    with model.join():
+        for iteration in range(counts[rank]):
+            module.breaks = place if rank == leaver and iteration == at else ""
+            if module.breaks == "before forward":
+                raise Boom("no more")
+            loss = model(row(rank, iteration)).sum()
+            if module.breaks == "between forward and backward":
+                raise Boom("no more")
+            loss.backward()
+            if module.breaks == "after backward":
+                raise Boom("no more")
+            if loop is not None:
+                loop(model, loss)
+
+
+def check_leaving(leaver, size, program: Callable[..., object], *args):
+    texts = failing(program, size, *args)
+    assert texts.pop(leaver) == "Boom: no more"
+    assert set(texts.values()) == {f"JoinError: the join is over: rank {leaver} left it by Boom: no more"}
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    ("leaver", "counts"),
+    [(0, (4, 4)), (1, (4, 4, 4)), (0, (4, 1, 4)), (2, (0, 4, 4, 2)), (1, (1, 3)), (1, (0, 3))],
+    ids=["two", "three", "one-joined", "one-joined-at-once", "others-join-meanwhile", "the-only-one-with-input"],
+)
+def test_a_rank_that_leaves_by_an_exception(leaver, counts, place, at):
+    check_leaving(leaver, len(counts), lambda rank: leaving(rank, leaver, counts, place, at))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize(
+    "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
+)
+def test_leaving_with_a_used_map(options, place, at):
+    check_leaving(0, 2, lambda rank: leaving(rank, 0, (4, 4), place, at, options=options))
+
+
+@pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
+@pytest.mark.parametrize("place", PLACES)
+def test_leaving_with_buffers_after_the_forward(place, at):
+    def prepare(model):
+        model.register_buffer_comm_hook("seen", "sum", when="after")
+
+    check_leaving(1, 3, lambda rank: leaving(rank, 1, (4, 4, 4), place, at, prepare=prepare))
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["second", "third"])
+@pytest.mark.parametrize("place", PLACES)
+def test_leaving_a_loop_with_collectives_of_its_own(place, at):
+    # In the first iteration nobody knows of them yet.
+    def loop(model, loss):
+        dist.all_reduce(loss.detach())
+        dist.barrier()
+
+    check_leaving(1, 3, lambda rank: leaving(rank, 1, (4, 4, 4), place, at, loop=loop))
+
+
+@pytest.mark.parametrize("at", [1, 2], ids=["second", "third"])
+@pytest.mark.parametrize("breaks_in", ["first", "second", "backward"])
+@pytest.mark.parametrize("is_chained", [True, False], ids=["chained", "in-turn"])
+def test_leaving_a_join_of_several_models(is_chained, breaks_in, at):
+    def program(rank):
+        first, second = (DistributedDataParallel(linear(2, 2), bucket_cap_mb=TINY) for _ in range(2))
+        with Join([first, second]):
+            for iteration in range(4):
+                point = breaks_in if rank == 0 and iteration == at else ""
+                hidden = forward(first, row(1, 2), point == "first")
+                if not is_chained:
+                    hidden.sum().backward()
+                    hidden = row(1, 2)
+                output = forward(second, hidden, point == "second")
+                if point == "backward":
+                    raise Boom("no more")
+                output.sum().backward()
+
+    def forward(model, batch, breaks):
+        if breaks:
+            handle = model.module.register_forward_pre_hook(raise_boom)
+        try:
+            return model(batch)
+        finally:
+            if breaks:
+                handle.remove()
+
+    def raise_boom(module, inputs):
+        raise Boom("no more")
+
+    check_leaving(0, 2, program)
+
+
+def test_several_ranks_leave_in_one_iteration():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for iteration in range(3):
+                loss = model(row(1, 2)).sum()
+                if iteration == 1 and rank > 0:
+                    raise Boom(f"rank {rank}")
+                loss.backward()
+
+    texts = failing(program, 3)
+    assert texts[0] == "JoinError: the join is over: rank 1 left it by Boom: rank 1; rank 2 left it by Boom: rank 2"
+    assert texts[1], texts[2] == ("Boom: rank 1", "Boom: rank 2")
+
+
+def test_sys_exit_is_told_too():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for iteration in range(3):
+                if rank == 1 and iteration == 1:
+                    raise SystemExit(3)
+                model(row(1, 2)).sum().backward()
+
+    result = simulate(program, 2)
+    assert str(result.errors[0]) == "the join is over: rank 1 left it by SystemExit: 3"
+
+
+def test_break_and_return_are_no_exceptions():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for iteration in range(3):
+                if rank == 1 and iteration == 1:
+                    break
+                model(row(1, 2)).sum().backward()
+
+    run(program, 2)
+
+
+def test_training_goes_on_after_an_error():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        for _ in range(2):
+            try:
+                with model.join():
+                    for iteration in range(3):
+                        loss = model(row(1, 2)).sum()
+                        loss.backward()
+                        if rank == 1 and iteration == 1:
+                            raise Boom("no more")
+            except Exception as error:
+                seen = type(error).__name__
+        model.zero_grad()
+        model(row(1, rank)).sum().backward()
+        return seen, model.module.weight.grad.tolist()
+
+    assert list(run(program, 2).returns) == [("JoinError", [[1, 0.5]]), ("Boom", [[1, 0.5]])]
+
+
+def test_a_forward_after_the_error():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for iteration in range(3):
+                if rank == 1 and iteration == 1:
+                    raise Boom("no more")
+                try:
+                    model(row(1, 2)).sum().backward()
+                except Exception:
+                    model(row(1, 2))
+
+    assert failing(program, 2)[0] == (
+        "JoinError: a forward inside a join that an error has ended on all ranks: leave its context"
+    )
+
+
+@pytest.mark.parametrize("counts", [(3, 3), (1, 3, 3)], ids=str)
+def test_an_open_backward_is_told_to_the_others(counts):
+    def program(rank):
+        module = Fragile()
+        model = DistributedDataParallel(module, bucket_cap_mb=TINY)
+        with model.join():
+            for iteration in range(counts[rank]):
+                output = model(row(1, 2))
+                loss = module.first.weight.sum() * 0 + output.sum()
+                if rank == len(counts) - 1 and iteration == 1:
+                    loss = module.last(row(1, 2, 3)).sum()
+                loss.backward()
+
+    texts = failing(program, len(counts))
+    last = len(counts) - 1
+    assert texts[last].startswith("OpenBackwardError: the last backward left buckets open: no gradient came for first")
+    assert texts[0].startswith(f"JoinError: the join is over: rank {last} left it by OpenBackwardError: ")
+
+
+# Disagreement.
+
+
+@pytest.mark.parametrize("counts", [(2, 2), (1, 2, 2)], ids=str)
+def test_different_no_sync_windows_are_found(counts):
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for iteration in range(counts[rank]):
+                if iteration == 1 and rank == len(counts) - 1:
+                    with model.no_sync():
+                        model(row(1, 2)).sum().backward()
+                else:
+                    model(row(1, 2)).sum().backward()
+
+    texts = failing(program, len(counts))
+    one, other = len(counts) - 2, len(counts) - 1
+    assert set(texts.values()) == {
+        "JoinError: the ranks inside the join do different things: "
+        f"rank {one}: a forward that synchronizes gradients; rank {other}: a forward inside no_sync"
+    }
+
+
+def test_different_models_are_found():
+    def program(rank):
+        models = [DistributedDataParallel(linear()) for _ in range(2)]
+        with Join(models):
+            models[rank](row(1, 2)).sum().backward()
+
+    assert set(failing(program, 2).values()) == {
+        "JoinError: the ranks inside the join do different things: rank 0: a forward that synchronizes gradients; "
+        "rank 1: a forward that synchronizes gradients of model 1"
+    }
+
+
+def test_different_collectives_are_found_once_somebody_has_joined():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for _ in range(min(rank, 1)):
+                model(row(1, 2))
+                dist.all_reduce(torch.zeros(rank, 2), dist.ReduceOp.MAX)
+
+    assert set(failing(program, 3).values()) == {
+        "JoinError: the ranks inside the join do different things: "
+        "rank 1: calls all_reduce MAX float32[1, 2]; rank 2: calls all_reduce MAX float32[2, 2]"
+    }
+
+
+# What cannot be shadowed.
+
+AWAY = "rank 0, which ran out of input"
+
+
+def uneven_parts():
+    dist.all_to_all_single(torch.zeros(3), torch.zeros(3), [1, 2, 0], [1, 2, 0])
+
+
+def uneven_tensors():
+    dist.all_to_all([torch.zeros(r) for r in range(3)], [torch.zeros(r) for r in range(3)])
+
+
+NEEDS_ROOT = f"root 0 needs what only its root has, {AWAY}: take a root that still has input"
+NOT_ON_BEHALF = f"cannot be made on behalf of {AWAY}: leave it out inside the join"
+UNSHADOWED = {
+    "broadcast": (lambda: dist.broadcast(torch.zeros(2), 0), f"broadcast float32[2] {NEEDS_ROOT}"),
+    "objects": (lambda: dist.broadcast_object_list([1], 0), f"broadcast int64[1] {NEEDS_ROOT}"),
+    "scatter": (lambda: dist.scatter(torch.zeros(2), None, 0), f"scatter float32[2] {NEEDS_ROOT}"),
+    "send": (lambda: dist.send(torch.zeros(2), 0), f"send {NOT_ON_BEHALF}"),
+    "recv": (lambda: dist.recv(torch.zeros(2), 0), f"recv {NOT_ON_BEHALF}"),
+    "irecv": (lambda: dist.irecv(torch.zeros(2)), f"recv {NOT_ON_BEHALF}"),
+    "splits": (uneven_parts, f"all_to_all_single {NOT_ON_BEHALF}"),
+    "parts": (uneven_tensors, f"all_to_all {NOT_ON_BEHALF}"),
+}
+
+
+@pytest.mark.parametrize("name", UNSHADOWED)
+@pytest.mark.parametrize("first", [0, 1], ids=["no-batch", "one-batch"])
+def test_what_cannot_be_shadowed(name, first):
+    call, text = UNSHADOWED[name]
+
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for iteration in range(first + min(rank, 1) * 2):
+                model(row(1, 2)).sum().backward()
+                if iteration >= first:
+                    call()
+
+    assert set(failing(program, 3).values()) == {f"JoinError: {text}"}
+
+
+@pytest.mark.parametrize("members", [(0, 1), (0, 1, 2)], ids=str)
+def test_a_group_of_some_ranks_with_a_joined_one(members):
+    def program(rank):
+        part = dist.new_group(list(members))
+        model = DistributedDataParallel(linear())
+        with model.join():
+            for _ in range(2 * min(rank, 1)):
+                model(row(1, 2)).sum().backward()
+                if rank in members:
+                    dist.all_reduce(torch.zeros(1), group=part)
+
+    texts = failing(program, 4)
+    text = (
+        f"JoinError: all_reduce in a group of ranks {', '.join(map(str, members))}, but rank 0 ran out of input, and "
+        "only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
+    )
+    for rank in range(4):
+        if rank in members[1:]:
+            assert texts[rank] == text
+        else:
+            assert texts[rank].startswith(f"JoinError: the join is over: rank 1 left it by {text}")
+
+
+def test_a_group_of_ranks_that_all_have_input():
+    def program(rank):
+        part = dist.new_group([1, 2])
+        model = DistributedDataParallel(linear())
+        found = []
+        with model.join():
+            for _ in range(1 + min(rank, 1)):
+                model(row(1, 2)).sum().backward()
+                if rank:
+                    total = torch.tensor(rank)
+                    dist.all_reduce(total, group=part)
+                    found.append(total.item())
+        return found
+
+    assert list(run(program, 3).returns) == [[], [3, 3], [3, 3]]
+
+
+def test_ranks_are_named_by_their_numbers_in_the_world():
+    def program(rank):
+        part = dist.new_group([1, 2])
+        if rank:
+            model = DistributedDataParallel(linear(), process_group=part)
+            with model.join():
+                for _ in range(rank):
+                    model(row(1, 2)).sum().backward()
+                    if rank == 2:
+                        dist.broadcast(torch.zeros(1), 2, group=part)
+                        raise Boom("no more")
+                    dist.broadcast(torch.zeros(1), 2, group=part)
+
+    result = simulate(program, 3)
+    assert str(result.errors[1]) == "the join is over: rank 2 left it by Boom: no more"
+
+
+# Bad input.
+
+
+def alone(program):
+    """Run it on one rank."""
+    return run(program, 1).returns[0]
+
+
+def test_models_that_cannot_be_joined():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        other = DistributedDataParallel(linear(), process_group=dist.new_group([0]))
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        return [_refusal(models) for models in ([], [model, optimizer], [linear()], [model, other], [model, model])]
+
+    def _refusal(models):
+        with pytest.raises(UsageError) as caught:
+            Join(models)
+        return str(caught.value)
+
+    assert alone(program) == [
+        "models is empty, expected the wrapped models that are trained inside: Join([model])",
+        "models has a ZeroRedundancyOptimizer, expected models of this engine only: use "
+        "torch.distributed.algorithms.join.Join",
+        "models has a Linear, expected models of this engine only: wrap it first",
+        "models use different process groups, expected one: construct them with one, or train them in loops of their "
+        "own",
+        "models has one model twice, expected each once",
+    ]
+
+
+@pytest.mark.parametrize("is_same", [True, False], ids=["same-model", "another-model"])
+def test_a_join_inside_a_join(is_same):
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        other = model if is_same else DistributedDataParallel(linear(), process_group=dist.new_group([0, 1]))
+        with model.join():
+            for _ in range(1 + rank):
+                model(row(1, 2)).sum().backward()
+                with other.join():
+                    pass
+
+    text = (
+        "UsageError: a join inside a join, expected one at a time: use Join([model, other]) for models that train in "
+        "one loop, or leave the outer join first"
+    )
+    assert set(failing(program, 2).values()) == {text}
+
+
+def test_a_forward_inside_the_join_of_another_model():
+    def program(rank):
+        model, other = (DistributedDataParallel(linear()) for _ in range(2))
+        with model.join():
+            for _ in range(1 + rank):
+                model(row(1, 2)).sum().backward()
+                other(row(1, 2))
+
+    text = (
+        "UsageError: a forward inside the join of another model, expected all models that are trained inside to be "
+        "part of it: use ddp.Join([model, other])"
+    )
+    assert set(failing(program, 2).values()) == {text}
+
+
+def test_samples_that_cannot_be_counted():
+    def program(rank):
+        model = DistributedDataParallel(SimpleModel())
+        with model.join(weight_by_samples=True):
+            model(None)
+
+    text = (
+        "UsageError: a forward got no tensor with a dimension 0, expected one to count samples by "
+        "(weight_by_samples=True): pass the batch as a tensor, or set the constructor's dim"
+    )
+    assert set(failing(program, 2).values()) == {text}
+
+
+class SimpleModel(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = linear()
+
+    def forward(self, batch):
+        return self.layer(row(1, 2))
+
+
+# torch's Join, which tells nobody of an exception.
+
+
+class Broadcasting(SimpleModel):
+    def forward(self, batch):
+        dist.broadcast(torch.zeros(1), 0)
+        return self.layer(batch)
+
+
+def test_an_error_inside_torchs_join_leaves_nothing_behind():
+    def program(rank):
+        model = DistributedDataParallel(Broadcasting())
+        with pytest.raises(JoinError, match=r"broadcast .* root 0 needs what only its root has"):
+            join_in_torchs(model, rank)
+        model.zero_grad()
+        model(row(1, rank)).sum().backward()
+        return model.module.layer.weight.grad.tolist()
+
+    def join_in_torchs(model, rank):
+        with TorchJoin([model]):
+            for _ in range(2 * rank):
+                model(row(1, 2)).sum().backward()
+
+    assert list(run(program, 2).returns) == [[[1, 0.5]]] * 2
+
+
+def test_early_termination_in_torchs_join():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with TorchJoin([model], throw_on_early_termination=True):
+            for _ in range(1 + rank):
+                model(row(1, 2)).sum().backward()
+
+    assert failing(program, 2) == {
+        0: "RuntimeError: Rank 0 exhausted all inputs.",
+        1: "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.",
+    }
