@@ -16,6 +16,10 @@ from torch.nn import Parameter
 from ddp.communication_hooks import CommunicationHook, GradBucket, check_future, reduced_tensor
 from ddp.errors import UsageError
 
+SMALL_BYTES = 32 * 1024
+"""Up to this size of a gradient, on average, a call for each costs more than a second pass over the bucket's memory:
+measured in buckets of 1 to 25 MiB on a CPU, 0.2 to 0.9 times the time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -39,6 +43,13 @@ class Scale:
         """Whether this rank contributes nothing, whatever its gradients are (NaN, even)."""
         return math.isinf(self.divisor)
 
+    def apply(self, gradients: Tensor, *, in_place: bool) -> None:
+        """Scale gradients in a bucket; `in_place`: they were there before, as views of it."""
+        if in_place and self.divides_in_place:
+            gradients.div_(self.divisor)
+        else:
+            gradients.mul_(self.factor)
+
 
 class Bucket:
     """The gradients of some parameters of one dtype and device, reduced by one collective.
@@ -48,6 +59,7 @@ class Bucket:
     """
 
     __slots__ = (
+        "_has_small_gradients",
         "_hook",
         "_in_flight",
         "_seen_by_hook",
@@ -89,6 +101,7 @@ class Bucket:
         else:
             self.flat = torch.zeros(sum(p.numel() for p in self.parameters), dtype=first.dtype, device=first.device)
             self.views = _views(self.flat, self.parameters)
+        self._has_small_gradients = self.size_bytes <= SMALL_BYTES * len(self.parameters)
 
     @property
     def size_bytes(self) -> int:
@@ -104,28 +117,45 @@ class Bucket:
         if self.is_sparse:
             self._fill_sparse(scale)
             return
-        is_neutral = scale is not None and scale.is_neutral
-        for name, parameter, view in zip(self.names, self.parameters, self.views, strict=True):
-            gradient = parameter.grad
+        gradients = [parameter.grad for parameter in self.parameters]
+        if scale is not None and scale.is_neutral:
+            self.flat.zero_()
+        else:
+            self._bring_in(gradients, scale)
+        if makes_views:
+            for parameter, gradient, view in zip(self.parameters, gradients, self.views, strict=True):
+                if gradient is not None and gradient is not view:
+                    parameter.grad = view
+
+    def _bring_in(self, gradients: Sequence[Tensor | None], scale: Scale | None) -> None:
+        in_place: list[Tensor] = []
+        sources: list[Tensor] = []
+        targets: list[Tensor] = []
+        for name, gradient, view in zip(self.names, gradients, self.views, strict=True):
             if gradient is None:
                 view.zero_()
-                continue
-            if is_neutral:
-                view.zero_()
             elif gradient is view:
-                if scale is not None:
-                    view.div_(scale.divisor) if scale.divides_in_place else view.mul_(scale.factor)
+                in_place.append(view)
             elif gradient.is_sparse:
                 raise UsageError(
                     f"{name} got a sparse gradient, expected a dense one: only nn.Embedding and nn.EmbeddingBag with "
                     "sparse=True may have sparse gradients"
                 )
-            elif scale is None:
-                view.copy_(gradient)
             else:
-                torch.mul(gradient, scale.factor, out=view)
-            if makes_views:
-                parameter.grad = view
+                sources.append(gradient)
+                targets.append(view)
+        are_scaled_alike = scale is None or not scale.divides_in_place or not (in_place and sources)
+        if self._has_small_gradients and are_scaled_alike:
+            self._fill_at_once(sources, targets, scale)
+        else:
+            _fill_one_by_one(sources, targets, in_place, scale)
+
+    def _fill_at_once(self, sources: list[Tensor], targets: list[Tensor], scale: Scale | None) -> None:
+        """Two calls instead of one per gradient. To copy and then to multiply gives the bits of a multiplying copy."""
+        if sources:
+            torch._foreach_copy_(targets, sources)
+        if scale is not None:
+            scale.apply(self.flat, in_place=not sources)
 
     def _fill_sparse(self, scale: Scale | None) -> None:
         gradient = self.parameters[0].grad
@@ -214,6 +244,20 @@ class Bucket:
         """Give up what is in flight, and wait for every gradient anew."""
         self._in_flight = self._seen_by_hook = None
         self.pending = len(self.indices)
+
+
+def _fill_one_by_one(
+    sources: Sequence[Tensor], targets: Sequence[Tensor], in_place: Sequence[Tensor], scale: Scale | None
+) -> None:
+    """Scale each gradient while it is copied, and those that are there where they are."""
+    for source, target in zip(sources, targets, strict=True):
+        if scale is None:
+            target.copy_(source)
+        else:
+            torch.mul(source, scale.factor, out=target)
+    if scale is not None:
+        for gradient in in_place:
+            scale.apply(gradient, in_place=True)
 
 
 def _views(flat: Tensor, parameters: Sequence[Parameter]) -> tuple[Tensor, ...]:
