@@ -8,7 +8,6 @@ join            join.py: ranks without input follow those that have it
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,10 +25,19 @@ from torch.nn import Parameter
 from torch.utils import _pytree
 
 from ddp.announcement import Forward
+from ddp.arguments import (
+    checked_cap,
+    checked_devices,
+    checked_group,
+    common_device,
+    count_samples,
+    sparse_parameters,
+    trainable_parameters,
+)
 from ddp.attendance import Attendance, Roll
 from ddp.broadcast import broadcast_coalesced
 from ddp.bucket import Scale
-from ddp.bucket_plan import DEFAULT_CAP_MB, Caps
+from ddp.bucket_plan import Caps
 from ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
 from ddp.communication_hooks import CommunicationHook, check_hook
 from ddp.errors import UsageError
@@ -122,12 +130,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         super().__init__()
         Joinable.__init__(self)
         self.parameters_to_ignore: frozenset[str] = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        parameters = _trainable_parameters(module, self.parameters_to_ignore)
-        self.device = _common_device(parameters)
-        self._caps = Caps.of(_checked_cap(bucket_cap_mb))
+        parameters = trainable_parameters(module, self.parameters_to_ignore)
+        self.device = common_device(parameters)
+        self._caps = Caps.of(checked_cap(bucket_cap_mb))
         self.module = module
-        self.process_group = _checked_group(process_group)
-        self.device_ids, self.output_device = _checked_devices(device_ids, output_device, self.device)
+        self.process_group = checked_group(process_group)
+        self.device_ids, self.output_device = checked_devices(device_ids, output_device, self.device)
         self.dim = dim
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
@@ -163,7 +171,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.process_group,
             owner=self,
             is_local=partial(_is_local, weakref.ref(self)),
-            sparse=_sparse_parameters(self.module),
+            sparse=sparse_parameters(self.module),
             caps=self._caps,
             graph=Graph.STATIC if self.static_graph else searched,
             keeps_views=self.gradient_as_bucket_view is not False,
@@ -190,11 +198,11 @@ class DistributedDataParallel(nn.Module, Joinable):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """The copy belongs to the default process group."""
         super().__setstate__(state)  # type: ignore[no-untyped-call]
-        self.process_group = _checked_group(None)
+        self.process_group = checked_group(None)
         self._world_size = dist.get_world_size(self.process_group)
         self._terms = self._passage = None
         self._samples = ()
-        self._equip(_trainable_parameters(self.module, self.parameters_to_ignore))
+        self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -249,7 +257,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         terms = self._terms
         if terms is None or not (terms.attendance.counts_itself or self._join_config.enable):
             return Roll(tuple(range(self._world_size)), 0)
-        samples = _count_samples((inputs, kwargs), self.dim) if terms.weighs_samples else 0
+        samples = count_samples((inputs, kwargs), self.dim) if terms.weighs_samples else 0
         roll = terms.attendance.call_roll(self, kind, samples, continues=continues)
         if terms.weighs_samples and kind is not Forward.EVALUATION:
             before = self._samples or (0,) * self._world_size
@@ -427,95 +435,3 @@ class DistributedDataParallel(nn.Module, Joinable):
 def _is_local(engine: weakref.ref[DistributedDataParallel]) -> bool:
     found = engine()
     return found is None or not found.require_backward_grad_sync
-
-
-def _trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:
-    """The parameters whose gradients are reduced, by name; each once, if shared."""
-    if not isinstance(module, nn.Module):
-        raise UsageError(f"module is {type(module).__name__}, expected a torch.nn.Module")
-    named = {name: p for name, p in module.named_parameters() if name not in ignored}
-    for name, parameter in named.items():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise UsageError(
-                f"module has an uninitialized parameter, {name}: run a forward with a batch once before wrapping"
-            )
-    trainable = {name: p for name, p in named.items() if p.requires_grad}
-    if not trainable:
-        raise UsageError(
-            f"module {type(module).__name__} has no parameter that requires a gradient, expected at least one: call it "
-            "unwrapped, or unfreeze parameters before wrapping"
-        )
-    return trainable
-
-
-def _common_device(parameters: Mapping[str, Parameter]) -> torch.device:
-    names_by_device: dict[torch.device, str] = {}
-    for name, parameter in parameters.items():
-        names_by_device.setdefault(parameter.device, name)
-    if len(names_by_device) > 1:
-        found = ", ".join(f"{name} on {device}" for device, name in names_by_device.items())
-        raise UsageError(
-            f"module has parameters on several devices ({found}), expected one: move the module to one device"
-        )
-    return next(iter(names_by_device))
-
-
-def _checked_cap(bucket_cap_mb: float | None) -> float:
-    if bucket_cap_mb is None:
-        return DEFAULT_CAP_MB
-    is_number = isinstance(bucket_cap_mb, (int, float)) and not isinstance(bucket_cap_mb, bool)
-    if not is_number or not 0 < bucket_cap_mb < math.inf:
-        raise UsageError(
-            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: the default is {DEFAULT_CAP_MB:.0f}"
-        )
-    return bucket_cap_mb
-
-
-def _checked_group(group: ProcessGroup | None) -> ProcessGroup:
-    """The group given, or the default one."""
-    if group is None:
-        return dist.distributed_c10d._get_default_group()
-    if dist.get_rank(group) < 0:
-        raise UsageError(
-            f"process_group does not contain this rank, {dist.get_rank()}, expected a group that does: construct the "
-            "wrapper on the group's ranks only"
-        )
-    return group
-
-
-def _checked_devices(
-    device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None, device: torch.device
-) -> tuple[list[torch.device] | None, torch.device | None]:
-    """The device inputs are moved to, if one is named, which must be the parameters'."""
-    if not device_ids:
-        if output_device is not None:
-            raise UsageError(
-                f"output_device is {output_device}, expected None without device_ids: outputs stay where they are"
-            )
-        return None, None
-    named = [torch.device(device.type, d) if isinstance(d, int) else torch.device(d) for d in device_ids]
-    if device.type == "cpu" or named != [device]:
-        raise UsageError(
-            f"device_ids is {list(device_ids)}, expected None or the one device of the parameters: they are on {device}"
-        )
-    return named, named[0]
-
-
-def _sparse_parameters(module: nn.Module) -> frozenset[str]:
-    """Names of the parameters that get sparse gradients."""
-    sparse = {
-        id(owner.weight)
-        for owner in module.modules()
-        if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and owner.sparse
-    }
-    return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in sparse)
-
-
-def _count_samples(arguments: object, dim: int) -> int:
-    for tensor in find_tensors(arguments):
-        if tensor.dim() > dim:
-            return tensor.shape[dim]
-    raise UsageError(
-        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): "
-        "pass the batch as a tensor, or set the constructor's dim"
-    )

@@ -1,0 +1,114 @@
+"""What the engine is called with: looked at once, and refused in one line where it cannot work.
+
+Every function here raises UsageError, which names the argument, the value and the way out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import ProcessGroup
+from torch.nn import Parameter
+
+from ddp.bucket_plan import DEFAULT_CAP_MB
+from ddp.errors import UsageError
+from ddp.unused import find_tensors
+
+
+def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:
+    """The parameters whose gradients are reduced, by name; each once, if shared."""
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"module is {type(module).__name__}, expected a torch.nn.Module")
+    named = {name: p for name, p in module.named_parameters() if name not in ignored}
+    for name, parameter in named.items():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise UsageError(
+                f"module has an uninitialized parameter, {name}: run a forward with a batch once before wrapping"
+            )
+    trainable = {name: p for name, p in named.items() if p.requires_grad}
+    if not trainable:
+        raise UsageError(
+            f"module {type(module).__name__} has no parameter that requires a gradient, expected at least one: call it "
+            "unwrapped, or unfreeze parameters before wrapping"
+        )
+    return trainable
+
+
+def common_device(parameters: Mapping[str, Parameter]) -> torch.device:
+    """The one device that all parameters are on."""
+    names_by_device: dict[torch.device, str] = {}
+    for name, parameter in parameters.items():
+        names_by_device.setdefault(parameter.device, name)
+    if len(names_by_device) > 1:
+        found = ", ".join(f"{name} on {device}" for device, name in names_by_device.items())
+        raise UsageError(
+            f"module has parameters on several devices ({found}), expected one: move the module to one device"
+        )
+    return next(iter(names_by_device))
+
+
+def checked_cap(bucket_cap_mb: float | None) -> float:
+    """The cap of a bucket in MiB, or the default."""
+    if bucket_cap_mb is None:
+        return DEFAULT_CAP_MB
+    is_number = isinstance(bucket_cap_mb, (int, float)) and not isinstance(bucket_cap_mb, bool)
+    if not is_number or not 0 < bucket_cap_mb < math.inf:
+        raise UsageError(
+            f"bucket_cap_mb is {bucket_cap_mb!r}, expected a number of MiB above 0: the default is {DEFAULT_CAP_MB:.0f}"
+        )
+    return bucket_cap_mb
+
+
+def checked_group(group: ProcessGroup | None) -> ProcessGroup:
+    """The group given, or the default one."""
+    if group is None:
+        return dist.distributed_c10d._get_default_group()
+    if dist.get_rank(group) < 0:
+        raise UsageError(
+            f"process_group does not contain this rank, {dist.get_rank()}, expected a group that does: construct the "
+            "wrapper on the group's ranks only"
+        )
+    return group
+
+
+def checked_devices(
+    device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None, device: torch.device
+) -> tuple[list[torch.device] | None, torch.device | None]:
+    """The device inputs are moved to, if one is named, which must be the parameters'."""
+    if not device_ids:
+        if output_device is not None:
+            raise UsageError(
+                f"output_device is {output_device}, expected None without device_ids: outputs stay where they are"
+            )
+        return None, None
+    named = [torch.device(device.type, d) if isinstance(d, int) else torch.device(d) for d in device_ids]
+    if device.type == "cpu" or named != [device]:
+        raise UsageError(
+            f"device_ids is {list(device_ids)}, expected None or the one device of the parameters: they are on {device}"
+        )
+    return named, named[0]
+
+
+def sparse_parameters(module: nn.Module) -> frozenset[str]:
+    """Names of the parameters that get sparse gradients."""
+    sparse = {
+        id(owner.weight)
+        for owner in module.modules()
+        if isinstance(owner, (nn.Embedding, nn.EmbeddingBag)) and owner.sparse
+    }
+    return frozenset(name for name, parameter in module.named_parameters() if id(parameter) in sparse)
+
+
+def count_samples(arguments: object, dim: int) -> int:
+    """How many samples a forward is given: along `dim` of its first tensor that has so many dimensions."""
+    for tensor in find_tensors(arguments):
+        if tensor.dim() > dim:
+            return tensor.shape[dim]
+    raise UsageError(
+        f"a forward got no tensor with a dimension {dim}, expected one to count samples by (weight_by_samples=True): "
+        "pass the batch as a tensor, or set the constructor's dim"
+    )
