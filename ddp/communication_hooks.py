@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ddp.errors import UsageError
+from ddp.wording import callable_name
 
 CommunicationHook: TypeAlias = "Callable[[object, GradBucket], torch.futures.Future[Tensor]]"
 
@@ -77,8 +78,9 @@ def check_future(future: object, hook: CommunicationHook) -> torch.futures.Futur
     if isinstance(future, (torch.futures.Future, torch._C.Future)):
         return future  # type: ignore[return-value]
     raise UsageError(
-        f"communication hook {_name(hook)} returned {type(future).__name__}, expected a torch.futures.Future of the "
-        "reduced flat tensor: return dist.all_reduce(..., async_op=True).get_future(), or a Future with its result set"
+        f"communication hook {callable_name(hook)} returned {type(future).__name__}, expected a torch.futures.Future "
+        "of the reduced flat tensor: return dist.all_reduce(..., async_op=True).get_future(), or a Future with its "
+        "result set"
     )
 
 
@@ -94,10 +96,6 @@ def reduced_tensor(value: object, expected: Tensor, *, seen: GradBucket, hook: C
         return value
     found = f"{value.dtype}{list(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
     raise UsageError(
-        f"communication hook {_name(hook)} gave {found} for bucket {seen.index()}, expected the reduced gradients as "
-        f"{expected.dtype}{list(expected.shape)}: decompress before the future completes"
+        f"communication hook {callable_name(hook)} gave {found} for bucket {seen.index()}, expected the reduced "
+        f"gradients as {expected.dtype}{list(expected.shape)}: decompress before the future completes"
     )
-
-
-def _name(hook: object) -> str:
-    return getattr(hook, "__qualname__", type(hook).__name__)

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from ddp.errors import ParameterChangedError
+from ddp.wording import dtype_text
 
 _SAMPLES = 16
 """Of how many parameters `check` reads dtype and device. `module.to(...)` converts all of them, so a few tell, and to
@@ -145,7 +146,7 @@ def _spread(tensors: list[Tensor], count: int) -> list[Tensor]:
 
 
 def _kind(dtype: torch.dtype, device: torch.device) -> str:
-    return f"{str(dtype).removeprefix('torch.')} on {device}"
+    return f"{dtype_text(dtype)} on {device}"
 
 
 def _text(changes: list[str]) -> str:
