@@ -87,6 +87,11 @@ def broadcast_coalesced(
         _transfer(alike, channel, capacity=max(1, buffer_bytes // alike[0].element_size()))
 
 
+def is_plain(tensor: Tensor) -> bool:
+    """Whether the tensor's memory is its elements, in their order: a collective can take it as it is."""
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
 def _check_arguments(src: object, group: ProcessGroup | None, buffer_bytes: object) -> int:
     """The group's size, or a UsageError."""
     if not isinstance(buffer_bytes, int) or isinstance(buffer_bytes, bool) or buffer_bytes < 1:
@@ -144,7 +149,7 @@ def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> Non
             channel.finish(call)
             if call.buffer is not None:
                 spare_buffers.append(call.buffer)
-        if len(strips) == 1 and _is_plain(strips[0]):
+        if len(strips) == 1 and is_plain(strips[0]):
             under_way.append(channel.issue_in_place(strips[0]))
         else:
             size = sum([strip.numel() for strip in strips])
@@ -154,11 +159,6 @@ def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> Non
             under_way.append(channel.issue_packed(strips, buffer))
     for call in under_way:
         channel.finish(call)
-
-
-def _is_plain(strip: Tensor) -> bool:
-    """Whether the strip's memory is its elements, in their order."""
-    return strip.is_contiguous() and not strip.is_conj() and not strip.is_neg()
 
 
 def _cut(tensors: list[Tensor], capacity: int) -> Iterator[list[Tensor]]:

@@ -1,0 +1,255 @@
+"""Which buffers a module has, and which strategy each of them is given; errors for what cannot be given.
+
+The buffers are those the module has at construction; one added later is not seen. The tensor of a buffer is looked up
+at each call, so a reassigned one counts. Nothing is sent here.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Container, Iterator, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, Protocol, TypeAlias
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from ddp.errors import UsageError
+from ddp.wording import dtype_text, tensor_text
+
+
+class When(Enum):
+    """On which side of a forward a buffer is synchronised."""
+
+    BEFORE_FORWARD = "before"
+    AFTER_FORWARD = "after"
+
+
+class Strategy(Enum):
+    """What a buffer is made of. Reductions are over the ranks with input; MEAN divides by their number."""
+
+    BROADCAST = "broadcast"
+    SUM = "sum"
+    MEAN = "mean"
+    MAX = "max"
+    MIN = "min"
+    NONE = "none"
+
+
+HookResult: TypeAlias = "Tensor | dist.Work | torch.futures.Future[Any] | None"
+
+BufferHook: TypeAlias = Callable[[Tensor, ProcessGroup], HookResult]
+"""Called with the buffer and the group, under no_grad. What it returns:
+
+None, if it changed the buffer in place; a tensor, which is copied into the buffer; a work, which is waited for; or a
+future, which is waited for, and whose value (a tensor or a list with one; None: in place) is copied into the buffer.
+"""
+
+
+class BufferStrategies:
+    """The buffers of a module, and the strategy of each.
+
+    A buffer under several names counts once, under its first; if that name is in `ignored`, it is none of ours. Every
+    buffer begins with BROADCAST before the forward, or with NONE if not `broadcasts`.
+    """
+
+    def __init__(self, module: nn.Module, *, ignored: Container[str], broadcasts: bool) -> None:
+        self._first_names = _first_names(module)
+        slots = [_slot(module, name) for name in dict.fromkeys(self._first_names.values())]
+        self._ignored = {slot.name: slot for slot in slots if slot.name in ignored}
+        self._slots = {slot.name: slot for slot in slots if slot.name not in ignored}
+        for name, first in self._first_names.items():
+            if name != first and first in self._slots:
+                self._slots[first].aliases.append(_slot(module, name))
+        rule = _Rule(Strategy.BROADCAST if broadcasts else Strategy.NONE, When.BEFORE_FORWARD)
+        self._rules = dict.fromkeys(self._slots, rule)
+        self.has_hooks = False
+        """Whether a buffer is treated otherwise than by default."""
+
+    def register(self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str) -> None:
+        """Give a buffer another strategy, in the place of the one it had."""
+        slot = self._find(name_or_tensor)
+        rule = _Rule(_strategy(hook, slot), _when(when))
+        self.has_hooks = True
+        # Callables run in order of registration, so a name that is registered again goes to the end.
+        self._rules.pop(slot.name)
+        self._rules[slot.name] = rule
+
+    @property
+    def buffers(self) -> dict[str, Tensor]:
+        """The tensors that the buffers are now, by name, without the ignored ones."""
+        current = {name: slot.owner.get(slot.key) for name, slot in self._slots.items()}
+        return {name: buffer for name, buffer in current.items() if buffer is not None}
+
+    def named(self, when: When) -> Iterator[tuple[Slot, Strategy]]:
+        """The buffers of that side with a named strategy, in the module's order, whatever was registered first."""
+        for name, slot in self._slots.items():
+            hook, side = self._rules[name]
+            if side is when and isinstance(hook, Strategy):
+                yield slot, hook
+
+    def callables(self, when: When) -> Iterator[tuple[Slot, BufferHook]]:
+        """The buffers of that side with a callable, in order of registration."""
+        for name, (hook, side) in self._rules.items():
+            if side is when and not isinstance(hook, Strategy):
+                yield self._slots[name], hook
+
+    def _find(self, wanted: str | Tensor) -> Slot:
+        name: str | None = None
+        if isinstance(wanted, Tensor):
+            slots = (*self._slots.values(), *self._ignored.values())
+            name = next((slot.name for slot in slots if slot.owner.get(slot.key) is wanted), None)
+            found = f"name_or_tensor is a tensor {Layout.of(wanted)}"
+        else:
+            name = self._first_names.get(wanted) if isinstance(wanted, str) else None
+            found = f"name_or_tensor is {wanted!r}"
+        if name in self._slots:
+            return self._slots[name]
+        if name in self._ignored:
+            raise UsageError(f"{found}, a buffer that the engine was told to ignore: take {name!r} off that list")
+        raise UsageError(f"{found}, which is no buffer of the module{_candidates(wanted, list(self._slots))}")
+
+
+class Layout(NamedTuple):
+    """What a buffer must keep."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    device: torch.device
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Layout:
+        """The tensor's own."""
+        return cls(tensor.shape, tensor.dtype, tensor.device)
+
+    def __str__(self) -> str:
+        text = tensor_text(self.dtype, self.shape)
+        return text if self.device.type == "cpu" else f"{text} on {self.device}"
+
+
+class Slot(NamedTuple):
+    """Where a buffer lives, whatever tensor it is at the moment, and the layout it must keep."""
+
+    name: str
+    owner: _Owner
+    key: str
+    layout: Layout
+    aliases: list[Slot]
+    """Where the same tensor lives under other names."""
+
+    def tensor(self) -> Tensor:
+        """The tensor that the buffer is now."""
+        buffer = self.owner.get(self.key)
+        if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != self.layout:
+            raise UsageError(
+                f"buffer {self.name!r} is {buffer if buffer is None else Layout.of(buffer)}, and was "
+                f"{self.layout} when the model was wrapped: keep its shape, dtype and device, wrap the model "
+                'again, or register "none" for it on all ranks'
+            )
+        for alias in self.aliases:
+            if alias.owner.get(alias.key) is not buffer:
+                raise UsageError(
+                    f"buffers {self.name!r} and {alias.name!r} were one tensor when the model was wrapped, and are not "
+                    "now: assign one tensor to both, or wrap the model again"
+                )
+        return buffer
+
+
+class _Rule(NamedTuple):
+    hook: Strategy | BufferHook
+    when: When
+
+
+def _first_names(module: nn.Module) -> dict[str, str]:
+    """From every name of a buffer to the first name of the same tensor."""
+    first: dict[Tensor, str] = {}
+    # Unbound, since modules of the C++ frontend override the method with fewer arguments.
+    named = nn.Module.named_buffers(module, remove_duplicate=False)
+    return {name: first.setdefault(buffer, name) for name, buffer in named}
+
+
+class _Owner(Protocol):
+    """A module's buffers, by name: a dictionary, if the module is written in Python."""
+
+    def get(self, key: str, /) -> Tensor | None:
+        """The buffer, if there is one."""
+
+
+class _OwnerInCpp:
+    """The buffers of a module of the C++ frontend, which gives out a copy of their dictionary on each request."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+
+    def get(self, key: str, /) -> Tensor | None:
+        buffers = self._module._buffers
+        if key not in buffers:
+            return None
+        return buffers[key]
+
+
+def _owner(module: nn.Module, prefix: str) -> _Owner:
+    for name in prefix.split(".") if prefix else ():
+        submodule = module._modules[name]
+        assert submodule is not None
+        module = submodule
+    return module._buffers if isinstance(module._buffers, dict) else _OwnerInCpp(module)
+
+
+def _slot(module: nn.Module, name: str) -> Slot:
+    prefix, _, key = name.rpartition(".")
+    owner = _owner(module, prefix)
+    buffer = owner.get(key)
+    assert buffer is not None
+    if nn.parameter.is_lazy(buffer):
+        raise UsageError(f"module has the uninitialised buffer {name!r}: run one forward before wrapping it")
+    return Slot(name, owner, key, Layout.of(buffer), [])
+
+
+def _strategy(hook: Strategy | str | BufferHook, slot: Slot) -> Strategy | BufferHook:
+    # torch's reductions can be called, but are no hooks.
+    if callable(hook) and not isinstance(hook, dist.ReduceOp.RedOpType):
+        return hook
+    names = ", ".join(repr(strategy.value) for strategy in Strategy)
+    try:
+        strategy = Strategy(hook)
+    except ValueError:
+        raise UsageError(f"hook is {hook!r}, expected one of {names}, or a callable of (buffer, group)") from None
+    dtype = slot.layout.dtype
+    if unfit := _unfit(strategy, dtype):
+        raise UsageError(f"hook is {strategy.value!r} for buffer {slot.name!r} of {dtype_text(dtype)}: {unfit}")
+    return strategy
+
+
+def _unfit(strategy: Strategy, dtype: torch.dtype) -> str | None:
+    """Why a dtype cannot have a strategy, and what to do; None if it can."""
+    if strategy in (Strategy.SUM, Strategy.MEAN) and dtype is torch.bool:
+        return 'truth values have no sum; take "max" for any, "min" for all, or count in an integer buffer'
+    if strategy is Strategy.MEAN and not (dtype.is_floating_point or dtype.is_complex):
+        return 'an integer cannot hold a mean; take "sum", or keep the buffer as a float'
+    if strategy in (Strategy.MAX, Strategy.MIN) and dtype.is_complex:
+        return 'complex numbers have no order; take "sum" or "mean", or a callable'
+    return None
+
+
+def _when(when: When | str) -> When:
+    try:
+        return When(when)
+    except ValueError:
+        names = " or ".join(repr(side.value) for side in When)
+        raise UsageError(f"when is {when!r}, expected {names} (the forward)") from None
+
+
+def _candidates(wanted: object, names: Sequence[str], limit: int = 8) -> str:
+    """The end of a sentence on an unknown buffer: the names perhaps meant, and those there are."""
+    if not names:
+        return ", which has none to synchronise: register the buffer with the module before wrapping it"
+    near: list[str] = []
+    if isinstance(wanted, str):
+        same_ending = [name for name in names if name.rpartition(".")[2] == wanted.rpartition(".")[2]]
+        near = difflib.get_close_matches(wanted, names) or same_ending[:3]
+    meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
+    more = f" and {len(names) - limit} more" if len(names) > limit else ""
+    return f"{meant} It has {', '.join(map(repr, names[:limit]))}{more}: give one of these, or its tensor"
