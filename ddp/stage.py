@@ -33,17 +33,18 @@ _NEXT: dict[tuple[Stage, Event], Stage] = {
     (Stage.IDLE, Event.LOCAL_FORWARD): Stage.LOCAL,
     (Stage.LOCAL, Event.FORWARD): Stage.EXPECTING,
     (Stage.LOCAL, Event.LOCAL_FORWARD): Stage.LOCAL,
-    (Stage.LOCAL, Event.GRADIENT): Stage.LOCAL,
     (Stage.EXPECTING, Event.FORWARD): Stage.EXPECTING,
     # As in torch: gradients that a forward outside of no_sync announced are reduced, whatever came between.
     (Stage.EXPECTING, Event.LOCAL_FORWARD): Stage.EXPECTING,
     (Stage.EXPECTING, Event.GRADIENT): Stage.REDUCING,
-    (Stage.REDUCING, Event.GRADIENT): Stage.REDUCING,
     (Stage.REDUCING, Event.ALL_REDUCED): Stage.IDLE,
     **{(stage, Event.GIVEN_UP): Stage.IDLE for stage in Stage},
 }
 
 
 def follows(stage: Stage, event: Event) -> Stage | None:
-    """The stage after `event`, or None where it must not happen: a forward while reducing, a gradient while idle."""
+    """The stage after `event`, or None where it must not happen, as a forward while reducing.
+
+    Only a backward's first gradient is an event, and only one that was announced.
+    """
     return _NEXT.get((stage, event))
