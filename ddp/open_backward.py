@@ -12,13 +12,16 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from ddp.group_store import leave_word, read_word
+from ddp.group_store import count_up, leave_word, read_words
 
 _SHOWN = 6
 
 
 def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGroup) -> str:
-    """Tell the other ranks which parameters got no gradient here, hear which they miss, and put all in one line."""
+    """Tell the other ranks which parameters got no gradient here, hear which they miss, and put all in one line.
+
+    `key` may be the same on the next call: words of an earlier one are not read again.
+    """
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
     return report(_exchange(missing, key=key, own=own, members=members, group=group), members)
@@ -30,29 +33,36 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
     for rank in members:
         if rank in missing:
             ranks_by_names.setdefault(tuple(missing[rank]), []).append(rank)
-    found = "; ".join(f"{_names(names)} on {_ranks(ranks)}" for names, ranks in ranks_by_names.items())
     silent = [rank for rank in members if rank not in missing]
     waiting = f" ({_ranks(silent)} gave no answer: they may wait for these buckets, or have ended)" if silent else ""
+    if not any(ranks_by_names):
+        return (
+            "the last backward left buckets open, though every gradient came: the reduction did not finish, as an "
+            f"exception interrupted the backward{waiting}"
+        )
+    found = "; ".join(f"{_names(names)} on {_ranks(ranks)}" for names, ranks in ranks_by_names.items())
     return (
         f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
         "these parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's "
-        "whole output"
+        "whole output. An exception that interrupts a backward leaves them out, too"
     )
 
 
 def _exchange(
     missing: Sequence[str], *, key: str, own: int, members: Sequence[int], group: ProcessGroup
 ) -> dict[int, Sequence[str]]:
-    answers: dict[int, Sequence[str]] = {own: missing}
-    leave_word(group, f"{key}/{own}", json.dumps(list(missing)))
-    for rank in members:
-        word = None if rank == own else read_word(group, f"{key}/{rank}")
-        if word is not None:
-            answers[rank] = json.loads(word)
-    return answers
+    # Every rank counts its own attempts: they fail together.
+    attempt = count_up(group, f"{key}/{own}")
+    leave_word(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
+    keys = {rank: f"{key}/{rank}/{attempt}" for rank in members if rank != own}
+    words = read_words(group, list(keys.values()))
+    answers: dict[int, Sequence[str]] = {rank: json.loads(words[key]) for rank, key in keys.items() if key in words}
+    return {**answers, own: missing}
 
 
 def _names(names: Sequence[str]) -> str:
+    if not names:
+        return "none is missing"
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
 
