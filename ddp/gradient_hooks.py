@@ -7,7 +7,7 @@ be wrapped anew.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -27,21 +27,38 @@ class Listener(Protocol):
     def complete(self) -> None:
         """The backward that was watched is over."""
 
+    @property
+    def awaits_gradients(self) -> bool:
+        """Whether a forward was made whose gradients may come now."""
+
 
 def listen(parameters: Sequence[Tensor], listener: Listener) -> None:
     """Tell the listener of every gradient, for as long as it lives."""
     found = weakref.ref(listener)
-    handles = [p.register_post_accumulate_grad_hook(_hook(found, index)) for index, p in enumerate(parameters)]
+    handles = [p.register_post_accumulate_grad_hook(_Hook(found, index)) for index, p in enumerate(parameters)]
     weakref.finalize(listener, _remove, handles).atexit = False
 
 
-def _hook(found: weakref.ref[Listener], index: int) -> Callable[[Tensor], None]:
-    def on_gradient(parameter: Tensor) -> None:
-        listener = found()
-        if listener is not None:
-            listener.take(index)
+class _Hook:
+    """Tells one listener of one parameter's gradients."""
 
-    return on_gradient
+    __slots__ = ("_index", "listener")
+
+    def __init__(self, listener: weakref.ref[Listener], index: int) -> None:
+        self.listener = listener
+        self._index = index
+
+    def __call__(self, parameter: Tensor) -> None:
+        listener = self.listener()
+        if listener is not None:
+            listener.take(self._index)
+
+
+def is_awaited_elsewhere(parameter: Tensor, listener: Listener) -> bool:
+    """Whether another listener awaits gradients of this parameter: two models may share it."""
+    hooks = (getattr(parameter, "_post_accumulate_grad_hooks", None) or {}).values()
+    others = (hook.listener() for hook in hooks if isinstance(hook, _Hook))
+    return any(other is not None and other is not listener and other.awaits_gradients for other in others)
 
 
 def _remove(handles: Iterable[RemovableHandle]) -> None:
@@ -59,16 +76,20 @@ class EndOfBackward:
         self._task = -1
         """The graph task at whose end the listener is called."""
 
-    def watch(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> bool:
-        """Call at the end of whatever backward goes through one of the tensors; return whether one can.
+    def watch(self, tensors: Iterable[Tensor], accumulators: Sequence[Node]) -> None:
+        """Call at the end of whatever backward goes through one of the tensors.
 
         `accumulators` bring the gradients of parameters. A backward that runs none of them (torch.autograd.grad, for a
         penalty on the input's gradient) is not the one that is waited for; if none is known, every one is.
         """
-        nodes = [tensor.grad_fn for tensor in tensors if tensor.grad_fn is not None]
-        for node in nodes:
+        self._task = -1  # of a backward that an exception ended
+        for node in set(_nodes(tensors)):
             node.register_prehook(partial(self._on_backward, accumulators))
-        return bool(nodes)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether a backward that is under way will call at its end."""
+        return self._task != -1
 
     def _on_backward(self, accumulators: Sequence[Node], gradients: Any) -> None:
         task = torch._C._current_graph_task_id()
@@ -81,6 +102,14 @@ class EndOfBackward:
         listener = self._listener()
         if listener is not None:
             listener.complete()
+
+
+def _nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:
+    """The tensors' nodes, and those of what they are views of: an in-place operation on a view gives it a new node."""
+    for tensor in tensors:
+        for either in (tensor, tensor._base):
+            if either is not None and either.grad_fn is not None:
+                yield either.grad_fn
 
 
 def _runs_any(accumulators: Iterable[Node]) -> bool:

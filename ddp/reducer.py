@@ -39,7 +39,7 @@ from ddp.bucket import Bucket, Scale
 from ddp.bucket_plan import Caps, Footprint, complete_order, plan_buckets
 from ddp.communication_hooks import CommunicationHook
 from ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
-from ddp.gradient_hooks import EndOfBackward, call_at_end, listen
+from ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
 from ddp.knowledge import Knowledge
 from ddp.open_backward import describe_open_backward
 from ddp.rebuild import DiscoveredOrder
@@ -213,6 +213,11 @@ class Reducer:
                 bucket.take_in()
 
     @property
+    def awaits_gradients(self) -> bool:
+        """Whether a forward was made whose gradients may come now, to be reduced or to stay."""
+        return self._stage is not Stage.IDLE
+
+    @property
     def looks_at_outputs(self) -> bool:
         """Whether `expect` needs to know what the forward returned."""
         if self._static_graph is not None:
@@ -228,8 +233,7 @@ class Reducer:
         if self._reached is not None:
             # Several forwards may come before the backward: what any of them reaches may get a gradient.
             self._reached = None if outputs.reached is None else self._reached | outputs.reached
-        if self._end_of_backward.watch(outputs.tensors, outputs.accumulators):
-            self._sees_end = True
+        self._end_of_backward.watch(outputs.tensors, outputs.accumulators)
 
     def expect_local(self) -> None:
         """A forward ended whose gradients stay on this rank."""
@@ -253,9 +257,11 @@ class Reducer:
             self._used.add(index)
             return False
         if self._stage is Stage.IDLE:
+            if is_awaited_elsewhere(self.parameters[index], self):
+                return False
             raise BypassedBackwardError(_bypassed(self.names[index]))
         self._open()
-        if self.looks_at_outputs and not self._sees_end:
+        if self.looks_at_outputs and not self._end_of_backward.is_awaited:
             call_at_end(self.complete)
         return True
 
@@ -386,7 +392,12 @@ class Reducer:
         """The parameters that no rank has used since the last reduction."""
         used_map, self._used_map = self._used_map, None
         if self._static_graph is None:
-            return frozenset() if used_map is None else used_map.unused()
+            if used_map is None:
+                return frozenset()
+            if self._kept:
+                return used_map.unused()
+            used_map.wait()  # everything was used here: nothing to read, which would make an accelerator's host wait
+            return frozenset()
         if used_map is not None:
             self._static_graph.unused_everywhere = used_map.unused()
         return self._static_graph.unused_everywhere or frozenset()
@@ -416,8 +427,6 @@ class Reducer:
         self._kept: dict[int, Tensor | None] = {}
         """What the parameters had that get no gradient in this backward."""
         self._reached = frozenset()
-        self._sees_end = False
-        """Whether the end of the backward will be noticed."""
 
     def give_up(self) -> None:
         """Forget a backward that has begun, if one has."""
@@ -530,6 +539,7 @@ def _footprint(parameter: Tensor, *, is_sparse: bool) -> Footprint:
 def _bypassed(name: str) -> str:
     return (
         f"a gradient of {name} came, but no forward through the DistributedDataParallel waits for its backward, so "
-        "nobody would reduce it: either the inner module was called past the wrapper, or backward ran a second time "
-        "through one graph. Call the wrapper for each backward, or do this under its no_sync()"
+        "nobody would reduce it: the inner module was called past the wrapper, or backward ran a second time through "
+        "one graph, or of two losses of one forward the first of two backwards ended the reduction: add the losses and "
+        "call backward once. Call the wrapper for each backward, or do this under its no_sync()"
     )

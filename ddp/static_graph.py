@@ -54,6 +54,8 @@ class StaticGraph:
         return tuple(times.get(index, 0) for index in range(count))
 
     def adopt(self, times: Iterable[int], unused_everywhere: Iterable[int]) -> None:
-        """Take over what another rank learned: times by index, and the parameters unused on all ranks."""
-        self.times = {index: count for index, count in enumerate(times) if count}
+        """Take over what another rank learned: the parameters unused on all ranks; and its times by index, if none were
+        learned here, as ranks may use different parameters."""
+        if self.times is None:
+            self.times = {index: count for index, count in enumerate(times) if count}
         self.unused_everywhere = frozenset(unused_everywhere)

@@ -23,6 +23,10 @@ class UsedMap:
         """int32 [count]: how many ranks have used each parameter, once the work is done."""
         self._work: Any = dist.all_reduce(self._users, group=group, async_op=True)
 
+    def wait(self) -> None:
+        """Wait, and read nothing: on an accelerator the program need not stop for it."""
+        self._work.wait()
+
     def unused(self) -> frozenset[int]:
         """Wait; return the indices of the parameters that no rank has used."""
         self._work.wait()

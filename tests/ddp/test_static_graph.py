@@ -124,6 +124,87 @@ def test_a_gradient_that_comes_twice(options):
         assert_equal(found, wanted)
 
 
+def test_after_a_join_each_rank_knows_what_it_learned_itself():
+    def program(rank):
+        module = seeded()
+        model = DistributedDataParallel(module, static_graph=True)
+        for _ in range(2):
+            with model.join():
+                for _ in range(2):
+                    module.zero_grad()
+                    use("a" if rank else "ab", rank)(model).backward()
+        return gradients(module)
+
+    for found in run(program, 2).returns:
+        assert_equal(found, expected("ab", "a"))
+
+
+class View(nn.Module):
+    """Returns a view of what its layer, in a reentrant checkpoint or not, puts out; the other layer is not used."""
+
+    def __init__(self, is_checkpointed=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.is_checkpointed = is_checkpointed
+        self.first = nn.Linear(3, 3, dtype=torch.float64)
+        self.last = nn.Linear(3, 1, dtype=torch.float64)
+        self.unused = nn.Linear(3, 1, dtype=torch.float64)
+
+    def forward(self, rank):
+        value = self.first(torch.linspace(-1, 1 + rank, 6, dtype=torch.float64).view(2, 3))
+        if not self.is_checkpointed:
+            return self.last(value).squeeze(1)
+        return checkpoint(self.last, value, use_reentrant=True).squeeze(1)
+
+
+def halved(module, rank):
+    output = module(rank)
+    output /= 2.0
+    return output.pow(2).sum()
+
+
+@pytest.mark.parametrize("is_checkpointed", [False, True])
+@OPTIONS
+def test_an_output_that_is_a_view_and_is_changed_in_place(options, is_checkpointed):
+    def program(rank):
+        module = View(is_checkpointed)
+        model = DistributedDataParallel(module, static_graph=True, **options)
+        for _ in range(STEPS):
+            module.zero_grad()
+            halved(model, rank).backward()
+        return gradients(module)
+
+    with torch.random.fork_rng():
+        wanted = average(View, [lambda module, rank=rank: halved(module, rank) for rank in range(2)])
+    for found in run(program, 2).returns:
+        assert_equal(found, wanted)
+
+
+def test_a_loss_that_does_not_depend_on_the_output():
+    class Leaves(View):
+        def forward(self, rank):
+            value = self.first(torch.linspace(-1, 1 + rank, 6, dtype=torch.float64).view(2, 3))
+            self.left = self.last(value)
+            return value.tanh()
+
+    def loss(module, rank, leaving):
+        module(rank)
+        return leaving.left.sum()
+
+    def program(rank):
+        module = Leaves()
+        model = DistributedDataParallel(module, static_graph=True)
+        for _ in range(STEPS):
+            module.zero_grad()
+            loss(model, rank, module).backward()
+        return gradients(module)
+
+    with torch.random.fork_rng():
+        wanted = average(Leaves, [lambda module, rank=rank: loss(module, rank, module) for rank in range(2)])
+    for found in run(program, 2).returns:
+        assert_equal(found, wanted)
+
+
 # A graph that changes all the same.
 
 
@@ -192,6 +273,16 @@ def test_adopting_what_another_rank_learned():
     graph.adopt((1, 0, 3), {1})
     assert graph.is_learned
     assert graph.times == {0: 1, 2: 3}
+    assert graph.unused_everywhere == {1}
+
+
+def test_adopting_keeps_what_was_learned_here():
+    graph = StaticGraph()
+    graph.begin()
+    graph.is_last(1)
+    graph.learn()
+    graph.adopt((1, 0, 3), {1})
+    assert graph.times == {1: 1}
     assert graph.unused_everywhere == {1}
 
 

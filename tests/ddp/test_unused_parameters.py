@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp import DistributedDataParallel
+from ddp import BypassedBackwardError, DistributedDataParallel
+from ddp.used_map import UsedMap
 from simulator.calls import Phase
 from tests.ddp.reducing import (
     TINY,
@@ -391,5 +392,26 @@ def test_without_the_flag_it_is_reported():
         with pytest.raises(RuntimeError, match=r"no gradient came for c.weight, c.bias on ranks 0, 1\. If") as raised:
             use("ab", rank)(model)
         assert "find_unused_parameters=True" in str(raised.value)
+
+    run(program, 2)
+
+
+def test_the_used_map_is_not_read_where_everything_was_used(monkeypatch):
+    monkeypatch.setattr(UsedMap, "unused", lambda self: pytest.fail("the host would wait for the device"))
+    for found in run(lambda rank: steps(rank, ("abc", "abc"), ("abc", "abc")), 2).returns:
+        for actual in found:
+            assert_equal(actual, expected("abc", "abc"))
+
+
+def test_two_backwards_through_one_forward_are_named():
+    def program(rank):
+        model = DistributedDataParallel(TwoOutputs(), find_unused_parameters=True)
+        output = model(rank)
+        first_output(output).backward()
+        with pytest.raises(
+            BypassedBackwardError,
+            match="the first of two backwards ended the reduction: add the losses and call backward once",
+        ):
+            second_output(output).backward()
 
     run(program, 2)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 from ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
+from ddp.open_backward import report
 from simulator import simulate
 from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, run
 from tests.ddp_equivalence import networks
@@ -192,6 +195,41 @@ def test_a_second_backward_through_one_graph_without_synchronization():
         assert_equal(found, expected())
 
 
+@GRAPH
+def test_a_parameter_of_two_models(options):
+    def program(rank, engine, options):
+        torch.manual_seed(0)
+        common = nn.Linear(4, 4).double()
+        models = [engine(nn.Sequential(common, nn.Linear(4, 1).double()), **options) for _ in range(2)]
+        for number in range(3):
+            for model in models:
+                model(batch(rank, number)).pow(2).sum().backward()
+        with models[0].no_sync():
+            models[0](batch(rank)).sum().backward()
+        for model in models:
+            model(batch(rank)).sum().backward()
+        return [gradients(model.module) for model in models]
+
+    # Without options: under static_graph, torch's gradients of what is shared differ between the ranks.
+    wanted = simulate(program, 2, args=(nn.parallel.DistributedDataParallel, {}))
+    wanted.raise_for_verdict()
+    for actual, found in zip(run(program, 2, DistributedDataParallel, options).returns, wanted.returns, strict=True):
+        for ours, torchs in zip(actual, found, strict=True):
+            assert_equal(ours, torchs)
+
+
+def test_a_parameter_of_two_models_past_both():
+    def program(rank):
+        module = seeded()
+        models = [DistributedDataParallel(module) for _ in range(2)]
+        for model in models:
+            mean_square(model, batch(rank)).backward()
+        with pytest.raises(BypassedBackwardError, match=r"^a gradient of 4.bias came, but no forward"):
+            mean_square(module, batch(rank)).backward()
+
+    run(program, 2)
+
+
 # Backwards that leave buckets open.
 
 
@@ -275,6 +313,66 @@ def test_an_evaluation_reports_it_too():
             model(rank)
 
     run(program, 2)
+
+
+def test_another_open_backward_is_told_from_the_first():
+    def program(rank):
+        model = DistributedDataParallel(Heads())
+        found = []
+        for names in (("ab", "bc"), ("bc", "ab")):
+            model(rank)
+            dist.barrier()
+            if rank == 1 and found:
+                time.sleep(0.5)  # rank 0 asks before there is an answer
+            model.module(rank, names[rank]).backward()
+            with pytest.raises(OpenBackwardError) as raised:
+                model(rank)
+            found.append(str(raised.value))
+        return found
+
+    for first, second in run(program, 2).returns:
+        assert "no gradient came for c.weight, c.bias on rank 0; a.weight, a.bias on rank 1. If" in first
+        assert "no gradient came for a.weight, a.bias on rank 0; c.weight, c.bias on rank 1. If" in second
+
+
+def test_all_silent_ranks_are_waited_for_together():
+    def program(rank):
+        model = DistributedDataParallel(Heads())
+        model(rank, "ab" if rank == 0 else "abc")
+        if rank > 0:
+            time.sleep(1000)
+            return None
+        model.module(rank, "ab").backward()
+        before = time.monotonic()
+        with pytest.raises(OpenBackwardError, match=r"c.bias on rank 0 \(ranks 1, 2, 3 gave no answer"):
+            model(rank)
+        return time.monotonic() - before
+
+    assert run(program, 4).returns[0] <= 1.5
+
+
+def test_an_interrupted_reduction_is_told_from_missing_gradients():
+    def fails(state, bucket):
+        raise KeyError("in the hook")
+
+    def program(rank):
+        model = DistributedDataParallel(Heads())
+        model.register_comm_hook(None, fails)
+        with pytest.raises(KeyError, match="in the hook"):
+            model(rank).backward()
+        with pytest.raises(
+            OpenBackwardError, match=r"though every gradient came: .* an exception interrupted"
+        ) as raised:
+            model(rank)
+        assert "find_unused_parameters" not in str(raised.value)
+
+    run(program, 2)
+
+
+def test_who_misses_nothing_is_told():
+    text = report({0: ["a"], 1: []}, [0, 1])
+    assert "no gradient came for a on rank 0; none is missing on rank 1. If" in text
+    assert "exception" in text
 
 
 def test_two_models_are_told_apart():
