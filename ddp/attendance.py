@@ -48,10 +48,11 @@ from ddp.announcement import (
     settle,
     width_needed,
 )
+from ddp.collectives import OPERATIONS, Collective, describe, public_name
 from ddp.errors import JoinError
 from ddp.group_store import leave_word, read_word
 from ddp.interception import Interception
-from ddp.neutral import OPERATIONS, Collective, describe, public_name, take_part
+from ddp.neutral import take_part
 from ddp.reducer import Reducer
 
 __ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}

@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from ddp.collectives import OPERATIONS
 from ddp.interception import Interception
-from ddp.neutral import OPERATIONS
 from simulator import simulate
 from tests.ddp.joining import group_methods
 
