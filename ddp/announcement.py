@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import takewhile
 
+from ddp.wording import ranks_text
+
 
 class Kind(IntEnum):
     """What a rank is about to do; the first number of its row."""
@@ -141,11 +143,6 @@ def _common_past(log: Sequence[Announcement], end: int) -> int:
     """How many calls before `end` are the same as those at the end of the log."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(log[:end]), reversed(log), strict=False))
     return sum(1 for _ in same)
-
-
-def ranks_text(ranks: Sequence[int]) -> str:
-    """As in "ranks 0, 2"."""
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))
 
 
 def _compared(row: Announcement, describe: Callable[[Sequence[int]], str]) -> str:

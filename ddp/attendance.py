@@ -44,7 +44,6 @@ from ddp.announcement import (
     Round,
     expected_next,
     latest_forward,
-    ranks_text,
     settle,
     width_needed,
 )
@@ -54,6 +53,7 @@ from ddp.group_store import leave_word, read_word
 from ddp.interception import Interception
 from ddp.neutral import take_part
 from ddp.reducer import Reducer
+from ddp.wording import ranks_text
 
 __ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
 

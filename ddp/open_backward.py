@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
 from ddp.group_store import count_up, leave_word, read_words
+from ddp.wording import ranks_text
 
 _SHOWN = 6
 
@@ -34,13 +35,14 @@ def report(missing: Mapping[int, Sequence[str]], members: Sequence[int]) -> str:
         if rank in missing:
             ranks_by_names.setdefault(tuple(missing[rank]), []).append(rank)
     silent = [rank for rank in members if rank not in missing]
-    waiting = f" ({_ranks(silent)} gave no answer: they may wait for these buckets, or have ended)" if silent else ""
+    no_answer = f" ({ranks_text(silent)} gave no answer: they may wait for these buckets, or have ended)"
+    waiting = no_answer if silent else ""
     if not any(ranks_by_names):
         return (
             "the last backward left buckets open, though every gradient came: the reduction did not finish, as an "
             f"exception interrupted the backward{waiting}"
         )
-    found = "; ".join(f"{_names(names)} on {_ranks(ranks)}" for names, ranks in ranks_by_names.items())
+    found = "; ".join(f"{_names(names)} on {ranks_text(ranks)}" for names, ranks in ranks_by_names.items())
     return (
         f"the last backward left buckets open: no gradient came for {found}{waiting}. If the loss does not depend on "
         "these parameters, construct the wrapper with find_unused_parameters=True; if it should, use the forward's "
@@ -65,7 +67,3 @@ def _names(names: Sequence[str]) -> str:
         return "none is missing"
     rest = len(names) - _SHOWN
     return ", ".join(names[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

@@ -26,6 +26,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddp.errors import ReplicaMismatchError
+from ddp.wording import dtype_text
 
 SHOWN_DIFFERENCES = 5
 SHOWN_VERSIONS = 4
@@ -118,7 +119,7 @@ def digest(encoded: bytes) -> bytes:
 
 
 def _kind(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
-    return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape)
+    return dtype_text(tensor.dtype), tuple(tensor.shape)
 
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:

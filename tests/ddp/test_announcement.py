@@ -14,7 +14,6 @@ from ddp.announcement import (
     Kind,
     expected_next,
     latest_forward,
-    ranks_text,
     settle,
     width_needed,
 )
@@ -121,10 +120,6 @@ def test_samples_may_differ():
 def test_calls_that_cannot_be_shadowed_agree():
     send, receive = (Announcement(Kind.UNSHADOWED, details=(place,)) for place in (0, 1))
     assert settle([send, receive, JOINED], members=range(3)).call == send
-
-
-def test_ranks_in_words():
-    assert [ranks_text([3]), ranks_text([0, 2])] == ["rank 3", "ranks 0, 2"]
 
 
 # What is expected of a rank that leaves.
