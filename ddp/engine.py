@@ -41,9 +41,10 @@ from ddp.bucket_plan import Caps
 from ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
 from ddp.communication_hooks import CommunicationHook, check_hook
 from ddp.errors import UsageError
+from ddp.expectation import Graph, Outputs
 from ddp.join import EngineJoinHook, Join, check_no_other_join
 from ddp.parameter_watch import ParameterWatch, Standing
-from ddp.reducer import Graph, Outputs, Reducer
+from ddp.reducer import InJoin, Reducer
 from ddp.unused import accumulators_of, find_tensors, reached_parameters
 from ddp.verify import verify_replicas
 
@@ -365,8 +366,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._terms is not None:
             self.end_join(self._terms.attendance, None)
         self._terms = _JoinTerms(attendance, divides_by_initial_size, weighs_samples)
-        self.reducer.announce = partial(attendance.step, self)
-        self.reducer.on_reduced = self._end_reduction
+        self.reducer.enter_join(InJoin(partial(attendance.step, self), self._end_reduction))
 
     def _end_reduction(self) -> None:
         self._passage = None
@@ -394,7 +394,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         attendance.close()
         self._terms = self._passage = None
         self._samples = ()
-        self.reducer.stop_announcing()
+        self.reducer.leave_join()
         self._join_config = type(self._join_config).construct_disabled_join_config()
         # Ranks left after forwards of different kinds.
         self.require_forward_param_sync = True

@@ -2,6 +2,13 @@
 
 None of the hooks keeps the listener alive: they stay on parameters and graphs that may well outlive it, and a model may
 be wrapped anew.
+
+Note [End of backward]
+    If every parameter gets a gradient, the last one tells that the backward is over. With unused parameters it may
+    never come, so a callback at the end of the backward through the forward's outputs looks what is missing. Such a
+    callback belongs to the graph task it is queued in, and a reentrant checkpoint runs tasks of its own inside: it is
+    queued by a pre-hook of the outputs' nodes, which the outermost task runs. A backward that runs none of these nodes
+    (its loss depends on what the forward did not return) has the callback queued by its first gradient.
 """
 
 from __future__ import annotations
@@ -67,7 +74,7 @@ def _remove(handles: Iterable[RemovableHandle]) -> None:
 
 
 class EndOfBackward:
-    """Calls a listener's `complete` at the end of a backward: see Note [End of backward] in reducer.py."""
+    """Calls a listener's `complete` at the end of a backward: see Note [End of backward]."""
 
     __slots__ = ("_listener", "_task")
 

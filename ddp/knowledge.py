@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import ProcessGroup
+
+from ddp.rebuild import DiscoveredOrder
+from ddp.static_graph import StaticGraph
 
 _ROWS = 4
 
@@ -22,10 +27,30 @@ class Knowledge:
     """How often each parameter gets a gradient in a static graph, if the first backward has shown it."""
     unused_everywhere: frozenset[int]
     """Parameters of a static graph that no rank uses."""
+    count: int
+    """How many parameters there are."""
 
-    def encode(self, count: int) -> Tensor:
+    @classmethod
+    def of(cls, backwards: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> Knowledge:
+        """What was found out here."""
+        learned = static_graph if static_graph is not None and static_graph.is_learned else None
+        return cls(
+            backwards,
+            order.best if order.is_known else None,
+            None if learned is None else learned.times_by_index(count),
+            (learned and learned.unused_everywhere) or frozenset(),
+            count,
+        )
+
+    def shared(self, source: int, group: ProcessGroup, device: torch.device) -> Knowledge:
+        """What group rank `source` has found out; a collective that every rank of the group has to make."""
+        rows = self.encode().to(device)
+        dist.broadcast(rows, dist.get_global_rank(group, source), group=group)
+        return self.decode(rows)
+
+    def encode(self) -> Tensor:
         """As int64 [4, count + 1]: each row begins with a number, or with whether it is known."""
-        rows = torch.zeros(_ROWS, count + 1, dtype=torch.int64)
+        rows = torch.zeros(_ROWS, self.count + 1, dtype=torch.int64)
         rows[0, 0] = self.backwards
         for row, values in ((1, self.order), (2, self.times)):
             if values is not None:
@@ -42,4 +67,5 @@ class Knowledge:
             tuple(order[1:]) if order[0] else None,
             tuple(times[1:]) if times[0] else None,
             frozenset(index for index, flag in enumerate(unused[1:]) if flag),
+            len(unused) - 1,
         )

@@ -1,4 +1,10 @@
-"""The order in which gradients come: recorded in the first reduced backward, agreed on by all ranks."""
+"""The order in which gradients come: recorded in the first reduced backward, agreed on by all ranks.
+
+It is not known before a backward has run. The first layout of the buckets follows the reverse order of definition.
+Where that is wrong, nothing can start before the end: the bucket that must go first fills last. So the first reduced
+backward records the order in which gradients came, and the next forward lays the buckets out by it, on all ranks by
+that of one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +18,7 @@ from ddp.bucket_plan import complete_order
 
 
 class DiscoveredOrder:
-    """What is known of it: nothing, recorded on this rank, or agreed on (Note [Discovered order] in reducer.py)."""
+    """What is known of it: nothing, recorded on this rank, or agreed on."""
 
     __slots__ = ("_count", "_seen", "agreed", "is_due")
 
