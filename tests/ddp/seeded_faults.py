@@ -50,7 +50,7 @@ REDUCER_FAULTS = (
     ),
     Fault(
         "dtypes share a bucket",
-        "reducer",
+        "bucket_line",
         "kind=(parameter.dtype, parameter.device)",
         "kind=parameter.device",
         (REDUCER + "test_a_bucket_has_one_dtype",),
@@ -71,22 +71,22 @@ REDUCER_FAULTS = (
     ),
     Fault(
         "buckets start as they fill",
-        "reducer",
+        "bucket_line",
         (
             "        while self._started < len(self.buckets) and not self.buckets[self._started].pending:\n"
-            "            self._start(self.buckets[self._started])\n"
+            "            start(self.buckets[self._started])\n"
         ),
         (
             "        while ready := [b for b in self.buckets if not b.pending and b._in_flight is None]:\n"
-            "            self._start(ready[0])\n"
+            "            start(ready[0])\n"
         ),
         (REDUCER + "test_a_bucket_that_is_full_too_early_waits_for_its_turn",),
     ),
     Fault(
         "all buckets start at the end",
         "reducer",
-        "        while self._started < len(self.buckets) and not",
-        "        while not self._waiting and self._started < len(self.buckets) and not",
+        "        if not self._line.start_full(self._start):",
+        "        if self._waiting or not self._line.start_full(self._start):",
         (REDUCER + "test_a_bucket_starts_as_soon_as_it_is_full",),
     ),
     Fault(
@@ -168,7 +168,7 @@ REDUCER_FAULTS = (
     ),
     Fault(
         "a hook is told that the first bucket is the last",
-        "reducer",
+        "bucket_line",
         "is_last=number == len(plan) - 1",
         "is_last=number == 0",
         (REBUILD + "test_a_hook_sees_the_new_buckets",),
@@ -221,9 +221,9 @@ REDUCER_FAULTS = (
         (
             "                self._waiting.remove(index)\n"
             "                self._order.record(index)\n"
-            "                self._bucket_of[index].pending -= 1"
+            "                self._line.settle(index)"
         ),
-        ("                self._waiting.remove(index)\n                self._bucket_of[index].pending -= 1"),
+        ("                self._waiting.remove(index)\n                self._line.settle(index)"),
         (REBUILD + "test_under_static_graph_the_first_backward_starts_nothing_early",),
     ),
     Fault(
@@ -249,16 +249,16 @@ REDUCER_FAULTS = (
     ),
     Fault(
         "a gradient that no rank has is overwritten",
-        "reducer",
-        ("            if index in unused:\n                self.parameters[index].grad = gradient\n"),
+        "bucket_line",
+        ("            if index in unused:\n                self._parameters[index].grad = gradient\n"),
         "            if index in unused:\n",
         (UNUSED + "test_unused_everywhere_keeps_its_gradient_to_the_last_bit",),
     ),
     Fault(
         "what a rank had comes back although another rank has a gradient",
-        "reducer",
-        ("            if index in unused:\n                self.parameters"),
-        ("            if True:\n                self.parameters"),
+        "bucket_line",
+        ("            if index in unused:\n                self._parameters"),
+        ("            if True:\n                self._parameters"),
         (UNUSED + "test_four_ranks",),
     ),
     Fault(
@@ -285,8 +285,8 @@ REDUCER_FAULTS = (
     Fault(
         "a missing gradient ends no backward",
         "reducer",
-        ("        self._mark_absent(sorted(self._waiting))\n        if self._started == len"),
-        "        if self._started == len",
+        ("        self._mark_absent(sorted(self._waiting))\n        if self._line.has_all_started"),
+        "        if self._line.has_all_started",
         (UNUSED + "test_an_output_that_is_hidden",),
     ),
     Fault(
@@ -358,7 +358,7 @@ REDUCER_FAULTS = (
     Fault(
         "a backward past the wrapper is not found",
         "reducer",
-        "            raise BypassedBackwardError(_bypassed(self.names[index]))",
+        "            raise BypassedBackwardError(describe_bypassed(self.names[index]))",
         "            return False",
         (FOUND + "test_a_backward_past_the_wrapper_is_named",),
     ),
@@ -367,7 +367,8 @@ REDUCER_FAULTS = (
         "reducer",
         (
             "        if index not in self._waiting:\n"
-            '            raise UsageError(f"{self.names[index]} got {self._surplus(index)}")\n'
+            "            learned = (self._static_graph and self._static_graph.times) or {}\n"
+            "            raise UsageError(describe_surplus(self.names[index], index, self._graph, learned))\n"
             "        self._waiting.remove(index)"
         ),
         "        self._waiting.discard(index)",
@@ -469,18 +470,14 @@ JOIN_FAULTS = (
     ),
     Fault(
         "joined ranks contribute stale gradients",
-        "reducer",
-        (
-            "        bucket.clear()\n"
-            "        bucket.reduce(self.process_group, self._hook, self._hook_state)\n"
-            "        bucket.finish()"
-        ),
-        ("        bucket.reduce(self.process_group, self._hook, self._hook_state)\n        bucket.finish()"),
+        "bucket_line",
+        ("            bucket.clear()\n            self.reduce(bucket)\n            bucket.finish()"),
+        ("            self.reduce(bucket)\n            bucket.finish()"),
         (JOIN + "test_training_equals_one_process[one-more-by-all]",),
     ),
     Fault(
         "joined ranks do not get the gradients",
-        "reducer",
+        "bucket_line",
         ("            if index not in unused:\n                bucket.hand_out(index)"),
         "            pass",
         (BEYOND + "test_a_sharded_optimizer_in_torchs_join[(0, 2, 3)-by-all-plain]",),
@@ -494,13 +491,9 @@ JOIN_FAULTS = (
     ),
     Fault(
         "joined ranks do not run the hook",
-        "reducer",
-        (
-            "        bucket.clear()\n"
-            "        bucket.reduce(self.process_group, self._hook, self._hook_state)\n"
-            "        bucket.finish()"
-        ),
-        ("        bucket.clear()\n        bucket.reduce(self.process_group, None, None)\n        bucket.finish()"),
+        "bucket_line",
+        ("            self.reduce(bucket)\n            bucket.finish()"),
+        ("            bucket.reduce(self._group, None, None)\n            bucket.finish()"),
         (BEYOND + "test_the_state_of_a_hook_stays_in_step[(2, 5)]",),
     ),
     Fault(
@@ -741,7 +734,7 @@ JOIN_FAULTS = (
     Fault(
         "the order is not shared after a join",
         "reducer",
-        "            self._lay_out(self._order.adopt(knowledge.order))",
+        "            self._line.lay_out(self._order.adopt(knowledge.order))",
         "            pass",
         (FOUND + "test_an_order_that_only_the_last_rank_has_seen_is_everyones_after_a_join",),
     ),
@@ -860,8 +853,8 @@ JOIN_FAULTS = (
     Fault(
         "an iteration under torch's Join ends with the forward",
         "engine",
-        "        self.reducer.on_reduced = self._end_reduction\n",
-        "",
+        "InJoin(partial(attendance.step, self), self._end_reduction)",
+        "InJoin(partial(attendance.step, self), lambda: None)",
         (BEYOND + "test_torchs_join_with_evaluation_and_accumulation[(1, 3)]",),
     ),
     Fault(
