@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from ddp.wording import ranks_text
 
@@ -118,19 +118,27 @@ def settle(
 
 
 def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
-    """What will follow up to the next forward, if it goes as before; None if this has not been there before.
+    """What will follow up to the next forward, if it goes as before; None if the log does not tell.
 
-    Of the earlier places where the calls since the last forward were the same, the one with the longest common past
-    counts, and of several the latest.
+    All earlier places count where the calls since the last forward were the same. If it went on in different ways
+    there, those count that have one more call before that in common, and so on until they agree.
     """
     recent = latest_forward(log)
     starts = [place for place, call in enumerate(log) if call.kind is Kind.FORWARD]
     ends = [start + len(recent) for start in starts[:-1] if list(log[start : start + len(recent)]) == recent]
-    if not ends:
-        return None
-    end = max(ends, key=lambda end: (_common_past(log, end), end))
-    following = takewhile(lambda call: call.kind is not Kind.FORWARD, log[end:])
-    return list(following)
+    pasts = {end: _common_past(log, end) for end in ends}
+    for length in range(len(recent), len(log)):
+        ends = [end for end in ends if pasts[end] >= length]
+        followings = [_up_to_forward(log, end) for end in ends]
+        if not followings:
+            return None
+        if all(following == followings[0] for following in followings):
+            return followings[0]
+    return None
+
+
+def _up_to_forward(log: Sequence[Announcement], start: int) -> list[Announcement]:
+    return list(takewhile(lambda call: call.kind is not Kind.FORWARD, islice(log, start, None)))
 
 
 def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:

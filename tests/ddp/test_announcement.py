@@ -141,7 +141,9 @@ A, B, LOSS = forward(engine=0), forward(engine=1), collective(7)
         ([A, LOSS, LOSS, A, LOSS], [LOSS]),
         ([A, B, bucket(0, 1), bucket(0), A], []),
         ([A, B, bucket(0, 1), bucket(0), A, B], [bucket(0, 1), bucket(0)]),
-        ([A, LOSS, A, bucket(0), A], [bucket(0)]),  # of two, the later one
+        ([A, LOSS, A, bucket(0), A], None),  # once so, once otherwise
+        ([A, bucket(0), LOSS, A, bucket(0), A, bucket(0)], None),  # now and then a call more
+        ([A, bucket(0), LOSS, A, bucket(0), A, bucket(0), LOSS, A, bucket(0)], []),  # every second time
         ([A, A, bucket(0), A, A, bucket(0), A], []),  # the first of two forwards: the same past
         ([A, A, bucket(0), A, A, bucket(0), A, A], [bucket(0)]),
     ],
