@@ -10,6 +10,9 @@ each distinct one once, and every rank raises the same text.
 
 Values are not compared (the state is broadcast after this), nor devices (each rank has its own), nor the strides of
 buffers.
+
+A rank whose module or arguments cannot be wrapped at all takes part with that instead (`verify_problem`), so that the
+others do not wait for it.
 """
 
 from __future__ import annotations
@@ -19,13 +22,13 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.errors import ReplicaMismatchError
+from ddp.errors import ReplicaMismatchError, UsageError
 from ddp.wording import dtype_text
 
 SHOWN_DIFFERENCES = 5
@@ -55,19 +58,22 @@ class Description:
     buffers: tuple[Entry, ...]
     settings: tuple[tuple[str, str], ...]
     """Names with the `repr` of their values, sorted by name."""
+    problem: str = ""
+    """Why this rank's module cannot be wrapped as asked; then the rest is left out."""
 
     def encode(self) -> bytes:
         """The canonical bytes: equal for equal descriptions, on every machine."""
-        return json.dumps([self.parameters, self.buffers, self.settings], separators=(",", ":")).encode()
+        return json.dumps([self.parameters, self.buffers, self.settings, self.problem], separators=(",", ":")).encode()
 
     @staticmethod
     def decode(data: bytes) -> Description:
         """The inverse of `encode`."""
-        parameters, buffers, settings = json.loads(data)
+        parameters, buffers, settings, problem = json.loads(data)
         return Description(
             tuple(map(_entry, parameters)),
             tuple(map(_entry, buffers)),
             tuple((name, value) for name, value in settings),
+            problem,
         )
 
 
@@ -90,13 +96,20 @@ def verify_replicas(
     Every rank has to call it. `device` is where the group's backend takes tensors. Settings are compared by `repr`, so
     that of a value must not hold an address. The ranks named in the text are global ones.
     """
-    if group.size() == 1:
-        return
-    description = describe(parameters, buffers, settings)
-    encoded = description.encode()
-    own = digest(encoded)
-    if not _all_equal(own, group, device):
-        raise ReplicaMismatchError(explain(_exchange(encoded, own, group, device)))
+    versions = _versions(describe(parameters, buffers, settings), group, device)
+    if versions:
+        raise ReplicaMismatchError(explain(versions))
+
+
+def verify_problem(problem: UsageError, group: dist.ProcessGroup, device: torch.device) -> NoReturn:
+    """What a rank calls that has nothing to verify, because of `problem`: the others wait for it.
+
+    Raise ReplicaMismatchError, as they do; or `problem` itself, if it is like that on all ranks.
+    """
+    versions = _versions(Description((), (), (), str(problem)), group, device)
+    if all(version.description.problem for version in versions):
+        raise problem
+    raise ReplicaMismatchError(explain(versions)) from problem
 
 
 # What a rank has, as a value.
@@ -136,6 +149,15 @@ def _entry(row: Sequence[object]) -> Entry:
 
 
 # The exchange.
+
+
+def _versions(description: Description, group: dist.ProcessGroup, device: torch.device) -> list[Version]:
+    """The distinct descriptions in the group, as `_exchange` has them; none if there is one only."""
+    if group.size() == 1:
+        return []
+    encoded = description.encode()
+    own = digest(encoded)
+    return [] if _all_equal(own, group, device) else _exchange(encoded, own, group, device)
 
 
 def _all_equal(own: bytes, group: dist.ProcessGroup, device: torch.device) -> bool:
@@ -218,12 +240,19 @@ def _having(ranks: tuple[int, ...]) -> str:
 
 def _differences(own: Description, common: Description, we: str, they: str) -> Iterator[str]:
     """Each difference as a clause; `we` have `own`, and `they` have what is `common`."""
+    if own.problem or common.problem:
+        yield f"{we} {_wrappable(own)}, {they} {_wrappable(common)}"
+        return
     mine, theirs = dict(own.settings), dict(common.settings)
     for name in sorted(mine | theirs):
         if mine.get(name) != theirs.get(name):
             yield f"{we} {_setting(name, mine)}, {they} {_setting(name, theirs)}"
     yield from _entry_differences("parameter", own.parameters, common.parameters, we, they)
     yield from _entry_differences("buffer", own.buffers, common.buffers, we, they)
+
+
+def _wrappable(description: Description) -> str:
+    return f"what cannot be wrapped ({description.problem})" if description.problem else "what can be wrapped"
 
 
 def _setting(name: str, settings: Mapping[str, str]) -> str:
