@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -14,9 +15,37 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddp.bucket_plan import DEFAULT_CAP_MB
+from ddp.bucket_plan import DEFAULT_CAP_MB, Caps
 from ddp.errors import UsageError
 from ddp.unused import find_tensors
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What is left of the constructor's arguments once they are looked at."""
+
+    parameters: dict[str, Parameter]
+    """Those whose gradients are reduced."""
+    device: torch.device
+    """Theirs."""
+    caps: Caps
+    device_ids: list[torch.device] | None
+    output_device: torch.device | None
+
+
+def checked_arguments(
+    module: nn.Module,
+    *,
+    ignored: frozenset[str],
+    device_ids: Sequence[int | torch.device] | None,
+    output_device: int | torch.device | None,
+    bucket_cap_mb: float | None,
+) -> Checked:
+    """All that this rank can find out by itself."""
+    parameters = trainable_parameters(module, ignored)
+    device = common_device(parameters)
+    caps = Caps.of(checked_cap(bucket_cap_mb))
+    return Checked(parameters, device, caps, *checked_devices(device_ids, output_device, device))
 
 
 def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str, Parameter]:
@@ -24,11 +53,13 @@ def trainable_parameters(module: nn.Module, ignored: frozenset[str]) -> dict[str
     if not isinstance(module, nn.Module):
         raise UsageError(f"module is {type(module).__name__}, expected a torch.nn.Module")
     named = {name: p for name, p in module.named_parameters() if name not in ignored}
-    for name, parameter in named.items():
-        if isinstance(parameter, nn.parameter.UninitializedParameter):
-            raise UsageError(
-                f"module has an uninitialized parameter, {name}: run a forward with a batch once before wrapping"
-            )
+    buffers = {name: b for name, b in module.named_buffers() if name not in ignored}
+    for what, tensors in (("parameter", named), ("buffer", buffers)):
+        for name, tensor in tensors.items():
+            if nn.parameter.is_lazy(tensor):
+                raise UsageError(
+                    f"module has an uninitialized {what}, {name}: run a forward with a batch once before wrapping"
+                )
     trainable = {name: p for name, p in named.items() if p.requires_grad}
     if not trainable:
         raise UsageError(
@@ -51,6 +82,13 @@ def common_device(parameters: Mapping[str, Parameter]) -> torch.device:
     return next(iter(names_by_device))
 
 
+def device_for(module: object, group: ProcessGroup) -> torch.device:
+    """Where to put what is sent about a module that cannot be wrapped: where its parameters are, if it has any."""
+    parameters = module.parameters() if isinstance(module, nn.Module) else ()
+    found = (parameter.device for parameter in parameters if parameter.device.type != "meta")
+    return next(found, torch.device(dist.distributed_c10d._get_object_coll_device(group)))
+
+
 def checked_cap(bucket_cap_mb: float | None) -> float:
     """The cap of a bucket in MiB, or the default."""
     if bucket_cap_mb is None:
@@ -67,6 +105,11 @@ def checked_group(group: ProcessGroup | None) -> ProcessGroup:
     """The group given, or the default one."""
     if group is None:
         return dist.distributed_c10d._get_default_group()
+    # torch gives a number for a group that this rank is not in.
+    if not isinstance(group, ProcessGroup) and group is not dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError(
+            f"process_group is {group!r}, expected a ProcessGroup or None: make one by torch.distributed.new_group"
+        )
     if dist.get_rank(group) < 0:
         raise UsageError(
             f"process_group does not contain this rank, {dist.get_rank()}, expected a group that does: construct the "
@@ -79,18 +122,30 @@ def checked_devices(
     device_ids: Sequence[int | torch.device] | None, output_device: int | torch.device | None, device: torch.device
 ) -> tuple[list[torch.device] | None, torch.device | None]:
     """The device inputs are moved to, if one is named, which must be the parameters'."""
-    if not device_ids:
+    if device_ids is None or (isinstance(device_ids, Sequence) and not device_ids):
         if output_device is not None:
             raise UsageError(
                 f"output_device is {output_device}, expected None without device_ids: outputs stay where they are"
             )
         return None, None
-    named = [torch.device(device.type, d) if isinstance(d, int) else torch.device(d) for d in device_ids]
+    named = _devices(device_ids, device.type)
     if device.type == "cpu" or named != [device]:
         raise UsageError(
             f"device_ids is {list(device_ids)}, expected None or the one device of the parameters: they are on {device}"
         )
     return named, named[0]
+
+
+def _devices(device_ids: Sequence[int | torch.device], kind: str) -> list[torch.device]:
+    try:
+        if isinstance(device_ids, Sequence) and not isinstance(device_ids, str):
+            return [torch.device(kind, d) if isinstance(d, int) else torch.device(d) for d in device_ids]
+    except (RuntimeError, TypeError):
+        pass
+    raise UsageError(
+        f"device_ids is {device_ids!r}, expected None or a list of one device: give [torch.device('cuda', 0)], for "
+        "instance"
+    )
 
 
 def sparse_parameters(module: nn.Module) -> frozenset[str]:
