@@ -13,7 +13,8 @@ Note [Rounds]
 Note [Leaving by an exception]
     While nobody has joined, nothing is announced: the others go on until the next round, and wait for this rank in each
     collective before it. So it makes these, too, contributing nothing, and then says in the round that it leaves. Which
-    they are, the log of the iterations before tells; in the first one only the models know what they are waited for.
+    they are, the log of the iterations before tells, if those that began like this one went on alike. If it does not
+    (there was none, or they differ), only the models know what they are waited for.
 
 Note [Iterations]
     torch's Join asks for something narrower: a joined rank shadows one iteration at a time, and its Join counts the
@@ -105,6 +106,8 @@ class Attendance:
         """The ranks that had input when last asked; all ranks here are numbers within the group."""
         self.is_over = False
         """An error has ended the join, on all ranks alike."""
+        self.has_been_left = False
+        """A rank left it by an exception; the ranks may be at different steps."""
         self.counts_itself = count_present is None
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
@@ -223,6 +226,7 @@ class Attendance:
 
     def leave_by(self, error: BaseException) -> None:
         """Tell the others that this rank leaves by `error`, in a way that they notice in their next round."""
+        self.has_been_left = self._size > 1
         leave_word(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
         if len(self.present) == self._size:
             calls = expected_next([call for call in self._log if call.kind is not Kind.REBUILD])
@@ -280,6 +284,7 @@ class Attendance:
         """Hold a round; raise JoinError, on all ranks alike, if it shows that they cannot go on together."""
         settled = self._exchange(row)
         self.present = settled.present or self.present
+        self.has_been_left = bool(settled.failed)
         problem = self._problem(settled)
         if problem is not None:
             self.close()

@@ -26,11 +26,10 @@ from torch.utils import _pytree
 
 from ddp.announcement import Forward
 from ddp.arguments import (
-    checked_cap,
-    checked_devices,
+    checked_arguments,
     checked_group,
-    common_device,
     count_samples,
+    device_for,
     sparse_parameters,
     trainable_parameters,
 )
@@ -40,16 +39,17 @@ from ddp.bucket import Scale
 from ddp.bucket_plan import Caps
 from ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
 from ddp.communication_hooks import CommunicationHook, check_hook
-from ddp.errors import UsageError
+from ddp.errors import JoinError, UsageError
 from ddp.expectation import Graph, Outputs
 from ddp.join import EngineJoinHook, Join, check_no_other_join
 from ddp.parameter_watch import ParameterWatch, Standing
 from ddp.reducer import InJoin, Reducer
 from ddp.unused import accumulators_of, find_tensors, reached_parameters
-from ddp.verify import verify_replicas
+from ddp.verify import verify_problem, verify_replicas
 
 __ddp_phases__ = {
     "_verify": "parameter check",
+    "_verify_problem": "parameter check",
     "_broadcast_state": "state broadcast",
     "_synchronize_buffers": "buffers",
 }
@@ -107,8 +107,8 @@ class DistributedDataParallel(nn.Module, Joinable):
     in place).
 
     Construction is a collective. It raises, on every rank, ReplicaMismatchError where parameters, buffers or settings
-    differ between ranks, by name; and UsageError for a module without a trainable parameter, or with parameters on
-    several devices.
+    differ between ranks, by name, or where what some ranks have cannot be wrapped; and UsageError where all have that:
+    a module without a trainable parameter, for instance, or with parameters on several devices.
     """
 
     def __init__(
@@ -131,12 +131,22 @@ class DistributedDataParallel(nn.Module, Joinable):
         super().__init__()
         Joinable.__init__(self)
         self.parameters_to_ignore: frozenset[str] = frozenset(getattr(module, "_ddp_params_and_buffers_to_ignore", ()))
-        parameters = trainable_parameters(module, self.parameters_to_ignore)
-        self.device = common_device(parameters)
-        self._caps = Caps.of(checked_cap(bucket_cap_mb))
-        self.module = module
         self.process_group = checked_group(process_group)
-        self.device_ids, self.output_device = checked_devices(device_ids, output_device, self.device)
+        try:
+            checked = checked_arguments(
+                module,
+                ignored=self.parameters_to_ignore,
+                device_ids=device_ids,
+                output_device=output_device,
+                bucket_cap_mb=bucket_cap_mb,
+            )
+        except UsageError as problem:
+            if init_sync:
+                self._verify_problem(problem, device_for(module, self.process_group))
+            raise
+        self.device, self._caps = checked.device, checked.caps
+        self.device_ids, self.output_device = checked.device_ids, checked.output_device
+        self.module = module
         self.dim = dim
         self.find_unused_parameters = find_unused_parameters
         self.static_graph = static_graph
@@ -149,6 +159,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.require_forward_param_sync = True
         """Whether the next forward synchronizes buffers: not after one whose gradients stayed local (as in torch)."""
         self._world_size = dist.get_world_size(self.process_group)
+        self._is_apart = False
+        """A rank left a join by an exception: the ranks' states differ."""
         self._terms: _JoinTerms | None = None
         self._passage: _Passage | None = None
         """The forward whose gradients are still to be reduced, inside a join."""
@@ -158,7 +170,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if init_sync:
             self._verify(self._caps)
             self._broadcast_state(0, with_buffers=with_buffers)
-        self._equip(parameters)
+        self._equip(checked.parameters)
 
     def _equip(self, parameters: Mapping[str, Parameter]) -> None:
         """Make what cannot be copied: what is tied to the module's own tensors and to the process group."""
@@ -210,7 +222,8 @@ class DistributedDataParallel(nn.Module, Joinable):
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
         """Call the module; under grad, and outside of no_sync, the gradients of the backward that follows are reduced.
 
-        Raises ParameterChangedError, OpenBackwardError (of the backward before), and inside a join JoinError.
+        Raises ParameterChangedError, OpenBackwardError (of the backward before), and JoinError inside a join, or after
+        one that a rank left by an exception.
         """
         passage = self._begin_forward(inputs, kwargs)
         if self.device_ids:
@@ -220,6 +233,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return output
 
     def _begin_forward(self, inputs: Any, kwargs: Any) -> _Passage:
+        self.check_together()
         check_no_other_join(self, self._terms.attendance if self._terms else None)
         kind = self._kind_of_forward()
         self.reducer.check_closed()
@@ -230,11 +244,13 @@ class DistributedDataParallel(nn.Module, Joinable):
             self._passage = passage
         if kind is not Forward.EVALUATION:
             self.reducer.rebuild_if_due(passage.roll.source)
-        self._synchronize_buffers(When.BEFORE_FORWARD, passage.roll)
+        # torch's rule: not if the gradients of the forward before have stayed local.
+        if self.require_forward_param_sync:
+            self._synchronize_buffers(When.BEFORE_FORWARD, passage.roll)
         return passage
 
     def _end_forward(self, passage: _Passage, output: object) -> None:
-        self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+        self._synchronize_buffers_after(passage)
         if self._passage is passage:
             self._passage = replace(passage, has_returned=True) if passage.is_reduction_due else None
         self.require_forward_param_sync = passage.kind is Forward.SYNCHRONIZED
@@ -268,16 +284,17 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _scale(self, roll: Roll) -> Scale | None:
         terms = self._terms
         in_place = self.gradient_as_bucket_view is True
+        # A hook averages over all ranks by itself: what it gets makes up for that.
         if self._samples:
-            # A hook averages over all ranks by itself: what it gets makes up for that.
             share = self._samples[dist.get_rank(self.process_group)] * (
                 self._world_size if self.reducer.has_hook else 1
             )
             return Scale(sum(self._samples[rank] for rank in roll.present) / share if share else float("inf"), in_place)
-        if self.reducer.has_hook:
-            return None
         counts_all = terms is None or terms.divides_by_initial_size
-        return Scale(self._world_size if counts_all else len(roll.present), in_place)
+        divisor = self._world_size if counts_all else len(roll.present)
+        if self.reducer.has_hook:
+            return None if divisor == self._world_size else Scale(divisor / self._world_size, in_place)
+        return Scale(divisor, in_place)
 
     def _outputs(self, output: object) -> Outputs:
         tensors = [tensor for tensor in find_tensors(output) if tensor.requires_grad]
@@ -287,8 +304,12 @@ class DistributedDataParallel(nn.Module, Joinable):
         accumulators = [node for node, index in self._accumulators.items() if index in reached.parameters]
         return Outputs(tensors, frozenset(reached.parameters), accumulators)
 
+    def _synchronize_buffers_after(self, passage: _Passage) -> None:
+        if passage.kind is Forward.SYNCHRONIZED:
+            self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+
     def _synchronize_buffers(self, when: When, roll: Roll) -> None:
-        if self.require_forward_param_sync and self._buffers_in_step.has_any(when):
+        if self._buffers_in_step.has_any(when):
             self._buffers_in_step.synchronize(when, source=roll.source, present=len(roll.present))
 
     @contextmanager
@@ -319,8 +340,10 @@ class DistributedDataParallel(nn.Module, Joinable):
     ) -> None:
         """Synchronize a buffer by `hook`: broadcast, sum, mean, max, min, none, or a function of (buffer, group).
 
-        `when`: "before" or "after" the forward. See buffer_sync.py. Raises UsageError for an unknown buffer or
-        strategy.
+        `when`: "before" or "after" the forward. After a forward it happens if the gradients of that forward are to be
+        reduced: not under no_sync, and not in evaluation (no_grad, or all parameters frozen). Before a forward, as in
+        torch, it happens unless the forward before was one of these. See buffer_sync.py. Raises UsageError for an
+        unknown buffer or strategy.
         """
         self._buffers_in_step.register(name_or_tensor, hook, when=when)
 
@@ -361,6 +384,15 @@ class DistributedDataParallel(nn.Module, Joinable):
         """The group that the model's replicas make up."""
         return self.process_group
 
+    def check_together(self) -> None:
+        """Raise JoinError if a rank left a join by an exception: the ranks may be at different steps since."""
+        if self._is_apart:
+            raise JoinError(
+                "a join of this model ended when a rank left it by an exception, so the ranks' states differ, expected "
+                "no further forward: construct the DistributedDataParallel anew, which compares and broadcasts the "
+                "state"
+            )
+
     def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         """Called by a join that begins."""
         if self._terms is not None:
@@ -383,7 +415,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if passage is None:
             return
         if with_buffers and not passage.has_returned:
-            self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+            self._synchronize_buffers_after(passage)
         if passage.is_reduction_due:
             self.reducer.abandon()
 
@@ -392,6 +424,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._terms is None or self._terms.attendance is not attendance:
             return
         attendance.close()
+        self._is_apart = self._is_apart or attendance.has_been_left
         self._terms = self._passage = None
         self._samples = ()
         self.reducer.leave_join()
@@ -419,6 +452,9 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.process_group,
             self.device,
         )
+
+    def _verify_problem(self, problem: UsageError, device: torch.device) -> None:
+        verify_problem(problem, self.process_group, device)
 
     def _broadcast_state(self, source: int, *, with_buffers: bool) -> None:
         named = self._named_parameters() + (self._named_buffers() if with_buffers else [])

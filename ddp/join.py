@@ -38,6 +38,9 @@ class JoinedModel(Member, Protocol):
     def join_device(self) -> torch.device:
         """Where the join's own tensors live."""
 
+    def check_together(self) -> None:
+        """Raise JoinError if the ranks' states differ, as a rank left a join before by an exception."""
+
     def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         """Say before each forward that there is input, and let joined ranks take part in what follows."""
 
@@ -63,13 +66,25 @@ class Join:
     forward of the first iteration that some rank does not have.
 
     `divide_by_initial_world_size`: average over all ranks, as if a joined one had gradients of zero; else over the
-    ranks that have input. `weight_by_samples`: average over samples instead, so that a rank with more of them counts
-    for more; a forward's samples are counted along dimension `dim` of its first tensor argument.
+    ranks that have input. A communication hook, which averages over all ranks, gets gradients that make up for the
+    difference.
+
+    `weight_by_samples`: average over samples instead, so that a rank with more of them counts for more; a forward's
+    samples are counted along dimension `dim` of its first tensor argument. Under accumulation the gradients of a window
+    are summed on a rank as ever, and the sum is weighted by the samples that the rank had in the window. So
+    micro-batches of one rank count alike, whatever their sizes.
+
     `throw_on_early_termination`: raise JoinError on all ranks as soon as one runs out of input. `enable=False` does
     nothing.
 
     A rank that leaves by an exception takes the others out, too: they raise JoinError, which names it and the
-    exception.
+    exception. The ranks' states differ after that, so that the models' next forwards raise JoinError: wrap the modules
+    anew. The rank that leaves makes the calls that the others still wait for in the iteration, as the iterations before
+    went; so calls may meet that do not fit, and the backend reports those or hangs, where that cannot be known:
+
+    - in the first iteration, if the loop or a module has collectives of its own;
+    - where such collectives come every few iterations only, or have shapes that vary by iteration;
+    - where ranks send each other messages (send, recv), which are not made on behalf of a rank.
     """
 
     def __init__(
@@ -94,11 +109,14 @@ class Join:
         if not self._is_enabled:
             return
         first = self._models[0]
-        if _joining.get() is not None:
+        outer = _joining.get()
+        if outer is not None and first.process_group.size() > 1:
             raise UsageError(
                 "a join inside a join, expected one at a time: use Join([model, other]) for models that train in one "
                 "loop, or leave the outer join first"
             )
+        for model in self._models:
+            model.check_together()
         self._attendance = Attendance(self._models, first.process_group, first.join_device, throws=self._throws)
         for model in self._models:
             model.begin_join(
@@ -106,7 +124,8 @@ class Join:
                 divides_by_initial_size=self._divides_by_initial_size,
                 weighs_samples=self._weighs_samples,
             )
-        self._token = _joining.set(self._attendance)
+        # A join of one rank inside another concerns nobody else.
+        self._token = _joining.set(outer or self._attendance)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -134,6 +153,7 @@ class EngineJoinHook(JoinHook):
     """What torch's Join does with a model of this engine, once a rank has run out of input."""
 
     def __init__(self, model: JoinedModel, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+        model.check_together()
         self.model = model
         self._count = _TorchCount(model)
         self._attendance = Attendance(
@@ -211,7 +231,7 @@ def _end(found: weakref.ref[JoinedModel], attendance: Attendance) -> None:
 def check_no_other_join(model: JoinedModel, own: Attendance | None) -> None:
     """Raise UsageError for a forward inside the join of other models only: nobody would shadow its collectives."""
     joining = _joining.get()
-    if joining is not None and joining is not own and joining.group is model.process_group:
+    if joining is not None and joining is not own and model.process_group.size() > 1:
         raise UsageError(
             "a forward inside the join of another model, expected all models that are trained inside to be part of it: "
             "use ddp.Join([model, other])"
@@ -219,6 +239,10 @@ def check_no_other_join(model: JoinedModel, own: Attendance | None) -> None:
 
 
 def _check_models(models: Sequence[object]) -> None:
+    if isinstance(models, torch.nn.Module) or not isinstance(models, Sequence):
+        raise UsageError(
+            f"models is a {type(models).__name__}, expected several models or one in a list: give a list: Join([model])"
+        )
     if not models:
         raise UsageError("models is empty, expected the wrapped models that are trained inside: Join([model])")
     for model in models:

@@ -176,8 +176,8 @@ REDUCER_FAULTS = (
     Fault(
         "gradients are scaled for a hook, too",
         "engine",
-        ("        if self.reducer.has_hook:\n            return None\n"),
-        "",
+        "return None if divisor == self._world_size else Scale(divisor / self._world_size, in_place)",
+        "pass",
         (HOOKS + "test_averaging_hooks[allreduce-2-{}]",),
     ),
     Fault(
@@ -509,6 +509,20 @@ JOIN_FAULTS = (
         "counts_all = terms is None or terms.divides_by_initial_size",
         "counts_all = True",
         (JOIN + "test_training_equals_one_process[one-more-by-present]",),
+    ),
+    Fault(
+        "a hook is not told of the ranks that joined",
+        "engine",
+        "return None if divisor == self._world_size else Scale(divisor / self._world_size, in_place)",
+        "return None",
+        (JOIN + "test_a_hook_averages_over_the_ranks_present",),
+    ),
+    Fault(
+        "a wrapper goes on after a rank left its join by an exception",
+        "engine",
+        "        self._is_apart = self._is_apart or attendance.has_been_left\n",
+        "",
+        (ERRORS + "test_training_goes_on_after_an_error_with_a_new_wrapper",),
     ),
     Fault(
         "always divided by the ranks present",

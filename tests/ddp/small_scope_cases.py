@@ -74,7 +74,9 @@ def all_counts(world_size: int) -> tuple[Counts, ...]:
     return tuple(product(range(MOST_ITERATIONS + 1), repeat=world_size))
 
 
-def expected(world_size: int, options: Options) -> dict[Counts, tuple[Outcome, ...]]:
+def expected(
+    world_size: int, options: Options, *, hook_has_last_word: bool = False
+) -> dict[Counts, tuple[Outcome, ...]]:
     """What each rank must have at the end, by counts.
 
     In every iteration, for the ranks that have input: the buffer becomes that of the highest of them, and the forward
@@ -84,6 +86,9 @@ def expected(world_size: int, options: Options) -> dict[Counts, tuple[Outcome, .
 
     With `throws` and counts that differ, every rank trains for as long as all have input, and then the join raises on
     every rank: before its next forward, or instead of leaving the join. Nothing is handed round.
+
+    `hook_has_last_word`: with a communication hook, what gradients are divided by is the hook's business alone, as in
+    torch; else the hook takes the place of the division by all ranks, and gets what makes up for those that joined.
     """
     every = all_counts(world_size)
     counts = np.array(every)
@@ -99,7 +104,7 @@ def expected(world_size: int, options: Options) -> dict[Counts, tuple[Outcome, .
             seen = np.where(present[..., None], _of_last(present, seen) / 2 + batch, seen)
         level = batch + seen
         output = weight[:, None] * level + uses[..., None] * extra[:, None] * batch
-        divisor = _divisor(options, present)
+        divisor = _divisor(options, present, hook_has_last_word=hook_has_last_word)
         weight = _step(weight, 2 * output * level, present, divisor)
         extra = _step(extra, 2 * output * batch, uses, divisor)
     longest = steps == steps.max(axis=1, keepdims=True)
@@ -116,12 +121,13 @@ def expected(world_size: int, options: Options) -> dict[Counts, tuple[Outcome, .
     }
 
 
-def _divisor(options: Options, present: Flags) -> Numbers:
+def _divisor(options: Options, present: Flags, *, hook_has_last_word: bool) -> Numbers:
     """By case."""
-    if options.has_hook:
-        return np.full((len(present), 1), HOOK_DIVISOR)
     counted = np.ones_like(present) if options.divides_by_initial_size else present
-    return counted.sum(axis=1, keepdims=True).clip(1).astype(float)
+    divisor = counted.sum(axis=1, keepdims=True).clip(1).astype(float)
+    if not options.has_hook:
+        return divisor
+    return HOOK_DIVISOR * (np.ones_like(divisor) if hook_has_last_word else divisor / present.shape[1])
 
 
 def _of_last(ranks: Flags, seen: Numbers) -> Numbers:

@@ -251,3 +251,36 @@ def test_one_of_two_backwards_left_out():
             model(batch(rank))
 
     run(program, 2)
+
+
+class Counting(nn.Module):
+    """Counts its rows in a buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 1)
+        self.register_buffer("rows", torch.zeros(()))
+
+    def forward(self, batch):
+        self.rows.fill_(float(len(batch)))
+        return self.layer(batch)
+
+
+def test_after_a_forward_buffers_are_synchronised_if_that_forward_synchronises():
+    def program(rank):
+        model = DistributedDataParallel(Counting())
+        model.register_buffer_comm_hook("rows", "sum", when="after")
+        batch, seen = torch.ones(rank + 1, 2), []
+        for _ in range(2):
+            with model.no_sync():
+                model(batch).sum().backward()
+                seen.append(model.module.rows.item())
+            model(batch).sum().backward()
+            seen.append(model.module.rows.item())
+        with torch.no_grad():
+            model(batch)
+            seen.append(model.module.rows.item())
+        model(batch).sum().backward()
+        return [*seen, model.module.rows.item()]
+
+    assert list(run(program, 2).returns) == [[own, 3, own, 3, own, 3] for own in (1, 2)]

@@ -102,6 +102,26 @@ BAD = {
         lambda: DistributedDataParallel(nn.Linear(2, 2), bucket_cap_mb=True),
         "bucket_cap_mb is True, expected a number of MiB above 0: ",
     ),
+    "uninitialized buffers": (
+        lambda: DistributedDataParallel(nn.Sequential(nn.Linear(2, 3), nn.LazyBatchNorm1d(affine=False))),
+        "module has an uninitialized buffer, 1.running_mean: run a forward with a batch once before wrapping",
+    ),
+    "device_ids of text": (
+        lambda: DistributedDataParallel(nn.Linear(2, 2), device_ids="cuda"),
+        "device_ids is 'cuda', expected None or a list of one device: give [torch.device('cuda', 0)], for instance",
+    ),
+    "device_ids of a number": (
+        lambda: DistributedDataParallel(nn.Linear(2, 2), device_ids=0),
+        "device_ids is 0, expected None or a list of one device: ",
+    ),
+    "device_ids of other things": (
+        lambda: DistributedDataParallel(nn.Linear(2, 2), device_ids=["first"]),
+        "device_ids is ['first'], expected None or a list of one device: ",
+    ),
+    "a process group of text": (
+        lambda: DistributedDataParallel(nn.Linear(2, 2), process_group="x"),
+        "process_group is 'x', expected a ProcessGroup or None: make one by torch.distributed.new_group",
+    ),
     "device_ids on a CPU": (
         lambda: DistributedDataParallel(nn.Linear(2, 2), device_ids=[0]),
         "device_ids is [0], expected None or the one device of the parameters",
@@ -115,13 +135,62 @@ BAD = {
 
 @pytest.mark.filterwarnings("ignore:Lazy modules are a new feature:UserWarning")
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_named_in_one_line_before_anything_is_sent(case):
+def test_bad_input_is_named_in_one_line(case):
     construct, text = BAD[case]
 
     def program(rank):
         with pytest.raises(UsageError, match=rf"^{re.escape(text)}") as raised:
             construct()
         assert "\n" not in str(raised.value)
+
+    # All the ranks heard of each other is that they agree.
+    assert counts(run(program, 2)) == ({} if case == "a process group of text" else {"parameter check": 1})
+
+
+WRONG = {
+    "frozen": (
+        lambda module: (module.requires_grad_(False), {}),
+        "module Linear has no parameter that requires a gradient, expected at least one: call it unwrapped, or "
+        "unfreeze parameters before wrapping",
+    ),
+    "buckets of 0": (
+        lambda module: (module, {"bucket_cap_mb": 0}),
+        "bucket_cap_mb is 0, expected a number of MiB above 0: the default is 25",
+    ),
+    "no module": (lambda module: ("module", {}), "module is str, expected a torch.nn.Module"),
+}
+
+
+@pytest.mark.parametrize("wrong", [(1,), (0, 2), (0, 1)], ids=str)
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_on_some_ranks_is_told_to_all(case, wrong):
+    spoil, text = WRONG[case]
+
+    def program(rank):
+        module = nn.Linear(2, 2)
+        module, options = spoil(module) if rank in wrong else (module, {})
+        DistributedDataParallel(module, **options)
+
+    result = simulate(program, 3)
+    assert sorted(result.errors) == [0, 1, 2]
+    assert {type(error) for error in result.errors.values()} == {ReplicaMismatchError}
+    (told,) = {str(error) for error in result.errors.values()}
+    assert f"what cannot be wrapped ({text})" in told
+    assert {finding.code.value for finding in result.findings} == {"rank_error"}
+
+
+def test_what_is_wrong_on_each_rank_in_its_own_way():
+    def program(rank):
+        with pytest.raises(UsageError, match=rf"^device_ids is \[{rank}\], expected"):
+            DistributedDataParallel(nn.Linear(2, 2), device_ids=[rank])
+
+    run(program, 3)
+
+
+def test_what_is_wrong_is_not_told_without_init_sync():
+    def program(rank):
+        with pytest.raises(UsageError, match=r"^bucket_cap_mb is 0, expected"):
+            DistributedDataParallel(nn.Linear(2, 2), bucket_cap_mb=0, init_sync=False)
 
     assert counts(run(program, 2)) == {}
 

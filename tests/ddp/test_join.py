@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddp import DistributedDataParallel, JoinError
 from simulator import Verdict, simulate
@@ -73,6 +74,23 @@ class WithUnused(nn.Module):
 
     def forward(self, batch):
         return self.used(batch)
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 2), (1, 3, 2), (0, 1)], ids=str)
+def test_a_hook_averages_over_the_ranks_present(numbers):
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+        gradients = []
+        with model.join(divide_by_initial_world_size=False):
+            for _ in range(numbers[rank]):
+                model.zero_grad()
+                model(row(1, 2)).sum().backward()
+                gradients.append(model.module.weight.grad.tolist())
+        return gradients
+
+    for number, gradients in zip(numbers, run(program, len(numbers)).returns, strict=True):
+        assert [own for (own,) in gradients] == [pytest.approx([1, 2], rel=1e-15)] * number
 
 
 @pytest.mark.parametrize("numbers", [(2, 4), (4, 0), (4, 2, 4)], ids=str)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -194,24 +196,64 @@ def test_break_and_return_are_no_exceptions():
     run(program, 2)
 
 
-def test_training_goes_on_after_an_error():
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("counts", [(4, 4), (4, 4, 1)], ids=str)
+def test_training_goes_on_after_an_error_with_a_new_wrapper(counts, place, at):
+    def program(rank):
+        module = Fragile()
+        model = DistributedDataParallel(module, bucket_cap_mb=TINY)
+        with pytest.raises((Boom, JoinError), match="no more"), model.join():
+            train(model, counts[rank], breaks=rank == 1)
+        module.breaks = ""
+        for _ in range(2):
+            with pytest.raises(JoinError, match=REFUSED):
+                model(row(1, 2))
+        with pytest.raises(JoinError, match=REFUSED), model.join():
+            model(row(1, 2))
+        with pytest.raises(JoinError, match=REFUSED), torch.no_grad():
+            copy.deepcopy(model)(row(1, 2))
+        model = DistributedDataParallel(module, bucket_cap_mb=TINY)
+        model.zero_grad()
+        with model.join():
+            train(model, counts[rank] + rank)
+        return [parameter.tolist() for parameter in module.state_dict().values()]
+
+    def train(model, count, *, breaks=False):
+        for iteration in range(count):
+            model.module.breaks = place if breaks and iteration == at else ""
+            if model.module.breaks == "before forward":
+                raise Boom("no more")
+            loss = model(row(1, 2)).sum()
+            if model.module.breaks == "between forward and backward":
+                raise Boom("no more")
+            loss.backward()
+            if model.module.breaks == "after backward":
+                raise Boom("no more")
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter -= 0.1 * parameter.grad
+
+    returns = run(program, len(counts)).returns
+    assert all(own == returns[0] for own in returns)
+
+
+REFUSED = (
+    "^a join of this model ended when a rank left it by an exception, so the ranks' states differ, expected no further "
+    "forward: construct the DistributedDataParallel anew, which compares and broadcasts the state$"
+)
+
+
+def test_on_one_rank_training_goes_on_with_the_same_wrapper():
     def program(rank):
         model = DistributedDataParallel(linear())
-        for _ in range(2):
-            try:
-                with model.join():
-                    for iteration in range(3):
-                        loss = model(row(1, 2)).sum()
-                        loss.backward()
-                        if rank == 1 and iteration == 1:
-                            raise Boom("no more")
-            except Exception as error:
-                seen = type(error).__name__
-        model.zero_grad()
-        model(row(1, rank)).sum().backward()
-        return seen, model.module.weight.grad.tolist()
+        with suppress(Boom), model.join():
+            model(row(1, 2))
+            raise Boom("no more")
+        model(row(1, 2)).sum().backward()
+        return model.module.weight.grad.tolist()
 
-    assert list(run(program, 2).returns) == [("JoinError", [[1, 0.5]]), ("Boom", [[1, 0.5]])]
+    assert alone(program) == [[1, 2]]
 
 
 def test_a_forward_after_the_error():
@@ -430,6 +472,17 @@ def test_models_that_cannot_be_joined():
     ]
 
 
+def test_a_model_that_is_not_in_a_list():
+    def program(rank):
+        with pytest.raises(UsageError) as caught:
+            Join(DistributedDataParallel(linear()))
+        return str(caught.value)
+
+    assert alone(program) == (
+        "models is a DistributedDataParallel, expected several models or one in a list: give a list: Join([model])"
+    )
+
+
 @pytest.mark.parametrize("is_same", [True, False], ids=["same-model", "another-model"])
 def test_a_join_inside_a_join(is_same):
     def program(rank):
@@ -448,9 +501,11 @@ def test_a_join_inside_a_join(is_same):
     assert set(failing(program, 2).values()) == {text}
 
 
-def test_a_forward_inside_the_join_of_another_model():
+@pytest.mark.parametrize("makes_group", [None, lambda: dist.new_group([0, 1])], ids=["one-group", "two-groups"])
+def test_a_forward_inside_the_join_of_another_model(makes_group):
     def program(rank):
-        model, other = (DistributedDataParallel(linear()) for _ in range(2))
+        model = DistributedDataParallel(linear())
+        other = DistributedDataParallel(linear(), process_group=makes_group and makes_group())
         with model.join():
             for _ in range(1 + rank):
                 model(row(1, 2)).sum().backward()
@@ -461,6 +516,21 @@ def test_a_forward_inside_the_join_of_another_model():
         "part of it: use ddp.Join([model, other])"
     )
     assert set(failing(program, 2).values()) == {text}
+
+
+def test_a_model_of_one_rank_inside_the_join_of_another():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        groups = [dist.new_group([member]) for member in range(2)]
+        other = DistributedDataParallel(linear(), process_group=groups[rank])
+        with model.join():
+            for _ in range(1 + rank):
+                other(model(row(1, 2)).detach().expand(1, 2)).sum().backward()
+                with other.join():
+                    model(row(1, 2)).sum().backward()
+                    other(row(1, 2))
+
+    run(program, 2)
 
 
 def test_samples_that_cannot_be_counted():
