@@ -14,10 +14,6 @@ from tests.ddp_equivalence import engine
 from tests.ddp_equivalence.test_plain import OPTIONS
 
 
-def pytest_configure(config):
-    config.addinivalue_line("markers", "torch_only(reason): it cannot run with our engine, or need not")
-
-
 @pytest.fixture(autouse=True, params=engine.ENGINES)
 def engine_name(request, monkeypatch):
     """What `DistributedDataParallel` of engine.py makes."""
