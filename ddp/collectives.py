@@ -44,7 +44,7 @@ _PUBLIC_NAMES = {
 OPERATIONS = (
     *("allreduce", "allreduce_coalesced", "broadcast", "allgather", "all_gather_single", "_allgather_base"),
     *("reduce", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
-    *("gather", "gather_single", "scatter"),
+    *("gather", "gather_single", "gather_into_tensor", "scatter"),
     *("alltoall", "all_to_all_single", "alltoall_base"),
     *("barrier", "monitored_barrier"),
     *("allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
@@ -144,10 +144,12 @@ def _of(operation: str, tensors: Sequence[Tensor], options: Any = None, *, root:
     if dtype not in _DTYPES or device_type not in _DEVICES:
         return None
     shapes = tuple(tuple(tensor.shape) for tensor in tensors)
-    holds_object = operation in ("allgather", "gather") and _is_called_for_objects(sys._getframe(1))
+    holds_object = operation in _MOVING_OBJECTS and _is_called_for_objects(sys._getframe(1))
     return Collective(operation, reduction, root, dtype, device_type, is_sparse, holds_object, shapes)
 
 
+_MOVING_OBJECTS = ("allgather", "gather", "all_gather_single")
+"""What objects travel by; the last of them since torch 2.15."""
 _OBJECT_CODES = frozenset(inspect.unwrap(f).__code__ for f in (dist.all_gather_object, dist.gather_object))
 
 

@@ -109,6 +109,11 @@ def test_every_method_of_torchs_groups_that_communicates_is_watched():
         *("BackendType", "CUSTOM", "GLOO", "MPI", "NCCL", "UCC", "UNDEFINED", "XCCL", "abort", "bound_device_id"),
         *("boxed", "get_group_store", "group_desc", "group_name", "merge_remote_group", "name", "rank", "set_timeout"),
         *("shutdown", "size", "split_group", "unbox", "use_pg_for_symm_mem_rendezvous"),
+        # Since torch 2.15.
+        *("get_backend", "get_reconfigure_handle", "new_window", "reconfigure", "register_abort_hook"),
+        *("register_post_hook", "register_pre_hook", "supports_abort_hooks", "supports_completion_hooks"),
+        *("supports_reconfigure", "supports_window", "unregister_abort_hook", "unregister_post_hook"),
+        "unregister_pre_hook",
     }
     unknown = {name for name in public - others - set(OPERATIONS) if not name.startswith("_")}
     assert not unknown
