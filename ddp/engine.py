@@ -100,7 +100,7 @@ class DistributedDataParallel(nn.Module, Joinable):
     otherwise by `register_buffer_comm_hook`. `init_sync=False` trusts the caller that the replicas are the same.
     `bucket_cap_mb` (MiB, 25 unless given) closes a bucket; the first closes at 1 MiB. `find_unused_parameters` allows
     parameters without gradients, `static_graph` as well, if the graph is the same in every iteration. `dim` is the
-    dimension of the inputs along which `join` counts samples.
+    dimension of the inputs along which `join` counts samples. `check_reduction` has no effect, as in torch.
 
     Gradients are views of the buckets after the first backward. `gradient_as_bucket_view=False` keeps them apart, at
     the cost of a copy; `True` has torch's arithmetic for that setting (gradients that are views already are divided
