@@ -88,6 +88,11 @@ class BucketLine:
         """Whether there is nothing left to start."""
         return self._started == len(self.buckets)
 
+    @property
+    def next(self) -> Bucket | None:
+        """The first bucket that has not started."""
+        return None if self.has_all_started else self.buckets[self._started]
+
     def start_full(self, start: Callable[[Bucket], None]) -> bool:
         """Start the buckets that are full and whose turn it is; return whether all have started now."""
         while self._started < len(self.buckets) and not self.buckets[self._started].pending:

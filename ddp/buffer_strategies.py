@@ -64,18 +64,30 @@ class BufferStrategies:
             if name != first and first in self._slots:
                 self._slots[first].aliases.append(_slot(module, name))
         rule = _Rule(Strategy.BROADCAST if broadcasts else Strategy.NONE, When.BEFORE_FORWARD)
+        self._default = rule
         self._rules = dict.fromkeys(self._slots, rule)
-        self.has_hooks = False
-        """Whether a buffer is treated otherwise than by default."""
 
     def register(self, name_or_tensor: str | Tensor, hook: Strategy | str | BufferHook, *, when: When | str) -> None:
         """Give a buffer another strategy, in the place of the one it had."""
         slot = self._find(name_or_tensor)
         rule = _Rule(_strategy(hook, slot), _when(when))
-        self.has_hooks = True
         # Callables run in order of registration, so a name that is registered again goes to the end.
         self._rules.pop(slot.name)
         self._rules[slot.name] = rule
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether a buffer is treated otherwise than by default."""
+        return any(rule is not self._default for rule in self._rules.values())
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """When each of those is synchronised: "before" or "after" a forward, or "never"."""
+        return {
+            name: "never" if rule.hook is Strategy.NONE else rule.when.value
+            for name, rule in self._rules.items()
+            if rule is not self._default
+        }
 
     @property
     def buffers(self) -> dict[str, Tensor]:

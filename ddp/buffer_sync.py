@@ -53,6 +53,11 @@ class BufferSync:
         return self._strategies.has_hooks
 
     @property
+    def chosen(self) -> dict[str, str]:
+        """When each buffer is synchronised that is treated otherwise: "before" or "after" a forward, or "never"."""
+        return self._strategies.chosen
+
+    @property
     def buffers(self) -> dict[str, Tensor]:
         """The tensors that the buffers are now, by name, without the ignored ones."""
         return self._strategies.buffers

@@ -467,6 +467,15 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _named_buffers(self) -> list[tuple[str, Tensor]]:
         return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
 
+    def __ddp_progress__(self) -> dict[str, object]:
+        """How far this replica is, for a diagnosis (see simulator/process_group/wrappers.py)."""
+        terms = self._terms
+        return {
+            **self.reducer.__ddp_progress__(),
+            "joined": terms is not None and dist.get_rank(self.process_group) not in terms.attendance.present,
+            "buffers": self._buffers_in_step.chosen,
+        }
+
 
 def _is_local(engine: weakref.ref[DistributedDataParallel]) -> bool:
     found = engine()

@@ -85,6 +85,8 @@ class Reducer:
         self.process_group = group
         self.backwards = 0
         """How many backwards have been reduced."""
+        self._aligned_backwards = 0
+        """How many there had been when a join ended last."""
         self.bytes_started_early = 0
         """Of the last backward: bytes whose reduction started before its last gradient came."""
         self._owner = weakref.ref(owner)
@@ -386,7 +388,7 @@ class Reducer:
         """After a join: take over what group rank `source` has found out."""
         found = Knowledge.of(self.backwards, self._order, self._static_graph, len(self.parameters))
         knowledge = found.shared(source, self.process_group, self.parameters[0].device)
-        self.backwards = knowledge.backwards
+        self.backwards = self._aligned_backwards = knowledge.backwards
         if knowledge.order is not None and knowledge.order != self._order.agreed:
             self._line.lay_out(self._order.adopt(knowledge.order))
         if knowledge.times is not None and self._static_graph is not None:
@@ -403,3 +405,14 @@ class Reducer:
             if not self._line.is_shadowing:
                 told["step"] = self.backwards + 1
         return told
+
+    def __ddp_progress__(self) -> dict[str, object]:
+        """How far the reductions are (the simulator reads it; see simulator/process_group/wrappers.py)."""
+        is_reducing = self._stage is Stage.REDUCING
+        unreduced = self._line.next if is_reducing else None
+        return {
+            "step": self.backwards + is_reducing,
+            "aligned_step": self._aligned_backwards,
+            "reduced": self.names,
+            "unreduced": unreduced and (unreduced.index, unreduced.names),
+        }

@@ -131,8 +131,9 @@ def _told(reading: Reading, wrapper: Wrapper) -> Origin:
     """The origin as another engine declares it."""
     told = reading.told or {}
     wrapper.tells_steps = True
-    wrapper.step = max(wrapper.step, told.get("step") or 0)
     assert reading.phase is not None
+    if reading.phase not in _STEPLESS:
+        wrapper.look(told.get("step") or 0)
     return Origin(
         reading.phase,
         wrapper.number,

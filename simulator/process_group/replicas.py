@@ -1,9 +1,9 @@
 """check="replicas": the replicas of a wrapped model are compared where they should be equal.
 
-After each optimizer step: parameters, by name and order, and optimizer state; and buffers, if a hook synchronises them
-after the forward. Buffers that are synchronised before each forward, as is the default, differ after it by design (each
-rank updates its running statistics), so those are compared where it would tell: when the inner module runs in
-evaluation mode, past the wrapper; and at the first step if nothing ever synchronises them.
+After each optimizer step: parameters, by name and order, and optimizer state; and the buffers that a hook synchronises
+after the forward. Those that are synchronised before each forward, as is the default, differ after it by design (each
+rank updates its running statistics). They are compared where it would tell: when the inner module runs in evaluation
+mode, past the wrapper; and at the first step if nothing ever synchronises them.
 
 Ranks are compared at the same step of the wrapper (Note [Steps] in wrappers.py) and the same optimizer step since.
 Note [Several optimizers]. Ranks may step several optimizers of one wrapper in different order. So steps are counted for
@@ -26,7 +26,7 @@ from torch import Tensor
 
 from simulator.calls import NOWHERE, Site
 from simulator.diagnosis.divergence import Moment, Side, divergence, skip_text, skipped_step
-from simulator.process_group.wrappers import Wrapper, WrapperKey, Wrappers
+from simulator.process_group.wrappers import PROGRESS, Wrapper, WrapperKey, Wrappers
 from simulator.runtime.call_sites import site_here
 from simulator.verdict import Code, Finding
 
@@ -115,47 +115,42 @@ class Replicas:
         """What ranks that returned left."""
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._returned: set[int] = set()
-        self._of_inner: dict[int, list[Wrapper]] = {}
-        """By id of the inner module, which another module may have later."""
         self._has_run: set[Wrapper] = set()
         """Those whose inner module has run, through the wrapper or past it, so that buffers may have changed."""
         wrappers.observers.append(self)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
-    def wrapped(self, wrapper: Wrapper) -> None:
-        """There is a new wrapper: from now on, know its inner module when it runs."""
-        known = self._of_inner.setdefault(id(getattr(wrapper.module, "module", None)), [])
-        known[:] = [other for other in known if other.module is not None and other is not wrapper]
-        known.append(wrapper)
-
     def module_runs(self, module: Any, arguments: Any) -> None:
         """A module, any at all, begins its forward.
 
         The hook is torch's for all modules, as one of the inner module's own would be copied and pickled with it.
         """
-        wrappers = [wrapper for wrapper in self._of_inner.get(id(module), ()) if _is_inner(module, wrapper)]
+        if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):
+            self._wrappers.of(module)  # which may have made no call yet; a copy that only evaluates never trains
+        wrappers = self._wrappers.around(module)
         if not wrappers:
             return
         wrapper = next((each for each in wrappers if each.is_running), None)
         if wrapper is None:
-            wrapper = wrappers[-1]
-            if not module.training and not wrapper.is_joined:
-                moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
-                self._compare(wrapper, moment, _buffers(wrapper.module))
+            self._inner_runs(wrappers[-1], is_training=module.training)
         elif module.training and wrapper not in self._has_run and not _syncs_buffers(wrapper.module):
-            self._compare(wrapper, Moment(wrapper.number, 0, text="at the first forward"), _buffers(wrapper.module))
+            wrapper.look()
+            moment = Moment(wrapper.number, 0, text="at the first forward")
+            self._compare(wrapper, moment, _buffers(wrapper, (None,)))
         self._has_run.update(wrappers)
 
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward begins."""
-        self._latest_parameters[wrapper] = _parameters(wrapper.module)
+        """A synchronising forward, or another engine's reduction, begins."""
+        if wrapper.inner is not None:
+            self._latest_parameters[wrapper] = _parameters(wrapper.module)
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
         for wrapper in self._wrappers.of_rank(rank):
+            wrapper.look()
             module = wrapper.module
-            if module is None or wrapper.is_joined:
+            if wrapper.inner is None or wrapper.is_joined:
                 continue
             parameters = self._latest_parameters[wrapper] = _parameters(module)
             own = _parameters_of(optimizer)
@@ -166,8 +161,7 @@ class Replicas:
             count = count + 1 if step == wrapper.step else 1
             self._optimizer_steps[wrapper, place] = (wrapper.step, count)
             tensors = [*self._comparable(wrapper, optimizer, own, parameters), *_state(parameters, optimizer)]
-            if _syncs_buffers_last(module):
-                tensors += _buffers(module)
+            tensors += _buffers(wrapper, (None, "after") if _syncs_buffers_last(module) else ("after",))
             self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=place), tensors)
 
     def rank_returned(self, rank: int) -> None:
@@ -193,6 +187,13 @@ class Replicas:
         return tuple(self._findings.values())
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
+        """The inner module runs past the wrapper."""
+        wrapper.look()
+        if not is_training and not wrapper.is_joined:
+            moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
+            self._compare(wrapper, moment, _buffers(wrapper, (None, "before", "after")))
 
     def _comparable(
         self, wrapper: Wrapper, optimizer: Any, own: Container[int], parameters: Sequence[Named]
@@ -317,11 +318,6 @@ class Replicas:
         return any(one != other for one in sides[0] for other in sides[1])
 
 
-def _is_inner(module: Any, wrapper: Wrapper) -> bool:
-    outer = wrapper.module
-    return outer is not None and outer.module is module
-
-
 def _parameters_of(optimizer: Any) -> set[int]:
     return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
 
@@ -336,10 +332,15 @@ def _parameters(module: Any) -> list[Named]:
     return [Named(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
 
 
-def _buffers(module: Any) -> list[Named]:
-    named: Iterable[tuple[str, Tensor]] = module.module.named_buffers()
-    ignored = _ignored(module)
-    return [Named(name, tensor, Code.DIVERGENCE_BUFFERS) for name, tensor in named if name not in ignored]
+def _buffers(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
+    """The buffers that are synchronised at one of the chosen times; None stands for those that are no exception."""
+    named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_buffers()
+    ignored, times = _ignored(wrapper.module), wrapper.chosen_buffers
+    return [
+        Named(name, tensor, Code.DIVERGENCE_BUFFERS)
+        for name, tensor in named
+        if name not in ignored and times.get(name) in chosen
+    ]
 
 
 def _state(parameters: Sequence[Named], optimizer: Any) -> list[Named]:

@@ -8,20 +8,36 @@ to be its bucket's).
 Wrappers are numbered within their process group, because its members have to construct them in the same order; a
 wrapper on another group, which only some of them have, shifts nothing.
 
+Another engine is numbered at its first call (phases.py). check="replicas" compares its replicas if the wrapper has the
+inner module as `module`, and knows more with a method `__ddp_progress__()` of the wrapper's, which returns a dict with
+any of these keys. It is asked at each of the wrapper's calls that belongs to a step, and where replicas are compared:
+
+- `step`: how many of its reductions have begun, those that it shadowed before the last end of a join included;
+- `joined`: whether it shadows the others because its rank ran out of input;
+- `aligned_step`: the step at which a join ended last;
+- `reduced`: the names of the parameters that are in a bucket;
+- `unreduced`: the number, and the parameters' names, of the first bucket that the step under way has not reduced;
+- `buffers`: by name, when a buffer is synchronised that is an exception: "before" or "after" a forward, or "never".
+
 Note [Steps]. A wrapper's step is the number of its synchronising forward, from 1. A forward in evaluation mode counts
 only once a backward follows it: evaluating without no_grad on one rank, through a wrapper without buffers, disturbs
-nobody. Under join the steps of ranks that ran out stand still, and all are even again at its end (`align`).
+nobody. For another engine, which knows of backwards, it is the number of its reduction. Under join the steps of ranks
+that ran out stand still, and all are even again at its end (`align`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import wraps
 from math import prod
+from types import FrameType
 from typing import Any, NamedTuple, Protocol
 from weakref import WeakKeyDictionary, ref
 
 from simulator.calls import Signature
+
+PROGRESS = "__ddp_progress__"
 
 WrapperKey = tuple[str, int]
 """A wrapper on all its ranks: the label of its process group, and its number there."""
@@ -42,9 +58,12 @@ class Wrapper:
         "_module",
         "_names",
         "_next_bucket",
+        "_observers",
         "_reduced",
         "_uncounted_forward",
+        "_unreduced",
         "aligned_step",
+        "chosen_buffers",
         "is_joined",
         "key",
         "rank",
@@ -52,7 +71,7 @@ class Wrapper:
         "tells_steps",
     )
 
-    def __init__(self, key: WrapperKey, rank: int, module: Any) -> None:
+    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[Observer]) -> None:
         self.key = key
         self.rank = rank
         self.step = 0
@@ -63,9 +82,14 @@ class Wrapper:
         """Shadows the others because its rank ran out of input."""
         self.aligned_step = 0
         """The step at which join ended last."""
+        self.chosen_buffers: Mapping[str, str] = {}
+        """When buffers are synchronised that another engine treats as exceptions: "before", "after" or "never"."""
         self._module = ref(module)
         self._buckets: Sequence[Bucket] = ()
-        self._reduced: frozenset[str] = frozenset()
+        self._reduced: Collection[str] = ()
+        self._unreduced: tuple[int, Sequence[str]] | None = None
+        """Of another engine: the first bucket not reduced."""
+        self._observers = observers
         self._names: dict[int, str] = {}
         """By id of the parameter; they live as long as the module."""
         self._next_bucket = 0
@@ -73,9 +97,14 @@ class Wrapper:
 
     @property
     def is_running(self) -> bool:
-        """True inside a forward through the wrapper."""
+        """True inside a forward through the wrapper, which is on the stack then."""
         module = self.module
-        return module is not None and getattr(module, "_active_ddp_module", None) is module
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if frame.f_code.co_name == "forward" and frame.f_locals.get("self") is module is not None:
+                return True
+            frame = frame.f_back
+        return False
 
     @property
     def number(self) -> int:
@@ -86,6 +115,11 @@ class Wrapper:
     def module(self) -> Any:
         """The DDP instance; None once it is gone."""
         return self._module()
+
+    @property
+    def inner(self) -> Any:
+        """The module that it wraps; None once that is gone, or if it wraps none."""
+        return getattr(self.module, "module", None)
 
     def launches(self, bucket: int) -> None:
         """The Reducer launches a bucket."""
@@ -100,6 +134,21 @@ class Wrapper:
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         self.step += is_training
+        self._tell()
+
+    def look(self, told_step: int = 0) -> None:
+        """Ask another engine how far its wrapper is; `told_step` is what its call says, if it does."""
+        if not self._observers:
+            return
+        progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
+        before, self.step = self.step, progress.get("step", max(self.step, told_step))
+        self.is_joined = progress.get("joined", self.is_joined)
+        self.aligned_step = progress.get("aligned_step", self.aligned_step)
+        self.chosen_buffers = progress.get("buffers", self.chosen_buffers)
+        self._reduced = progress.get("reduced", self._reduced)
+        self._unreduced = progress.get("unreduced")
+        if self.step > before:
+            self._tell()
 
     def bucket_for(self, signature: Signature) -> int | None:
         """The bucket that the Reducer's next all_reduce is for; None if it does not look like one.
@@ -144,14 +193,16 @@ class Wrapper:
     @property
     def unreduced_bucket(self) -> str:
         """The first bucket that was not launched in this step, in words; "" if all were."""
-        index = self._next_bucket
-        if index >= len(self._buckets):
-            return ""
-        return f"bucket {index} ({', '.join(self._buckets[index].parameters)})"
+        index, names = self._unreduced or (self._next_bucket, self.parameters(self._next_bucket))
+        return f"bucket {index} ({', '.join(names)})" if names else ""
 
     def rebuilds(self) -> None:
         """The Reducer makes new buckets."""
         self._buckets = ()
+
+    def _tell(self) -> None:
+        for observer in self._observers:
+            observer.step_begins(self)
 
     def _bucket(self, bucket: Any) -> Bucket:
         names = self._names
@@ -161,11 +212,8 @@ class Wrapper:
 class Observer(Protocol):
     """Is told what wrappers do."""
 
-    def wrapped(self, wrapper: Wrapper) -> None:
-        """There is a new wrapper."""
-
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward begins."""
+        """A synchronising forward, or another engine's reduction, begins."""
 
 
 class Wrappers:
@@ -199,6 +247,11 @@ class Wrappers:
         """A rank's wrappers, in order of construction."""
         return self._by_rank.get(rank, ())
 
+    def around(self, module: Any) -> Sequence[Wrapper]:
+        """The running rank's wrappers that have this as their inner module."""
+        rank = self._running_rank()
+        return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner is module]
+
     def peers(self, key: WrapperKey) -> Sequence[Wrapper]:
         """A wrapper on the ranks that have made it so far."""
         return self._by_key.get(key, ())
@@ -226,8 +279,6 @@ class Wrappers:
                 self._of_reducer[module.reducer] = wrapper
                 wrapper.rebuilds()
                 self._tell_apart(wrapper)
-                for observer in self.observers:
-                    observer.wrapped(wrapper)
 
         return ddp_init_helper
 
@@ -238,8 +289,6 @@ class Wrappers:
             wrapper = self._of_reducer.get(reducer)
             if wrapper is not None:
                 wrapper.begin_step(is_training=wrapper.module.training)
-                for observer in self.observers:
-                    observer.step_begins(wrapper)
             original(reducer)
 
         return prepare_for_forward
@@ -283,7 +332,7 @@ class Wrappers:
         if rank is None or label is None:
             return None
         mine = self._by_rank.setdefault(rank, [])
-        wrapper = Wrapper((label, sum(other.key[0] == label for other in mine)), rank, owner)
+        wrapper = Wrapper((label, sum(other.key[0] == label for other in mine)), rank, owner, self.observers)
         self._of_owner[id(owner)] = wrapper
         mine.append(wrapper)
         self._by_key.setdefault(wrapper.key, []).append(wrapper)

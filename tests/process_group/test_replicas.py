@@ -1,4 +1,7 @@
-"""check="replicas": what makes replicas differ is found at the first step, and healthy training has no findings."""
+"""check="replicas": what makes replicas differ is found at the first step, and healthy training has no findings.
+
+With torch's engine and ours, but for what ours refuses: see test_own_replicas.py.
+"""
 
 import copy
 import io
@@ -11,14 +14,30 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
-from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
+from ddp import DistributedDataParallel as OwnEngine
 from simulator import simulate
 
+from . import training
 from .training import backward, inputs, network, sgd, train, wrapped
 
 pytestmark = pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning")
+
+
+@pytest.fixture(autouse=True, params=[TorchEngine, OwnEngine], ids=["torch", "ddp"])
+def engine(request, monkeypatch):
+    """What `training.wrapped` makes."""
+    monkeypatch.setattr(training, "DistributedDataParallel", request.param)
+    return request.param
+
+
+TORCH_ONLY = pytest.mark.parametrize("engine", [TorchEngine], ids=["torch"], indirect=True)
+
+
+def DistributedDataParallel(module, **options):
+    return training.DistributedDataParallel(module, **options)
 
 
 def check(program, world_size=3, **options):
@@ -48,6 +67,7 @@ def test_a_skipped_last_optimizer_step():
     assert "rank 1 made no optimizer step after step 2 of DDP #0, and ranks 0, 2 did" in text
 
 
+@TORCH_ONLY
 def test_fine_tuning_on_one_rank_that_stays():
     codes, text = check(lambda rank: fine_tuning(rank, restores=False))
     assert codes == [("divergence.parameters", (1, 2))]
@@ -72,6 +92,7 @@ def test_a_parameter_of_no_optimizer():
     assert "1.bias[0] = 1" in text
 
 
+@TORCH_ONLY
 def test_a_parameter_unfrozen_after_wrapping():
     def program(rank):
         inner = network()
@@ -85,6 +106,7 @@ def test_a_parameter_unfrozen_after_wrapping():
     assert "0.weight is in no bucket" in text
 
 
+@TORCH_ONLY
 def test_the_inner_module_used_for_the_loss():
     def program(rank):
         model = wrapped()
@@ -173,6 +195,7 @@ def test_a_bucket_that_no_rank_reduced():
     assert "was not reduced in this step" in text
 
 
+@TORCH_ONLY
 def test_parameters_of_other_names():
     class Model(torch.nn.Module):
         def __init__(self, names):
@@ -255,6 +278,7 @@ def hooked(rank, *, leaves_out):
     train(model, sgd(model), rank, 2)
 
 
+@TORCH_ONLY
 def test_a_buffer_hook_that_leaves_out_a_buffer():
     codes, text = check(lambda rank: hooked(rank, leaves_out="mean"))
     assert codes == [("divergence.buffers", (0, 1, 2))]
@@ -415,7 +439,7 @@ def lbfgs(rank):
 def an_ignored_parameter(rank):
     inner = network()
     inner[0].register_parameter("own", torch.nn.Parameter(torch.tensor(float(rank))))
-    DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(inner, ["0.own"])
+    TorchEngine._set_params_and_buffers_to_ignore_for_model(inner, ["0.own"])
     model = DistributedDataParallel(inner)
     train(model, sgd(model), rank, 2)
 
@@ -439,7 +463,6 @@ def losses_that_are_not_numbers(rank):
         partial(batch_norm_after_a_trial_of_the_inner_module, broadcast_buffers=False),
         evaluation_on_one_rank,
         steps_of_one_rank_that_are_broadcast,
-        partial(fine_tuning, restores=True),
         join_and_go_on,
         join_with_a_sharded_optimizer,
         two_models_and_optimizers,
@@ -449,13 +472,20 @@ def losses_that_are_not_numbers(rank):
         losses_that_are_not_numbers,
         lambda rank: accumulation(rank, last_is_synchronised=True),
         lambda rank: evaluation(rank, through_wrapper=True),
-        lambda rank: hooked(rank, leaves_out="nothing"),
     ],
 )
 def test_healthy_training(program, policy):
     assert check(program, policy=policy)[0] == []
 
 
+@TORCH_ONLY
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+@pytest.mark.parametrize("program", [partial(fine_tuning, restores=True), partial(hooked, leaves_out="nothing")])
+def test_healthy_training_that_our_engine_refuses_or_does_otherwise(program, policy):
+    assert check(program, policy=policy)[0] == []
+
+
+@TORCH_ONLY
 def test_nothing_is_checked_unless_asked_for():
     def program(rank):
         model = wrapped()
