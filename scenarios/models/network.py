@@ -1,0 +1,62 @@
+"""What all networks have in common: how a batch is drawn for them, and which of their branches it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.distributed import ProcessGroup
+
+from simulator import UsageError
+
+
+class Network(nn.Module):
+    """A network that a scenario trains; `output.square().mean()` is a loss that reaches all of its parameters.
+
+    A subclass has only keyword parameters, each with a default: they are the options that `make` takes.
+    """
+
+    branches: tuple[str, ...] = ()
+    """The parts that a batch may leave out; the parameters of a branch are those whose names begin with its name."""
+    communicates: bool = False
+    """Whether its forward makes collectives of its own, on `group`."""
+    sparse: bool = False
+    """Whether some of its gradients are sparse."""
+    group: ProcessGroup | None = None
+    """Where a network that communicates does so; None is the default group."""
+    row: tuple[int, ...] = ()
+    """The shape of a batch without its first dimension."""
+    words: int = 0
+    """How many different tokens a batch is made of; 0 if it is made of numbers."""
+
+    def batch(self, rows: int, generator: torch.Generator) -> Tensor:
+        """Inputs drawn from `generator`: normally distributed in the network's dtype, or int64 tokens.
+
+        Numbers are drawn in float32 and then cast, so that the same network in float64 is given the same ones.
+        """
+        weight = next(self.parameters())
+        shape, device = (rows, *self.row), generator.device
+        if self.words:
+            return torch.randint(self.words, shape, generator=generator, device=device).to(weight.device)
+        return torch.randn(shape, generator=generator, device=device, dtype=torch.float32).to(weight)
+
+    def forward(self, batch: Tensor, uses: Sequence[str] | None = None) -> Tensor:
+        """The outputs for a batch, a row each; `uses` names the branches that it takes, in any order, None takes all.
+
+        Raises UsageError for a branch that the network does not have.
+        """
+        for name in uses or ():
+            if name not in self.branches:
+                known = ", ".join(self.branches) or "none, since it has no branches"
+                raise UsageError(f"uses has {name!r}, expected branches of the network, which are {known}")
+        taken = self.branches if uses is None else tuple(name for name in self.branches if name in uses)
+        return self._outputs(batch, taken)
+
+    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+        """What `forward` returns, if the batch takes these branches."""
+        raise NotImplementedError
+
+    def cast(self, dtype: torch.dtype) -> None:
+        """Convert the parameters and floating buffers, which are in float32, to `dtype`."""
+        self.to(dtype)
