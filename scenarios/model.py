@@ -1,12 +1,32 @@
-"""What a scenario is: a program, the world it runs in, and what is expected of it."""
+"""What a scenario is: a program, the world it runs in, what goes wrong in it, and what is expected of it.
+
+    @scenario(about=__doc__, expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1), reports=["pytorch/pytorch#38174"])
+    def uneven_inputs_without_join(rank: int) -> None:
+        ...
+            model(batch).sum().backward()  # found here
+
+    @repairs(uneven_inputs_without_join)
+    def repaired(rank: int) -> None:
+        ...
+
+The program is written with torch's DistributedDataParallel and runs under every engine. Lines that end in `# found here`
+are where the finding is raised; `# found here by torch` and `# found here by ddp` hold for one engine. The repaired twin
+must pass without any finding.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import inspect
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
-from simulator import Code, Finding, Result, Verdict
+from scenarios.engines import Engine
+from scenarios.reference import Reference
+from scenarios.snapshot import Snapshot
+from simulator import Code, Finding, Result, UsageError, Verdict
 from simulator.diagnosis.explain import rank_list
 from simulator.faults import Fault
 
@@ -21,12 +41,25 @@ class Expectation:
     code: Code | None = None
     ranks: Ranks | Callable[[int], Ranks] = ()
     """The culprits; a function of the world size where they depend on it."""
+    is_clean: bool = False
+    """No finding at all, not even a hazard."""
+    lines: tuple[int, ...] = ()
+    """Lines of the program's file, one of which the finding names first; () if it does not matter."""
+    otherwise: Expectation | None = None
+    """What a run may come to as well, as it depends on the interleaving."""
+    shows: int | None = None
+    """Where it depends on the interleaving: in how many of ten random schedules (seeds 0 to 9) it shows."""
 
     def is_met_by(self, result: Result) -> bool:
         """True if `result` came out as expected."""
-        if self.code is None:
-            return result.verdict is self.verdict
-        return self.text(result.world_size) == found_text(result)
+        return self._is_met_by(result) or (self.otherwise is not None and self.otherwise.is_met_by(result))
+
+    def _is_met_by(self, result: Result) -> bool:
+        if self.is_clean or self.code is None:
+            return result.verdict is self.verdict and not (self.is_clean and result.findings)
+        if self.text(result.world_size) != found_text(result):
+            return False
+        return not self.lines or found_line(result) in self.lines
 
     def text(self, world_size: int) -> str:
         """The expectation in a few words, as `found_text` gives what was found."""
@@ -34,28 +67,167 @@ class Expectation:
         return _text(self.verdict, self.code, ranks)
 
 
+PASSES = Expectation()
+CLEAN = Expectation(is_clean=True)
+
+
+def finds(
+    code: Code,
+    ranks: int | Ranks | Callable[[int], Ranks] = (),
+    *,
+    shows: int | None = None,
+    otherwise: Expectation | None = None,
+) -> Expectation:
+    """Expect the finding `code`, which blames `ranks`.
+
+    Where it depends on the interleaving, `shows` says in how many of ten random schedules (seeds 0 to 9) it is found,
+    and `otherwise` what is found in the others.
+    """
+    blamed = (ranks,) if isinstance(ranks, int) else ranks
+    return Expectation(code.verdict, code, blamed, shows=shows, otherwise=otherwise)
+
+
 @dataclass(frozen=True, slots=True)
 class Scenario:
     """A program with its world, its faults and what is expected of it."""
 
     name: str
-    summary: str
-    """One line."""
+    about: str
+    """First line: what goes wrong, or what it shows. Below: why."""
     program: Callable[..., Any]
     """Called as `program(rank, *args)` on every rank."""
-    expected: Expectation = Expectation()
+    expected: Expectation = PASSES
+    expected_under_ddp: Expectation | None = None
+    """What our engine comes to, if it is something else."""
     world_size: int = 4
     """How many ranks it has unless somebody says otherwise."""
     min_world_size: int = 2
+    max_world_size: int | None = None
     args: tuple[Any, ...] = ()
     faults: tuple[Fault, ...] = ()
     tags: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
+    """Where people met it: issues, pull requests, threads."""
+    reference: Callable[[int], Reference | Snapshot] | None = None
+    """Given the world size, what each rank's program should return, by plain single-process training."""
+    repairs: str = ""
+    """The scenario that this one is the repaired twin of."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        return self.about.strip().partition("\n")[0]
+
+    @property
+    def cause(self) -> str:
+        """Why it goes wrong, in one paragraph; "" if nothing is said."""
+        return " ".join(self.about.strip().partition("\n")[2].split())
+
+    def expected_by(self, engine: Engine) -> Expectation:
+        """What is expected under an engine."""
+        return self.expected_under_ddp or self.expected if engine is Engine.DDP else self.expected
+
+    def with_world_size(self, world_size: int | None) -> Scenario:
+        """The same in another world. Raises UsageError if it cannot be."""
+        if world_size is None or world_size == self.world_size:
+            return self
+        least, most = self.min_world_size, self.max_world_size
+        if isinstance(world_size, int) and world_size < least:
+            raise UsageError(f"world size is {world_size}, {self.name} expects {least} or more: give it more ranks")
+        if isinstance(world_size, int) and most is not None and world_size > most:
+            raise UsageError(f"world size is {world_size}, {self.name} expects {most} or fewer: give it fewer ranks")
+        return replace(self, world_size=world_size)
+
+
+def scenario(
+    *,
+    about: str | None = None,
+    name: str | None = None,
+    expected: Expectation = PASSES,
+    under_ddp: Expectation | None = None,
+    reports: Sequence[str] = (),
+    tags: Sequence[str] = (),
+    world_size: int = 4,
+    min_world_size: int = 2,
+    max_world_size: int | None = None,
+    faults: Sequence[Fault] = (),
+    reference: Callable[[int], Reference | Snapshot] | None = None,
+) -> Callable[[Callable[..., Any]], Scenario]:
+    """Make a scenario of the function below, `program(rank)`.
+
+    `about` says on its first line what goes wrong, and below why; without it the function's docstring does. The name is
+    the function's, with dashes. `under_ddp` is what engine "ddp" comes to, if it is not `expected`.
+    """
+
+    def make(program: Callable[..., Any]) -> Scenario:
+        return Scenario(
+            name or program.__name__.replace("_", "-"),
+            about or inspect.getdoc(program) or "",
+            program,
+            _at_marked_lines(expected, program, Engine.TORCH),
+            _at_marked_lines(under_ddp or expected, program, Engine.DDP),
+            world_size,
+            min_world_size,
+            max_world_size,
+            faults=tuple(faults),
+            tags=tuple(tags),
+            reports=tuple(reports),
+            reference=reference,
+        )
+
+    return make
+
+
+def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
+    """Make the repaired twin of a scenario of the function below: the same world without faults, and no finding at all."""
+
+    def make(program: Callable[..., Any]) -> Scenario:
+        return replace(
+            bug,
+            name=f"{bug.name}-repaired",
+            about=inspect.getdoc(program) or "",
+            program=program,
+            expected=CLEAN,
+            expected_under_ddp=None,
+            faults=(),
+            repairs=bug.name,
+        )
+
+    return make
+
+
+# --- what was found, and where ----------------------------------------------------------------------------------------
+
+_MARKER = re.compile(r"# found here(?: by (?P<engine>\w+))?\s*$")
+
+
+def marked_lines(path: Path, engine: Engine) -> tuple[int, ...]:
+    """The lines of a file that say `# found here`, for an engine."""
+    found = ((number, _MARKER.search(line)) for number, line in enumerate(path.read_text().splitlines(), 1))
+    return tuple(number for number, match in found if match and match["engine"] in (None, engine.value))
 
 
 def found_text(result: Result) -> str:
     """What a run came to, in a few words: its verdict and the finding that leads its text."""
-    leading: Finding | None = next(iter(result.findings), None)
+    leading = _leading(result)
     return _text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
+
+
+def found_line(result: Result) -> int | None:
+    """The line that the leading finding names first."""
+    leading = _leading(result)
+    return leading.sites[0].line if leading and leading.sites else None
+
+
+def _leading(result: Result) -> Finding | None:
+    return next(iter(result.findings), None)
+
+
+def _at_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
+    path = inspect.getsourcefile(program)
+    if expected.code is None or path is None:
+        return expected
+    return replace(expected, lines=marked_lines(Path(path), engine))
 
 
 def _text(verdict: Verdict, code: Code | None, ranks: Ranks) -> str:

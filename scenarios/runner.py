@@ -1,80 +1,96 @@
-"""Run a scenario under the simulator."""
+"""Run a scenario under the simulator, on either engine, and compare it with the oracle where it has one."""
 
 from __future__ import annotations
 
+import dataclasses
 import shlex
+from collections.abc import Callable
 
+from scenarios import engines
+from scenarios.engines import Engine
 from scenarios.loader import load
 from scenarios.model import Scenario
-from simulator import Policy, Result, Schedule, UsageError, replay, simulate
+from scenarios.reference import divergence_from
+from simulator import Policy, Result, Schedule, Verdict, replay, simulate
 
 
 def run_scenario(
     scenario: Scenario | str,
-    engine: str = "torch",
+    engine: str | Engine = "torch",
     *,
     transport: str = "memory",
     world_size: int | None = None,
     policy: str | Policy = "round_robin",
     seed: int = 0,
 ) -> Result:
-    """Simulate a scenario, or the one of that name; `scenario.expected.is_met_by(result)` says if it went as expected.
+    """Simulate a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
 
-    `world_size` is the scenario's own unless given. Raises UsageError for what cannot be run.
+    Replicas are compared as by `check="replicas"`, and what the ranks return with the scenario's reference, if it has
+    one. `world_size` is the scenario's own unless given. Raises UsageError for what cannot be run.
     """
-    scenario, size = _prepare(scenario, engine, world_size)
-    result = simulate(
-        scenario.program,
-        size,
-        args=scenario.args,
-        policy=policy,
-        seed=seed,
-        transport=transport,
-        faults=scenario.faults,
-        check="replicas",
-        name=scenario.name,
-    )
-    return _with_command(result, scenario)
+
+    def run(chosen: Scenario) -> Result:
+        return simulate(
+            chosen.program,
+            chosen.world_size,
+            args=chosen.args,
+            policy=policy,
+            seed=seed,
+            transport=transport,
+            faults=chosen.faults,
+            check="replicas",
+            name=chosen.name,
+        )
+
+    return _run(scenario, engine, world_size, run)
 
 
 def replay_scenario(
     scenario: Scenario | str,
     schedule: str | Schedule,
-    engine: str = "torch",
+    engine: str | Engine = "torch",
     *,
     transport: str = "memory",
     world_size: int | None = None,
 ) -> Result:
     """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it belongs to another one."""
-    scenario, size = _prepare(scenario, engine, world_size)
-    result = replay(
-        scenario.program,
-        size,
-        schedule,
-        args=scenario.args,
-        transport=transport,
-        faults=scenario.faults,
-        check="replicas",
-        name=scenario.name,
-    )
-    return _with_command(result, scenario)
+
+    def run(chosen: Scenario) -> Result:
+        return replay(
+            chosen.program,
+            chosen.world_size,
+            schedule,
+            args=chosen.args,
+            transport=transport,
+            faults=chosen.faults,
+            check="replicas",
+            name=chosen.name,
+        )
+
+    return _run(scenario, engine, world_size, run)
 
 
-def _prepare(scenario: Scenario | str, engine: str, world_size: int | None) -> tuple[Scenario, int]:
-    if isinstance(scenario, str):
-        scenario = load(scenario)
-    if engine != "torch":
-        raise UsageError(f"engine is {engine!r}, expected 'torch', the only one there is yet: leave the argument out")
-    if world_size is None:
-        return scenario, scenario.world_size
-    if isinstance(world_size, int) and world_size < scenario.min_world_size:
-        least = scenario.min_world_size
-        raise UsageError(f"world size is {world_size}, {scenario.name} expects {least} or more: give it more ranks")
-    return scenario, world_size
+def _run(
+    scenario: Scenario | str, engine: str | Engine, world_size: int | None, run: Callable[[Scenario], Result]
+) -> Result:
+    own = load(scenario) if isinstance(scenario, str) else scenario
+    engine = Engine.named(engine)
+    chosen = own.with_world_size(world_size)
+    with engines.installed(engine):
+        result = run(chosen)
+    return _against_reference(result, chosen).with_replay(_command(result, own, engine))
 
 
-def _with_command(result: Result, scenario: Scenario) -> Result:
+def _against_reference(result: Result, scenario: Scenario) -> Result:
+    """The result, with a finding where what the ranks returned is not what plain training gives."""
+    if scenario.reference is None or result.verdict is not Verdict.PASS:
+        return result
+    finding = divergence_from(scenario.reference(result.world_size), result)
+    return result if finding is None else dataclasses.replace(result, findings=(finding, *result.findings))
+
+
+def _command(result: Result, scenario: Scenario, engine: Engine) -> str:
     command = f"ddpsim replay {shlex.quote(scenario.name)} {result.schedule}"
     if result.world_size != scenario.world_size:
         command += f" --world-size {result.world_size}"
-    return result.with_replay(command)
+    return command if engine is Engine.TORCH else f"{command} --engine {engine.value}"

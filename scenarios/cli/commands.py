@@ -72,7 +72,7 @@ def list_() -> None:
 
     Example: ddpsim list
     """
-    from scenarios.zoo import registry
+    from scenarios.registry import registry
 
     output.show_scenarios(registry.values())
 

@@ -6,11 +6,17 @@ Backends pair calls by their order within the group, not by their name: gloo blo
 import torch
 import torch.distributed as dist
 
-from scenarios.model import Expectation, Scenario
-from simulator import Code, Verdict
+from scenarios.model import finds, scenario
+from simulator import Code
 
 
-def program(rank: int) -> float:
+@scenario(
+    about=__doc__,
+    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    reports=["pytorch/pytorch#72843", "pytorch/pytorch#79901"],
+    tags=["mismatch"],
+)
+def mismatched_collective(rank: int) -> float:
     """Average a loss over the ranks; rank 1 believes there is nothing to average."""
     loss = torch.tensor([float(rank)])
     has_validation_data = rank != 1
@@ -19,13 +25,3 @@ def program(rank: int) -> float:
         loss /= dist.get_world_size()
     dist.barrier()
     return loss.item()
-
-
-SCENARIO = Scenario(
-    name="mismatched-collective",
-    summary="one rank skips an all_reduce, so its barrier meets the others' all_reduce",
-    program=program,
-    # With two ranks there is no majority, so nobody can be blamed alone.
-    expected=Expectation(Verdict.FAIL, Code.MISMATCH_OPERATION, lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    tags=("mismatch",),
-)

@@ -3,11 +3,18 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import Expectation, Scenario
-from simulator import Code, Crash, Verdict
+from scenarios.model import finds, scenario
+from simulator import Code, Crash
 
 
-def program(rank: int) -> None:
+@scenario(
+    about=__doc__,
+    expected=finds(Code.RANK_ERROR, ranks=1),
+    reports=["Lightning-AI/pytorch-lightning#6430"],
+    tags=["ddp", "fault"],
+    faults=[Crash(rank=1, before_call=3)],
+)
+def rank_crash(rank: int) -> None:
     """Train on 3 batches. Nothing is wrong here: the crash is a fault of the scenario."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(10, 1))
@@ -16,13 +23,3 @@ def program(rank: int) -> None:
         optimizer.zero_grad()
         model(torch.randn(8, 10)).square().mean().backward()
         optimizer.step()
-
-
-SCENARIO = Scenario(
-    name="rank-crash",
-    summary="one rank crashes in its second backward, and the others wait for it",
-    program=program,
-    expected=Expectation(Verdict.FAIL, Code.RANK_ERROR, (1,)),
-    faults=(Crash(rank=1, before_call=6),),
-    tags=("ddp", "fault"),
-)

@@ -3,23 +3,20 @@
 import torch
 import torch.distributed as dist
 
-from scenarios.model import Expectation, Scenario
-from simulator import Code, Verdict
+from scenarios.model import finds, scenario
+from simulator import Code
 
 
-def program(rank: int) -> float:
+@scenario(
+    about=__doc__,
+    expected=finds(Code.DEADLOCK_CYCLE, ranks=lambda world_size: tuple(range(world_size))),
+    reports=["NVIDIA/nccl#479", "pytorch/pytorch#11275"],
+    tags=["point-to-point", "cycle"],
+)
+def send_send(rank: int) -> float:
     """Hand a number to the next rank, then take the one of the rank before."""
     world_size = dist.get_world_size()
     mine, received = torch.tensor([float(rank)]), torch.zeros(1)
     dist.send(mine, dst=(rank + 1) % world_size)
     dist.recv(received, src=(rank - 1) % world_size)
     return received.item()
-
-
-SCENARIO = Scenario(
-    name="send-send",
-    summary="every rank of a ring sends before it receives",
-    program=program,
-    expected=Expectation(Verdict.FAIL, Code.DEADLOCK_CYCLE, lambda world_size: tuple(range(world_size))),
-    tags=("point-to-point", "cycle"),
-)

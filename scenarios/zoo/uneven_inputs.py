@@ -3,10 +3,11 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import Scenario
+from scenarios.model import CLEAN, scenario
 
 
-def program(rank: int) -> list[float]:
+@scenario(about=__doc__, expected=CLEAN, tags=["ddp", "join"])
+def uneven_inputs(rank: int) -> list[float]:
     """Train on 3, 4 or 5 batches, depending on the rank; all ranks end with the same parameters."""
     torch.manual_seed(rank)  # every rank draws its own data; DDP starts them all from rank 0's parameters
     model = DistributedDataParallel(torch.nn.Linear(10, 1))
@@ -17,11 +18,3 @@ def program(rank: int) -> list[float]:
             model(torch.randn(8, 10)).square().mean().backward()
             optimizer.step()
     return [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
-
-
-SCENARIO = Scenario(
-    name="uneven-inputs",
-    summary="ranks with fewer batches shadow the others' collectives under model.join()",
-    program=program,
-    tags=("ddp", "join"),
-)

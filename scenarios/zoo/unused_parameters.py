@@ -3,7 +3,7 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import Scenario
+from scenarios.model import CLEAN, scenario
 
 
 class TwoHeads(torch.nn.Module):
@@ -20,7 +20,8 @@ class TwoHeads(torch.nn.Module):
         return answer
 
 
-def program(rank: int) -> list[float]:
+@scenario(about=__doc__, expected=CLEAN, tags=["ddp", "unused"])
+def unused_parameters(rank: int) -> list[float]:
     """Train head 0 on even ranks and head 1 on odd ones; all ranks end with the same parameters."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(TwoHeads(), find_unused_parameters=True)
@@ -30,11 +31,3 @@ def program(rank: int) -> list[float]:
         model(torch.randn(8, 10), head=rank % 2).square().mean().backward()
         optimizer.step()
     return [value for parameter in model.parameters() for value in parameter.flatten().tolist()]
-
-
-SCENARIO = Scenario(
-    name="unused-parameters",
-    summary="each rank uses one of two heads, under find_unused_parameters=True",
-    program=program,
-    tags=("ddp", "unused"),
-)

@@ -7,8 +7,8 @@ The rank itself learns of it one step later, when DDP refuses its next forward; 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import Expectation, Scenario
-from simulator import Code, Verdict
+from scenarios.model import finds, scenario
+from simulator import Code
 
 
 class OptionalBranch(torch.nn.Module):
@@ -25,7 +25,13 @@ class OptionalBranch(torch.nn.Module):
         return answer + self.sometimes(batch) if use_branch else answer
 
 
-def program(rank: int) -> None:
+@scenario(
+    about=__doc__,
+    expected=finds(Code.RANK_ERROR, ranks=1),
+    reports=["pytorch/pytorch#20125", "lhotse-speech/lhotse#554"],
+    tags=["ddp", "unused"],
+)
+def unused_parameters_without_flag(rank: int) -> None:
     """Train both layers, but only the first one on rank 1."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(OptionalBranch())
@@ -34,12 +40,3 @@ def program(rank: int) -> None:
         optimizer.zero_grad()
         model(torch.randn(8, 10), use_branch=rank != 1).square().mean().backward()
         optimizer.step()
-
-
-SCENARIO = Scenario(
-    name="unused-parameters-without-flag",
-    summary="one rank skips a branch of the model, and its gradients are never reduced",
-    program=program,
-    expected=Expectation(Verdict.FAIL, Code.RANK_ERROR, (1,)),
-    tags=("ddp", "unused"),
-)

@@ -1,0 +1,1 @@
+"""The join matrix: the cases that the join feature was born with, as declared scenarios for both engines."""

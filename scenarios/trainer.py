@@ -1,0 +1,134 @@
+"""The program of a declared training: what each rank runs, as a user would write it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn import Parameter
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parallel.distributed import _BufferCommHookLocation
+
+import ddp
+from scenarios.snapshot import History, Snapshot, snapshot, together
+from scenarios.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
+
+_HOOKS = {
+    CommunicationHook.ALLREDUCE: default_hooks.allreduce_hook,
+    CommunicationHook.FP16_COMPRESS: default_hooks.fp16_compress_hook,
+    CommunicationHook.BF16_COMPRESS: default_hooks.bf16_compress_hook,
+}
+
+_OPTIMIZERS = {
+    OptimizerName.SGD: torch.optim.SGD,
+    OptimizerName.ADAM: torch.optim.Adam,
+    OptimizerName.ADAMW: torch.optim.AdamW,
+}
+
+
+def train(rank: int, training: Training) -> History:
+    """Train as declared; return what this rank's models held after each of its iterations, and at the end."""
+    models = [_wrapped(training, index, rank) for index in range(len(training.networks))]
+    optimizers = [optimizer_of(training.optimizer, model.module.parameters()) for model in models]
+    history = []
+    with _joined(models, optimizers, training):
+        for iteration in range(training.count(rank)):
+            for model, optimizer in zip(models, optimizers, strict=True):
+                _iterate(model, optimizer, training, rank, iteration)
+            history.append(_snapshot(models, iteration))
+            for optimizer in optimizers if training.action(rank, iteration) is Action.TRAIN else ():
+                optimizer.zero_grad()
+    return (*history, _snapshot(models, None))
+
+
+def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> Any:
+    """The declared optimizer."""
+    options: dict[str, Any] = {"lr": choice.learning_rate}
+    if choice.name is OptimizerName.SGD:
+        options["momentum"] = choice.momentum
+    kind = _OPTIMIZERS[choice.name]
+    return ZeroRedundancyOptimizer(parameters, kind, **options) if choice.is_sharded else kind(parameters, **options)
+
+
+def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteration: int) -> None:
+    action = training.action(rank, iteration)
+    batch = training.batch(model.module, rank, iteration)
+    forward = partial(_loss, batch=batch, uses=training.uses(rank, iteration))
+    if action in (Action.EVALUATE, Action.EVALUATE_INNER):
+        model.eval()
+        with torch.no_grad():
+            forward(model if action is Action.EVALUATE else model.module)
+        model.train()
+    if not action.has_forward:
+        return
+    with model.no_sync() if action is Action.ACCUMULATE else nullcontext():
+        loss = forward(model)
+        if action.has_backward:
+            loss.backward()
+    if training.reduces_loss:
+        dist.all_reduce(loss.detach().reshape(1))
+    if action is Action.TRAIN:
+        optimizer.step()
+
+
+def _loss(model: Any, batch: Tensor, uses: tuple[str, ...] | None) -> Tensor:
+    loss: Tensor = model(batch, uses).square().mean()
+    return loss
+
+
+def _wrapped(training: Training, index: int, rank: int) -> Any:
+    # Every rank begins with values of its own, so that only DDP makes them those of rank 0.
+    network = training.network(index, seed=training.seed + rank)
+    model = DistributedDataParallel(network, **training.engine_options)  # type: ignore[arg-type]
+    if training.communication_hook is not None:
+        model.register_comm_hook(None, _HOOKS[training.communication_hook])
+    if training.averages_buffers:
+        _average_buffers(model)
+    return model
+
+
+def _average_buffers(model: Any) -> None:
+    if isinstance(model, ddp.DistributedDataParallel):
+        for name, buffer in model.module.named_buffers():
+            if buffer.is_floating_point():
+                model.register_buffer_comm_hook(name, "mean", when="after")
+        return
+
+    def average(state: None, buffers: dict[str, Tensor]) -> None:
+        for buffer in buffers.values():
+            if buffer.is_floating_point():
+                dist.all_reduce(buffer)
+                buffer /= dist.get_world_size()
+
+    model._register_buffer_comm_hook(None, average, _BufferCommHookLocation.POST_FORWARD)
+
+
+def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training) -> AbstractContextManager[object]:
+    """The join of the models, and of optimizers whose steps communicate; torch's, unless only models of ours are in it."""
+    if training.join is None:
+        return nullcontext()  # making a join context already changes what forwards communicate
+    terms = {
+        "divide_by_initial_world_size": training.join.divide_by_initial_world_size,
+        "throw_on_early_termination": training.join.throw_on_early_termination,
+    }
+    if training.optimizer.is_sharded:
+        return Join([*models, *optimizers], **terms)
+    if len(models) == 1:
+        joined: AbstractContextManager[object] = models[0].join(**terms)
+        return joined
+    if isinstance(models[0], ddp.DistributedDataParallel):
+        return ddp.Join(models, **terms)
+    return Join(list(models), **terms)
+
+
+def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:
+    gradients = iteration is not None
+    return together({f"{i}": snapshot(model.module, iteration, gradients=gradients) for i, model in enumerate(models)})
