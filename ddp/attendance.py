@@ -120,7 +120,9 @@ class Attendance:
         """Somebody has joined: each call is told before it is made."""
         self._is_quiet = False
         self._is_following = False
-        """This rank ran out of input, and does what the others do."""
+        """This rank does what the others do, as it ran out of input or leaves."""
+        self._joins_now = False
+        """The next row is the first to say that this rank ran out of input."""
         self._log: deque[Announcement] = deque(maxlen=_REMEMBERED)
         """What this rank has called while everybody had input: Note [Leaving by an exception]."""
         self._latest_first: tuple[Member, ...] = ()
@@ -207,6 +209,7 @@ class Attendance:
 
     def shadow_until_all_joined(self) -> int:
         """Follow the others until nobody has input; return the authoritative rank: the last, of several the highest."""
+        self._is_following = self._joins_now = True
         while True:
             last = self.present
             settled = self._hold(Announcement(Kind.JOINED))
@@ -216,7 +219,7 @@ class Attendance:
 
     def shadow_iteration(self) -> None:
         """Follow the others to the end of one iteration."""
-        self._announces = True
+        self._is_following = self._announces = True
         while True:
             call = self._hold(Announcement(Kind.JOINED)).call
             if call is None or call.kind is Kind.END:
@@ -266,7 +269,7 @@ class Attendance:
             elif call.kind is Kind.USED_MAP:
                 reducer.shadow_used_map()
             elif call.kind is Kind.REBUILD:
-                reducer.rebuild(self.present[-1])
+                reducer.shadow_rebuild(self.present[-1])
             elif call.kind is Kind.COLLECTIVE:
                 self._take_part(call.details)
 
@@ -276,7 +279,10 @@ class Attendance:
 
     def __ddp_call__(self) -> dict[str, object]:
         """What its calls belong to, for a diagnosis."""
-        return {"wrapper": self.members[0], "shadow": self._is_following}
+        told: dict[str, object] = {"wrapper": self.members[0], "shadow": self._is_following}
+        if self._joins_now:
+            told["joined"] = self.members
+        return told
 
     # --- rounds -------------------------------------------------------------------------------------------------------
 
@@ -310,6 +316,7 @@ class Attendance:
         rows = rows.to(self._device)
         with self._quiet():
             dist.all_reduce(rows, group=self.group)
+        self._joins_now = False
         listed: list[list[int]] = rows.tolist()
         return listed
 

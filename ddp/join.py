@@ -193,6 +193,7 @@ class _TorchCount:
 
     def __init__(self, model: JoinedModel) -> None:
         self._model = weakref.ref(model)
+        self._has_input = True
 
     def __call__(self) -> int:
         """Say that this rank has input, and return how many have."""
@@ -204,7 +205,8 @@ class _TorchCount:
         return int(work.result()[0].item())
 
     def ask(self, own: int) -> int:
-        """Sum `own` up over the ranks."""
+        """Sum `own` up over the ranks: 1 says that this rank has input."""
+        self._has_input = bool(own)
         model = self._model()
         assert model is not None
         present = torch.tensor([own], device=model.join_device)
@@ -219,7 +221,7 @@ class _TorchCount:
 
     def __ddp_call__(self) -> dict[str, object]:
         """What its calls belong to, for a diagnosis."""
-        return {"wrapper": self._model()}
+        return {"wrapper": self._model(), "shadow": not self._has_input}
 
 
 def _end(found: weakref.ref[JoinedModel], attendance: Attendance) -> None:

@@ -10,8 +10,8 @@ backward is over: gradient_hooks.py.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -359,10 +359,23 @@ class Reducer:
     def shadow_used_map(self) -> None:
         """On a joined rank: take part in the used map, having used nothing; what nobody used gets back what it had."""
         self._used.clear()
-        self._start_used_map()
+        with self._shadowing():
+            self._start_used_map()
         for index in self._unused_everywhere():
             self.parameters[index].grad = self._kept.get(index)
         self._kept.clear()
+
+    def shadow_rebuild(self, source: int) -> None:
+        """On a joined rank: take part in agreeing on the order."""
+        with self._shadowing():
+            self.rebuild(source)
+
+    @contextmanager
+    def _shadowing(self) -> Iterator[None]:
+        """Calls inside are made for the ranks that have input."""
+        self._line.is_shadowing = True
+        yield
+        self._line.is_shadowing = False  # after an exception, `forget` does it
 
     def abandon(self) -> None:
         """On a rank that leaves by an exception: make the rest of this backward's collectives, with nothing."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from simulator.choices import Schedule
 from simulator.errors import VerdictError
+from simulator.joins import Joining, joins
 from simulator.trace import Trace
 from simulator.verdict import Finding, Verdict, combine, replay_line
 
@@ -35,6 +36,11 @@ class Result:
         """Fail over unknown over pass."""
         return combine(self.findings)
 
+    @property
+    def joins(self) -> tuple[Joining, ...]:
+        """The ends of the joins of the run: when each rank ran out of input, and what it shadowed then."""
+        return joins(self.trace)
+
     def with_replay(self, replay: str) -> Result:
         """The same result, with another way to run it again in its text and in that of its findings."""
         findings = tuple(dataclasses.replace(finding, replay=replay) for finding in self.findings)
@@ -46,9 +52,12 @@ class Result:
             raise VerdictError(str(self)) from next(iter(self.errors.values()), None)
 
     def __str__(self) -> str:
-        """All findings, then the replay line; a run that passed says so first."""
+        """All findings, who joined when, then the replay line; a run that passed says so first."""
         parts = [finding.body for finding in self.findings]
+        joined = "".join(f"\n{joining}" for joining in self.joins)
         if self.verdict is Verdict.PASS:
-            parts.insert(0, f"PASS  {self.program}  {len(self.trace)} events")
+            parts.insert(0, f"PASS  {self.program}  {len(self.trace)} events{joined}")
+        else:
+            parts[-1] += joined
         text = "\n\n".join(parts)
         return f"{text}\n{replay_line(self.replay)}" if self.replay else text

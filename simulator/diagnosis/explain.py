@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import groupby
+from collections.abc import Sequence
 
 from simulator.verdict import Code
+from simulator.wording import indent, rank_list
 
 MANY_RANKS = 8
 """More ranks than this with the same line share one."""
@@ -16,27 +16,9 @@ def heading(kind: str, code: Code, step: int) -> str:
     return f"{kind}  {code}  at step {step}"
 
 
-def indent(label: str, text: str) -> str:
-    """A labelled line under the ranks."""
-    return f"  {label:<7} {text}"
-
-
 def shortened(text: str, width: int = 72) -> str:
     """A line that fits into a table."""
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
-
-
-def rank_list(ranks: Iterable[int]) -> str:
-    """`rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
-    ordered = sorted(ranks)
-    runs = []
-    for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
-        members = [rank for _, rank in run]
-        if len(members) > 2:
-            runs.append(f"{members[0]}-{members[-1]}")
-        else:
-            runs.extend(str(rank) for rank in members)
-    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(runs)
 
 
 def table(rows: Sequence[tuple[int, str, str, str]]) -> list[str]:
@@ -55,3 +37,6 @@ def table(rows: Sequence[tuple[int, str, str, str]]) -> list[str]:
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
         for line in lines
     ]
+
+
+__all__ = ["MANY_RANKS", "heading", "indent", "rank_list", "shortened", "table"]

@@ -7,14 +7,17 @@ backward, is told by the order in which it launches its buckets (wrappers.py).
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
 from types import FrameType
 from typing import Any
-from weakref import ref
+
+from torch.nn import Module
 
 from simulator.calls import NOWHERE, USER_ORIGIN, Origin, Phase, Signature, Site
 from simulator.events import EventKind
+from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
-from simulator.process_group.wrappers import Wrapper, Wrappers
+from simulator.process_group.wrappers import PROGRESS, Wrapper, Wrappers
 from simulator.runtime.call_sites import site_at
 from simulator.runtime.execution import Execution
 
@@ -26,15 +29,13 @@ _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUI
 class OriginTracker:
     """What one rank's calls belong to."""
 
-    __slots__ = ("_execution", "_join", "_phases", "_rank", "_wrappers")
+    __slots__ = ("_execution", "_phases", "_rank", "_wrappers")
 
     def __init__(self, execution: Execution, wrappers: Wrappers, phases: PhaseTable, rank: int) -> None:
         self._execution = execution
         self._wrappers = wrappers
         self._phases = phases
         self._rank = rank
-        self._join: ref[Any] | None = None
-        """The join context that this rank has reached the end of."""
 
     def locate(self, signature: Signature) -> tuple[Origin, Site]:
         """The origin of a call that is being issued, and the line of the user's program behind it."""
@@ -76,8 +77,8 @@ class OriginTracker:
             return origin
         if reading.reducer is not None:
             return self._issued_by_reducer(self._wrappers.of_reducer(reading.reducer), signature)
-        if reading.has_joined is not None:
-            self._notice_join(reading.has_joined)
+        if reading.joining is not None:
+            self._notice_join(reading.joining)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:
@@ -102,21 +103,34 @@ class OriginTracker:
         bucket = wrapper.bucket_for(signature)
         return USER_ORIGIN if bucket is None else _origin_of(wrapper, Phase.BUCKET, bucket, shadow=False)
 
-    def _end_join(self, joinables: Any) -> None:
-        for joinable in joinables:
-            wrapper = self._wrappers.of(joinable)
-            if wrapper is not None:
-                self._wrappers.align(wrapper)
+    def _end_join(self, members: Iterable[Any]) -> None:
+        for wrapper in self._wrappers_in(members):
+            self._wrappers.align(wrapper)
 
-    def _notice_join(self, join: Any) -> None:
-        if self._join is not None and self._join() is join:
-            return
-        self._join = ref(join)
-        self._execution.record(EventKind.NOTE, text="joined")
-        for joinable in join._joinables:
-            wrapper = self._wrappers.of(joinable)
-            if wrapper is not None:
-                wrapper.is_joined = True
+    def _notice_join(self, members: Iterable[Any]) -> None:
+        """The rank ran out of input.
+
+        Note [Step of joining]. A rank joins at the step that its wrapper is at, see Note [Steps] in wrappers.py: how
+        often it has synchronised gradients. So micro-batches under no_sync do not count, and a second epoch goes on
+        from where all were at the end of the first. Of several wrappers in a join, the one with the most steps counts.
+        Two forwards before one backward are two steps, but one for an engine that counts its reductions, as ours does.
+        """
+        wrappers = self._wrappers_in(members)
+        for wrapper in wrappers:
+            wrapper.is_joined = True
+        self._execution.record(EventKind.NOTE, text=joined_note(max(map(_step_of, wrappers), default=None)))
+
+    def _wrappers_in(self, members: Iterable[Any]) -> list[Wrapper]:
+        """The wrappers among what takes part in a join; other joinables, such as optimizers, have groups too."""
+        wrappers = [self._wrappers.of(member) for member in members if isinstance(member, Module)]
+        return [wrapper for wrapper in wrappers if wrapper is not None]
+
+
+def _step_of(wrapper: Wrapper) -> int:
+    """Another engine says itself how far it is."""
+    progress: Mapping[str, Any] = getattr(wrapper.module, PROGRESS, dict)()
+    step: int = progress.get("step", wrapper.step)
+    return step
 
 
 def _origin_of(wrapper: Wrapper, phase: Phase, bucket: int | None, *, shadow: bool) -> Origin:

@@ -6,7 +6,8 @@ torch's functions are listed here by module and name. Another engine declares it
 
 maps names of functions to values of `Phase`. The rest may be told by the function's `self`: a method `__ddp_call__()`
 that returns a dict with any of the keys `wrapper` (the object that stands for the wrapper and has the `process_group`;
-`self` if left out), `bucket`, `step`, `shadow` and `parameters`.
+`self` if left out), `bucket`, `step`, `shadow` and `parameters`; and, in the first call that says that the rank ran out
+of input, `joined`: the models of the join.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ class Reading:
         "has_joined",
         "innermost",
         "is_complete",
+        "joining",
         "owner",
         "phase",
         "reducer",
@@ -48,6 +50,8 @@ class Reading:
         self.bucket: int | None = None
         self.has_joined: Any = None
         """The join context that makes this call for a rank that ran out of input."""
+        self.joining: Any = None
+        """The members of the join in which this call says, as the first, that the rank ran out of input."""
         self.ends_join = False
         self.continues: Any = None
         """The pending call whose completion led to this one."""
@@ -112,6 +116,7 @@ def _declared(phase: Phase) -> Reader:
             reading.owner = frame.f_locals.get("self")
             reading.told = getattr(reading.owner, "__ddp_call__", dict)()
             reading.owner = reading.told.get("wrapper", reading.owner)
+            reading.joining = reading.told.get("joined")
         reading.is_complete = True
 
     return read
@@ -162,13 +167,21 @@ def _shadows(reading: Reading, frame: FrameType) -> None:
 
 
 def _counts_joined(reading: Reading, frame: FrameType) -> None:
+    _controls_join(reading, frame)
+    join_exit = frame.f_back
+    # A rank takes itself for the last to join until its first count says that it is not.
+    if join_exit is not None and join_exit.f_locals.get("is_last_joiner"):
+        reading.joining = reading.has_joined._joinables
+
+
+def _controls_join(reading: Reading, frame: FrameType) -> None:
     _shadows(reading, frame)
     reading.phase = Phase.JOIN_CONTROL
     reading.owner = reading.has_joined._joinables[0]
 
 
 def _ends_training(reading: Reading, frame: FrameType) -> None:
-    _counts_joined(reading, frame)
+    _controls_join(reading, frame)
     reading.ends_join = True
 
 

@@ -111,7 +111,7 @@ def test_join_control_and_shadows():
     assert described(result, 0) == [*shadow, last, final]
     assert described(result, 1) == [*((*phase, 1) for phase in step), last, final]
     notes = [(event.rank, event.text) for event in result.trace if event.kind is EventKind.NOTE]
-    assert notes == [(0, "joined"), (1, "joined")]
+    assert notes == [(0, "joined at step 0"), (1, "joined at step 1")]
 
 
 @pytest.mark.parametrize("hook", [default_hooks.fp16_compress_hook, default_hooks.allreduce_hook])

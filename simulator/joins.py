@@ -1,0 +1,181 @@
+"""Joins, read from a trace: when each rank ran out of input, what it shadowed from then on, whose model was kept.
+
+A rank says that it ran out of input by its first call at the end of the join; a note stands before that call. From
+there on it makes calls for the others' sake. One that meets a call of a rank that has input is a shadow, and a shadow
+of that call. The rest is not: the calls by which all find out together that nobody has input, and what follows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from simulator.calls import Call, Phase
+from simulator.events import EventKind
+from simulator.trace import Trace
+from simulator.wording import indent, rank_list
+
+Slot = tuple[str, int]
+"""A group, and the sequence of the calls that meet there."""
+
+_PLURALS = {Phase.BUCKET.value: "buckets", Phase.USED_MAP.value: "used maps", Phase.REBUILD.value: "rebuilds"}
+_JOINED = re.compile(r"joined(?: at step (\d+))?")
+
+
+def joined_note(step: int | None) -> str:
+    """The text of the note on a rank that ran out of input; no step if the join is not one of models."""
+    return "joined" if step is None else f"joined at step {step}"
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedRank:
+    """One rank at the end of a join."""
+
+    rank: int
+    step: int | None
+    """Synchronising forwards of its model before, see Note [Step of joining] in process_group/origins.py; None without
+    a model."""
+    shadowed: tuple[tuple[str, int], ...] = ()
+    """What it shadowed, by phase of the calls that its own met ("bucket", "user"), and how often; the most first."""
+
+    @property
+    def calls(self) -> int:
+        """How many calls it shadowed."""
+        return sum(count for _, count in self.shadowed)
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """The end of a join, as far as the run came."""
+
+    group: str
+    ranks: tuple[JoinedRank, ...]
+    """In the order in which they joined, and by rank where that is the same."""
+    authoritative: int | None = None
+    """The rank whose model all have from then on: the last to join, of several the one that the engine chose. None if
+    the join did not come to that, or is not one of models."""
+
+    def __str__(self) -> str:
+        """A line for each rank, equal ones together; those that joined last come last."""
+        ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
+        for joined in self.ranks:
+            ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
+        return "\n".join(
+            indent("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
+            for (step, shadowed), ranks in ranks_by_end.items()
+        )
+
+    def _end_text(self, ranks: list[int], step: int | None, shadowed: tuple[tuple[str, int], ...]) -> str:
+        if shadowed:
+            return f"{joined_note(step)}, shadowed {_shadowed_text(shadowed, each=len(ranks) > 1)}"
+        if self.authoritative is None:
+            return joined_note(step)
+        model = "its model" if ranks == [self.authoritative] else f"the model of rank {self.authoritative}"
+        return f"{'was' if len(ranks) == 1 else 'were'} the last to join, at step {step}: {model} is kept"
+
+
+def joins(trace: Trace) -> tuple[Joining, ...]:
+    """The ends of the joins of a run, by group and then in their order; exact if each rank's calls are in its order.
+
+    Left out is a rank that the run ended before its first call at the end of the join.
+    """
+    stays = _stays(trace)
+    if not stays:
+        return ()
+    phases = _phases_with_input(trace)
+    return tuple(_joining(together, phases) for together in _together(stays))
+
+
+@dataclass(slots=True)
+class _Stay:
+    """One rank's stay at the end of a join, from where it ran out of input."""
+
+    rank: int
+    step: int | None
+    calls: list[Call] = field(default_factory=list)
+    is_over: bool = False
+    """It has made a call after those of the stay."""
+    root: int | None = None
+    """Whose model was kept."""
+
+    @property
+    def start(self) -> Slot:
+        """Where its first call stands."""
+        return self.calls[0].group, self.calls[0].sequence
+
+    def goes_on_with(self, call: Call) -> bool:
+        """Take in a call, if it is part of the stay or tells how the join ended; False if it is something new.
+
+        What is made at the end for everybody's sake is no shadow: engines agree there on whose model to keep (join
+        control), and send it.
+        """
+        if call.origin.shadow and not self.is_over:
+            self.calls.append(call)
+            return True
+        self.is_over = True
+        if call.origin.phase is Phase.STATE_BROADCAST:
+            self.root = call.signature.root
+        return call.origin.phase is Phase.JOIN_CONTROL
+
+    def covers(self, slot: Slot) -> bool:
+        """True if the stay was still going on in `slot`, which is not before its start."""
+        group, sequence = slot
+        own = [call.sequence for call in self.calls if call.group == group and not call.is_point_to_point]
+        return bool(own) and (not self.is_over or sequence <= own[-1])
+
+
+def _stays(trace: Trace) -> list[_Stay]:
+    stays: list[_Stay] = []
+    current: dict[int, _Stay] = {}
+    for event in trace:
+        if event.kind is EventKind.NOTE and (found := _JOINED.fullmatch(event.text)):
+            if event.rank in current:
+                current[event.rank].is_over = True
+            current[event.rank] = _Stay(event.rank, None if found[1] is None else int(found[1]))
+            stays.append(current[event.rank])
+        elif event.kind is EventKind.ISSUE and event.rank in current:
+            assert event.call is not None
+            if not current[event.rank].goes_on_with(event.call):
+                del current[event.rank]
+    return [stay for stay in stays if stay.calls]
+
+
+def _phases_with_input(trace: Trace) -> dict[Slot, Phase]:
+    """What each collective is for, to the ranks that have input."""
+    calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
+    return {
+        (call.group, call.sequence): call.origin.phase
+        for call in calls
+        if not call.origin.shadow and not call.is_point_to_point
+    }
+
+
+def _together(stays: list[_Stay]) -> list[list[_Stay]]:
+    """The stays of each join: the first rank to join is still there when the others come."""
+    joins: list[list[_Stay]] = []
+    for stay in sorted(stays, key=lambda stay: (stay.start, stay.rank)):
+        if joins and joins[-1][0].start[0] == stay.start[0] and joins[-1][0].covers(stay.start):
+            joins[-1].append(stay)
+        else:
+            joins.append([stay])
+    return joins
+
+
+def _joining(stays: list[_Stay], phases: Mapping[Slot, Phase]) -> Joining:
+    root = next((stay.root for stay in stays if stay.root is not None), None)
+    ranks = tuple(JoinedRank(stay.rank, stay.step, _shadowed(stay, phases)) for stay in stays)
+    return Joining(stays[0].start[0], ranks, root)
+
+
+def _shadowed(stay: _Stay, phases: Mapping[Slot, Phase]) -> tuple[tuple[str, int], ...]:
+    met = [phases.get((call.group, call.sequence)) for call in stay.calls if not call.is_point_to_point]
+    counts = Counter(phase.value for phase in met if phase is not None)
+    return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _shadowed_text(shadowed: tuple[tuple[str, int], ...], *, each: bool) -> str:
+    calls = sum(count for _, count in shadowed)
+    what = ", ".join(f"{count} {_PLURALS.get(name, name) if count > 1 else name}" for name, count in shadowed)
+    return f"{calls} call{'s' if calls > 1 else ''}{' each' if each else ''} ({what})"
