@@ -150,6 +150,7 @@ def _execute(
             move=_move,
             enter_rank=lambda rank: backend.rank_entered(rank),
             hazards=Hazards(world_size),
+            name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
         backend = Backend(execution, check_replicas=check == "replicas")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from simulator.calls import ANY_SOURCE, Call, Phase, Site
 from simulator.diagnosis import wait_graph
+from simulator.diagnosis.deadlock_causes import advise, at_fault
 from simulator.diagnosis.explain import heading, indent, rank_list, shortened, table
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.diagnosis.wait_graph import Reading
@@ -35,12 +36,12 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     ]
     if reading.cycle:
         lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
-    cause, remedy = _explain(situation, reading)
-    lines += [indent("cause", cause), indent("try", remedy)]
-    sites = [site for rank in _culprits_first(ranks, reading) for site in _sites(rank)]
+    culprits = at_fault(situation, reading)
+    lines += advise(situation, reading, culprits)
+    sites = [site for rank in _culprits_first(ranks, culprits) for site in _sites(rank)]
     return Finding(
         reading.code,
-        reading.culprits,
+        culprits,
         _summary(reading),
         "\n".join(lines),
         tuple(dict.fromkeys(sites)),
@@ -48,8 +49,8 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     )
 
 
-def _culprits_first(ranks: Sequence[RankSituation], reading: Reading) -> list[RankSituation]:
-    return sorted(ranks, key=lambda rank: (rank.rank not in reading.culprits, rank.rank))
+def _culprits_first(ranks: Sequence[RankSituation], culprits: Collection[int]) -> list[RankSituation]:
+    return sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
 
 
 def _sites(rank: RankSituation) -> list[Site]:
@@ -144,78 +145,3 @@ def _summary(reading: Reading) -> str:
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that nobody will do"
     return f"{victims} for {culprits}, which returned"
-
-
-def _explain(situation: Situation, reading: Reading) -> tuple[str, str]:
-    """What usually causes this, and what to try."""
-    waits = [situation.ranks[rank].wait for rank in reading.victims]
-    calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
-    if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return (
-            f"{rank_list(reading.culprits)} left by an exception, and the others wait for calls it will never make",
-            "fix the exception; in production, abort the group on an error so that its peers end too",
-        )
-    if reading.code is Code.DEADLOCK_CYCLE:
-        return _explain_cycle(situation, reading)
-    if not calls or any(isinstance(situation.ranks[rank].wait, StoreWait) for rank in reading.culprits):
-        return "nobody who still runs will set the key", "set the key on another rank before it is waited for"
-    if reading.any_suffices:
-        return (
-            f"none of {rank_list(reading.culprits)} sent what would have been received, and all have returned",
-            "receive as many messages as are sent",
-        )
-    if _has_passed(situation, reading, calls):
-        return (
-            f"{rank_list(reading.culprits)} made the optimizer step without reducing this bucket: its loss does not "
-            "depend on these parameters",
-            "let every rank's loss depend on the model's output, multiplied by zero where there is nothing to learn",
-        )
-    if any(call.origin.phase not in (Phase.USER, Phase.PARAMETER_CHECK) for call in calls):
-        return (
-            f"{rank_list(reading.culprits)} ran out of input before the others and nothing shadows its collectives",
-            "wrap the loop in `with model.join():`",
-        )
-    if calls and calls[0].is_point_to_point:
-        return (
-            f"{rank_list(reading.culprits)} returned without the matching {_counterpart(calls[0])}",
-            "give every send one recv with the same peer, group and tag",
-        )
-    return (
-        f"{rank_list(reading.culprits)} returned without making {calls[0].operation} #{calls[0].sequence}",
-        "let every rank of the group make the same calls in the same order",
-    )
-
-
-def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -> bool:
-    """True if ranks wait in a bucket of a step that the missing ones have behind them."""
-    done = [situation.ranks[rank].optimizer_steps for rank in reading.culprits]
-    waiting = [situation.ranks[rank].optimizer_steps for rank in reading.victims]
-    return all(call.origin.phase is Phase.BUCKET for call in calls) and min(done, default=0) > max(waiting, default=0)
-
-
-def _counterpart(call: Call) -> str:
-    return "recv" if call.operation == "send" else "send"
-
-
-def _explain_cycle(situation: Situation, reading: Reading) -> tuple[str, str]:
-    waits = [situation.ranks[rank].wait for rank in reading.cycle]
-    calls = [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]
-    operations = {call.operation for call in calls}
-    if operations == {"send"}:
-        return (
-            "every rank of the cycle sends before it receives, and a send waits for its recv",
-            "order the calls by the parity of the rank, or give both to batch_isend_irecv",
-        )
-    if operations == {"recv"}:
-        return (
-            "every rank of the cycle receives before it sends",
-            "let one rank send first, or give both calls to batch_isend_irecv",
-        )
-    groups = list(dict.fromkeys(call.group for call in calls if not call.is_point_to_point))
-    if len(groups) > 1:
-        names = " and ".join(f'"{group}"' for group in groups)
-        return f"the ranks call groups {names} in different orders", "let every rank use its groups in one global order"
-    return (
-        "each rank of the cycle waits in a call that the next one reaches only after its own",
-        "let the ranks make the calls they share in one order",
-    )

@@ -6,7 +6,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from simulator.calls import NOWHERE, Site
-from simulator.diagnosis.explain import indent, rank_list, table
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list, table
 from simulator.verdict import Code, Finding
 
 
@@ -69,8 +70,8 @@ def divergence(
     culprits = skippers or minority(sides)
     summary = f"{name}{place} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
     rows = [(rank, f"{name}{place} = {side.value}", _where(sites[rank]), "") for side in sides for rank in side.ranks]
-    cause, remedy = _explain(code, moment, name, is_reduced, unreduced, skipped)
-    lines = [f"DIVERGENCE  {code}  {moment}", *table(rows), indent("cause", cause), indent("try", remedy)]
+    advice = _advise(code, moment, name, is_reduced, unreduced, skipped)
+    lines = [f"DIVERGENCE  {code}  {moment}", *table(rows), *advice]
     return Finding(code, culprits, summary, "\n".join(lines), _known([sites[rank] for rank in _first(culprits, sites)]))
 
 
@@ -88,8 +89,7 @@ def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[i
         f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}",
         f"  {text}",
         *table(rows),
-        indent("cause", "the rank skipped the step by a rule of its own, so its parameters and optimizer lag behind"),
-        indent("try", _SHARE_THE_DECISION),
+        *Cause.STEP_SKIPPED.lines(fact=text),
     ]
     sites = _known([*skippers.values(), *others.values()])
     return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, "\n".join(lines), sites)
@@ -105,9 +105,6 @@ def minority(sides: Sequence[Side]) -> tuple[int, ...]:
     sizes = sorted((len(side.ranks) for side in sides), reverse=True)
     tie = len(sizes) > 1 and sizes[0] == sizes[1]
     return tuple(sorted(rank for side in sides if tie or len(side.ranks) < sizes[0] for rank in side.ranks))
-
-
-_SHARE_THE_DECISION = "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together"
 
 
 def _where(site: Site) -> str:
@@ -126,46 +123,23 @@ def _after(moment: Moment) -> str:
     return f"after step {moment.step} of DDP #{moment.wrapper}"
 
 
-def _explain(code: Code, moment: Moment, name: str, is_reduced: bool, unreduced: str, skipped: str) -> tuple[str, str]:
+def _advise(code: Code, moment: Moment, name: str, is_reduced: bool, unreduced: str, skipped: str) -> list[str]:
     if code is Code.DIVERGENCE_BUFFERS:
-        return _explain_buffers(moment)
+        return _advise_buffers(moment).lines()
     if skipped:
-        return skipped, _SHARE_THE_DECISION
+        return Cause.STEP_SKIPPED.lines(fact=skipped)
     if moment.step == 0:
-        return (
-            "no synchronising forward went through the wrapper, so nothing averaged the gradients",
-            "call the wrapper, not its inner module, for the loss",
-        )
+        return Cause.INNER_MODULE_TRAINED.lines()
     if not is_reduced:
-        return (
-            f"{name} is in no bucket: it required no gradient when the model was wrapped, or was replaced since",
-            "wrap the model again after unfreezing or replacing parameters",
-        )
+        return Cause.NOT_IN_A_BUCKET.lines(name=name)
     if moment.optimizer_step > 1:
-        return (
-            "no synchronising forward preceded this optimizer step, so each rank applied gradients of its own",
-            "synchronise in the last micro-batch of every window, the short one at the end included",
-        )
+        return Cause.STEP_WITHOUT_SYNCHRONISATION.lines()
     if unreduced:
-        return (
-            f"{unreduced} was not reduced in this step, as some parameter in it got no gradient",
-            "pass find_unused_parameters=True, or let every parameter take part in the loss",
-        )
-    return (
-        "the replicas did not start from the same state, or a rank changed parameters, gradients or optimizer alone",
-        "load state before wrapping, or on every rank; change gradients and learning rates on all ranks alike",
-    )
+        return Cause.BUCKET_NOT_REDUCED.lines(name=unreduced)
+    return Cause.CHANGED_ALONE.lines()
 
 
-def _explain_buffers(moment: Moment) -> tuple[str, str]:
+def _advise_buffers(moment: Moment) -> Cause:
     if "evaluation" in moment.text:
-        return (
-            "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
-            "evaluate through the wrapper, or broadcast or average the buffers first",
-        )
-    if moment.optimizer_step:
-        return "the buffer hook did not leave all ranks with the same values", "let the hook give every rank one result"
-    return (
-        "the buffers differed when training began, and nothing synchronises them",
-        "broadcast them by hand, or pass forward_sync_buffers or broadcast_buffers",
-    )
+        return Cause.BUFFERS_IN_EVALUATION
+    return Cause.BUFFER_HOOK_DIFFERS if moment.optimizer_step else Cause.BUFFERS_NOT_SYNCHRONISED

@@ -1,38 +1,113 @@
-"""What a rank's own program raised, as a finding."""
+"""What a rank's own program raised, as a finding.
+
+Known errors are told by words of their text or, for those of an engine, by the name of their type.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from simulator.calls import Site
-from simulator.diagnosis.explain import indent, rank_list, shortened
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list, shortened
 from simulator.verdict import Code, Finding
 
-_KNOWN_CAUSES = (
-    (
-        "Expected to have finished reduction in the prior iteration",
-        "some parameters got no gradient in the step before, so their bucket was never reduced",
-        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
-    ),
-    (
-        "Expected to mark a variable ready only once",
-        "a parameter's gradient was accumulated twice in one backward (reentrant checkpointing, or a layer used twice)",
-        "use checkpoint(..., use_reentrant=False), or static_graph=True",
-    ),
-    (
-        "trying to initialize the default process group twice",
-        "the program initialises the default group, which the simulator has done already",
-        "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
-    ),
+_OTHER_COUNT = "DDP expects same model across all ranks"
+
+_BY_WORDS = (
+    ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
+    ("Your training graph has changed in this iteration", Cause.GRAPH_CHANGED),
+    ("Expected to have finished reduction in the prior iteration", Cause.UNUSED_PARAMETERS),
+    ("Expected to mark a variable ready only once", Cause.READY_TWICE),
+    ("expect_autograd_hooks_", Cause.BACKWARD_NOT_ANNOUNCED),
+    ("has been modified by an inplace operation", Cause.BUFFERS_OVERWRITTEN),
+    ("does not require grad and does not have a grad_fn", Cause.LOSS_DETACHED),
+    ("doesn't have any parameters that require a gradient", Cause.NOTHING_TO_TRAIN),
+    (_OTHER_COUNT, Cause.MODELS_DIFFER),
+    ("of the same param in process", Cause.MODELS_DIFFER),
+    ("Expected more than 1 value per channel when training", Cause.TOO_SMALL_A_BATCH),
+    ("is not part of group", Cause.GROUP_RANK_AS_ROOT),
+    ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
+    ("to pass monitoredBarrier", Cause.BARRIER_MISSED),
+    ("exhausted all inputs", Cause.THROWN_BY_JOIN),
+    ("at least one rank that exhausted inputs", Cause.THROWN_BY_JOIN),
+    ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),
 )
+_BY_TYPE = {
+    "InjectedCrashError": Cause.FAULT_INJECTED,
+    "ReplicaMismatchError": Cause.MODELS_DIFFER,
+    "ParameterChangedError": Cause.PARAMETERS_CHANGED,
+    "OpenBackwardError": Cause.UNUSED_PARAMETERS,
+    "BypassedBackwardError": Cause.BACKWARD_NOT_ANNOUNCED,
+    "JoinError": Cause.JOIN_BROKEN,
+}
 
 
-def rank_error(ranks: Sequence[int], error: str, site: Site | None, traceback_text: str) -> Finding:
-    """The finding for an exception that left the program of `ranks`. `error` is its type and message in one line."""
-    summary = f"{rank_list(ranks)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
+def kind(error: str) -> str:
+    """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
+    return _OTHER_COUNT if _OTHER_COUNT in error else error
+
+
+def unused_indices(message: str) -> tuple[int, ...]:
+    """Which parameters got no gradient, by index, from the whole text of torch's error; () if it tells none."""
+    found = re.search(r"Parameter indices which did not receive grad for rank \d+: ([\d ]+)", message)
+    return tuple(map(int, found[1].split())) if found else ()
+
+
+def rank_error(
+    errors: Mapping[int, str], site: Site | None, traceback_text: str, unused: Mapping[int, Sequence[str]]
+) -> Finding:
+    """The finding for exceptions of one kind that left the program of ranks at one line.
+
+    `errors` are their types and messages in one line each, and `unused` the parameters that got no gradient, by rank.
+    """
+    error = next(iter(errors.values()))
+    culprits = _at_fault(errors)
+    summary = f"{rank_list(errors)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
     lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
-    for fragment, cause, remedy in _KNOWN_CAUSES:
-        if fragment in error:
-            lines += [indent("cause", cause), indent("try", remedy)]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    return Finding(Code.RANK_ERROR, tuple(sorted(ranks)), summary, "\n".join(lines), (site,) if site else ())
+    lines += _advise(error, rank_list(culprits), unused)
+    return Finding(Code.RANK_ERROR, culprits, summary, "\n".join(lines), (site,) if site else ())
+
+
+def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
+    """Those that raised; of several, those that the text finds fault with if it does so with some of them only."""
+    everybody = tuple(sorted(errors))
+    if len(errors) == 1:
+        return everybody
+    counts = {rank: found[1] for rank, error in errors.items() if (found := re.search(r"has (\d+) params", error))}
+    if len(counts) == len(errors):
+        return _minority(counts)
+    type_name, _, message = next(iter(errors.values())).partition(":")
+    if type_name not in _BY_TYPE:
+        return everybody
+    faultless = re.sub(r"none (is|are) missing on ranks? [\d, ]+", "", message)
+    lists = re.findall(r"\branks? (\d+(?:(?:, | and )\d+)*)", faultless)
+    named = {int(rank) for text in lists for rank in re.findall(r"\d+", text)}
+    return tuple(rank for rank in everybody if rank in named) or everybody
+
+
+def _minority(values: Mapping[int, str]) -> tuple[int, ...]:
+    (value, count), *others = Counter(values.values()).most_common()
+    is_clear = bool(others) and others[0][1] < count
+    return tuple(sorted(rank for rank, own in values.items() if not is_clear or own != value))
+
+
+def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]]) -> list[str]:
+    type_name, _, message = error.partition(": ")
+    cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
+    if cause is None and type_name == "UsageError" and ": " in message:
+        return Cause.CALL_REFUSED.lines(remedy=message.rpartition(": ")[2])
+    return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused))
+
+
+def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
+    """`a.weight, a.bias`, or `a.weight on rank 0 and b.weight on rank 1` if it is not the same on all."""
+    ranks: dict[str, list[int]] = {}
+    for rank, names in sorted(unused.items()):
+        ranks.setdefault(", ".join(names[:8]) + (", ..." if len(names) > 8 else ""), []).append(rank)
+    if len(ranks) == 1:
+        return next(iter(ranks))
+    return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items()) or "some parameters"

@@ -7,11 +7,10 @@ from collections.abc import Iterable, Sequence
 from itertools import combinations, pairwise
 
 from simulator.calls import Call, Site
-from simulator.diagnosis.explain import indent, rank_list, table
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.deadlock_causes import CREATING
+from simulator.diagnosis.explain import rank_list, table
 from simulator.verdict import Code, Finding
-
-_CREATING = frozenset({"new_group", "split_group"})
-"""They meet through the store, not on the device."""
 
 Slot = tuple[str, int]
 """Group and sequence."""
@@ -26,7 +25,7 @@ def group_order(issued: Iterable[Call]) -> Finding | None:
     by_rank: dict[int, list[Call]] = {}
     groups = set()
     for call in issued:
-        if not call.is_point_to_point and call.operation not in _CREATING:
+        if not call.is_point_to_point and call.operation not in CREATING:  # they meet through the store
             by_rank.setdefault(call.rank, []).append(call)
             groups.add(call.group)
     if len(groups) < 2:
@@ -45,8 +44,7 @@ def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_UNWAITED_WORK,
             same,
             f"{_count(same)} never waited for",
-            "nothing says that the data has moved when the rank goes on or ends; on a real backend it may not have",
-            "keep the work and call wait() on it before the tensor is used and before the rank ends",
+            Cause.NEVER_WAITED_FOR,
         )
         for same in _by_line(calls)
     )
@@ -59,8 +57,7 @@ def tensor_in_flight(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_TENSOR_IN_FLIGHT,
             same,
             f"a tensor of {_count(same)} was changed by its owner before the wait",
-            "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
-            "wait() for the work first, or work on a copy",
+            Cause.CHANGED_IN_FLIGHT,
         )
         for same in _by_line(calls)
     )
@@ -75,14 +72,7 @@ def call_site(calls: Sequence[Call]) -> Finding:
     lines = " and ".join(str(site) for site in sides)
     summary = f"{calls[0].operation} calls of {lines} meet"
     rows = [(call.rank, str(call), str(call.site), "") for call in calls]
-    text = _text(
-        Code.HAZARD_CALL_SITE,
-        [
-            *table(rows),
-            indent("cause", "the ranks took different branches, and their calls agree all the same"),
-            indent("try", "if they are not meant to meet, let every rank make the same calls in the same order"),
-        ],
-    )
+    text = _text(Code.HAZARD_CALL_SITE, [*table(rows), *Cause.LINES_MEET.lines()])
     sites = tuple(dict.fromkeys(c.site for c in sorted(calls, key=lambda c: (c.rank not in culprits, c.rank))))
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites)
 
@@ -153,14 +143,7 @@ def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Cal
         (rank, f"{_named(first)}, then {_named(then)}", f"{first.site}, {then.site}", "")
         for rank, (first, then) in sorted(pairs.items())
     ]
-    text = _text(
-        Code.HAZARD_GROUP_ORDER,
-        [
-            *table(rows),
-            indent("cause", f"{summary}: gloo lets that pass, NCCL can hang, as one group's call holds up the other's"),
-            indent("try", "let every rank use its groups in one global order"),
-        ],
-    )
+    text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(groups=names)])
     ordered = sorted(pairs, key=lambda rank: (rank not in culprits, rank))
     sites = tuple(dict.fromkeys(call.site for rank in ordered for call in pairs[rank]))
     return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, text, sites)
@@ -173,12 +156,12 @@ def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
     return list(lines.values())
 
 
-def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: str, remedy: str) -> Finding:
+def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Cause) -> Finding:
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
     rows = [(rank, str(first_of_rank[rank]), str(first_of_rank[rank].site), "") for rank in ranks]
-    text = _text(code, [f"  {summary}", *table(rows), indent("cause", cause), indent("try", remedy)])
+    text = _text(code, [f"  {summary}", *table(rows), *cause.lines()])
     return Finding(code, ranks, summary, text, (calls[0].site,))
 
 

@@ -38,6 +38,7 @@ from simulator.process_group import reducer
 from simulator.process_group.creation import GroupMaker
 from simulator.process_group.optimizer_steps import watch_steps
 from simulator.process_group.parameter_check import parameter_check
+from simulator.process_group.parameter_names import parameter_names
 from simulator.process_group.replicas import Replicas
 from simulator.process_group.work import wait_for_future
 from simulator.process_group.wrappers import Wrappers
@@ -109,6 +110,10 @@ class Backend:
     def divergences(self) -> Sequence[Finding]:
         """Where replicas of a model differ, if that was checked."""
         return () if self._replicas is None else self._replicas.findings()
+
+    def parameter_names(self, rank: int, indices: Sequence[int]) -> Sequence[str]:
+        """The names of parameters that an error of a rank tells by index; () if they cannot be told."""
+        return parameter_names(self._wrappers, rank, indices)
 
     # --- making groups ------------------------------------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ class Execution:
         move: Callable[[Signature, Sequence[Pending]], None],
         enter_rank: Callable[[int], AbstractContextManager[object]],
         hazards: HazardWatch,
+        name_parameters: outcome.NameParameters | None = None,
         share_core: bool = True,
     ) -> None:
         self.world_size = world_size
@@ -89,6 +90,7 @@ class Execution:
         self._isolation = isolation
         self._move = move
         self._enter_rank = enter_rank
+        self._name_parameters = name_parameters
         self._process = os.getpid()
         self._pendings: dict[int, Pending] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
@@ -352,7 +354,7 @@ class Execution:
     def all_findings(self) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
         found = sorted(self.findings, key=lambda finding: finding.code.value.startswith("hazard."))
-        return (*outcome.raised(self.errors), *found, *self.hazards.findings())
+        return (*outcome.raised(self.errors, self._name_parameters), *found, *self.hazards.findings())
 
 
 class HazardWatch(Protocol):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from simulator.budget import Budget
 from simulator.calls import ANY_SOURCE, Call, Site
+from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock import waiting_lines
-from simulator.diagnosis.errors import rank_error
-from simulator.diagnosis.explain import indent
+from simulator.diagnosis.errors import kind, rank_error, unused_indices
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
@@ -59,20 +59,43 @@ def _situation_of(rank: RankThread, optimizer_steps: int) -> RankSituation:
 # --- errors of ranks --------------------------------------------------------------------------------------------------
 
 
-def raised(errors: Mapping[int, BaseException]) -> list[Finding]:
+NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
+"""The names of a rank's parameters, by their indices in its wrapper; () if they cannot be told."""
+
+
+def raised(errors: Mapping[int, BaseException], name_parameters: NameParameters | None = None) -> list[Finding]:
     """What ranks raised, in the order they did; the same error at the same line once for all."""
     alike: dict[tuple[str, Site | None], list[int]] = {}
     for rank, error in errors.items():
-        alike.setdefault((_one_line(error), site_of_error(error)), []).append(rank)
-    return [rank_error(ranks, line, site, traceback_text(errors[ranks[0]])) for (line, site), ranks in alike.items()]
+        alike.setdefault((kind(_one_line(error)), site_of_error(error)), []).append(rank)
+    return [
+        rank_error(
+            {rank: _one_line(errors[rank]) for rank in ranks},
+            site,
+            traceback_text(errors[ranks[0]]),
+            {rank: names for rank in ranks if (names := _unused(rank, errors[rank], name_parameters))},
+        )
+        for (_, site), ranks in alike.items()
+    ]
+
+
+def _unused(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:
+    """The parameters that an error says got no gradient: by name, or by index where names cannot be told."""
+    indices = unused_indices(_message(error))
+    names = name_parameters(rank, indices) if indices and name_parameters else ()
+    return names or [f"parameter {index}" for index in indices]
 
 
 def _one_line(error: BaseException) -> str:
-    try:
-        message = str(error).strip().split("\n", 1)[0]
-    except Exception:  # the message is the user's code, too
-        message = "<its message cannot be printed>"
+    message = _message(error).split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # the message is the user's code, too
+        return "<its message cannot be printed>"
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -81,39 +104,32 @@ def _one_line(error: BaseException) -> str:
 def stuck(rank: RankThread, budget: Budget, situation: Situation) -> Finding:
     """The running rank sleeps outside our control; what the others wait for may say why."""
     summary = f"rank {rank.rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
-    cause = "it waits in a lock, a socket or native code that only another rank or process can end"
-    remedy = (
-        "use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
-        "Budget(stuck_seconds=...)"
-    )
     others = waiting_lines(situation)
-    return _ended("STUCK", Code.STUCK, rank, summary, *others, indent("cause", cause), indent("try", remedy))
+    return _ended("STUCK", Code.STUCK, rank, summary, Cause.BLOCKED_OUTSIDE, *others)
 
 
 def out_of_time(rank: RankThread | None, budget: Budget) -> Finding:
     """The run takes too long."""
     summary = f"the run took longer than {budget.seconds:g} s of wall time"
-    remedy = "raise Budget(seconds=...), or give the ranks less to do"
-    return _ended("UNKNOWN", Code.BUDGET, rank, summary, indent("try", remedy))
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.OUT_OF_TIME)
 
 
 def out_of_steps(rank: RankThread, budget: Budget) -> Finding:
     """The run takes too many choice points."""
     summary = f"the run took more than {budget.steps} steps"
-    remedy = "raise Budget(steps=...), or give the ranks less to do"
-    return _ended("UNKNOWN", Code.BUDGET, rank, summary, indent("try", remedy))
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.OUT_OF_STEPS)
 
 
 def spins(rank: RankThread, polls: int) -> Finding:
     """A rank polls, and nobody else can run."""
     summary = f"rank {rank.rank} polled {polls} times in a row while nobody else could run"
-    remedy = "wait() for the work instead of polling it, or raise Budget(polls=...)"
-    return _ended("UNKNOWN", Code.BUDGET, rank, summary, indent("try", remedy))
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.POLLS_IN_VAIN)
 
 
-def _ended(kind: str, code: Code, rank: RankThread | None, summary: str, *advice: str) -> Finding:
-    lines = [f"{kind}  {code}", f"  {summary}", *advice]
+def _ended(kind: str, code: Code, rank: RankThread | None, summary: str, cause: Cause, *others: str) -> Finding:
+    lines = [f"{kind}  {code}", f"  {summary}", *others]
     if rank is not None:
         stack = stack_text(sys._current_frames().get(rank.ident))
         lines += [f"  stack of rank {rank.rank}", *("  " + line for line in stack.splitlines())]
+    lines += cause.lines()
     return Finding(code, () if rank is None else (rank.rank,), summary, "\n".join(lines))

@@ -1,0 +1,369 @@
+"""The table of causes: what usually leads to a finding, and what to try.
+
+The other files of this folder decide which cause applies, and fill in what stands in braces: ranks as `rank 2` or
+`ranks 0, 1`, where `{culprits}` are those to blame and `{others}` the rest, and names of operations or parameters.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, unique
+from typing import NamedTuple
+
+from simulator.diagnosis.explain import indent
+
+
+class Advice(NamedTuple):
+    """What a finding says in its last two lines."""
+
+    cause: str
+    remedy: str
+
+
+@unique
+class Cause(Enum):
+    """Why something goes wrong, in the order of the findings: what waits or meets, what differs, hazards, errors."""
+
+    # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
+
+    RAN_OUT_OF_INPUT = Advice(
+        "{culprits} ran out of input before the others and nothing shadows its collectives",
+        "wrap the loop in `with model.join():`",
+    )
+    LEFT_LOOP = Advice(
+        "{culprits} left the training loop before the others, or skipped part of a step, and went on to {operation}",
+        "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision to "
+        "stop or skip",
+    )
+    FORWARD_ALONE = Advice(
+        "a forward through the wrapper broadcasts buffers, in evaluation too; {culprits} made one that the others did "
+        "not",
+        "evaluate on model.module, the inner module, or on all ranks; if the others ran out of input, wrap the loop in "
+        "`with model.join():`",
+    )
+    COLLECTIVE_IN_FORWARD = Advice(
+        "the model's forward makes collectives of its own, and {culprits} left one out or made one more: a layer "
+        "skipped, eval() on some ranks only, or an empty batch",
+        "send every rank through the same layers in the same mode, with a dummy input weighted by zero if it has none",
+    )
+    SKIPPED_BACKWARD = Advice(
+        "{culprits} made more synchronising forwards than the others before this reduction: a backward was left out, "
+        "and gradients of different steps are averaged, which no backend would notice; or a forward was made that no "
+        "backward is meant to follow, which does no harm",
+        "let all ranks skip together, by an all_reduce(MIN) of a flag; make a forward that is meant to be extra under "
+        "torch.no_grad(), or through model.module",
+    )
+    BACKWARD_WITHOUT_BUCKET = Advice(
+        "{culprits} made the optimizer step without reducing this bucket: its loss does not depend on these "
+        "parameters, or its backward ran under no_sync()",
+        "let every rank's loss depend on the model's output, multiplied by zero where there is nothing to learn; enter "
+        "no_sync() on all ranks alike",
+    )
+    ONE_CALL_MORE = Advice(
+        "{culprits} made {operation}, and the others did not: a branch that only some ranks take, or a call in it that "
+        "looks local and communicates (a save, the compute() of a metric)",
+        "make the call on every rank, or on none",
+    )
+    RETURNED_EARLY = Advice(
+        "{culprits} returned without making {operation}",
+        "let every rank of the group make the same calls in the same order, and return (or destroy the group) only "
+        "when all are done",
+    )
+    OTHER_BRANCH = Advice(
+        "{culprits} took another branch, or made one call more or fewer, so different calls meet",
+        "let every rank of the group make the same calls in the same order; broadcast what decides a branch, and keep "
+        "what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
+    )
+    CIRCLE = Advice(
+        "each rank of the cycle waits in a call that the next one reaches only after its own",
+        "let the ranks make the calls they share in one order",
+    )
+
+    # --- what one call passes (mismatch.*) ----------------------------------------------------------------------------
+
+    OTHER_ARGUMENT = Advice(
+        "{culprits} passed another {field} to the same call",
+        "pass the same {field} on every rank of the group",
+    )
+    OTHER_SHAPE_GATHERED = Advice(
+        "{culprits} passed another shape to the same call, as a last batch or a filter may leave it",
+        "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object",
+    )
+    OTHER_ROOT = Advice(
+        "{culprits} passed another root to the same call",
+        "pass the same root on every rank of the group: a global rank as src or dst, a rank within the group as "
+        "group_src or group_dst",
+    )
+    OTHER_SPLITS = Advice(
+        "what {culprits} send or expect does not fit what the others expect or send",
+        "let input split j of rank i be output split i of rank j, for instance by exchanging the sizes first",
+    )
+    PAIRED_BY_ORDER = Advice(
+        "backends pair calls by order and size, not by meaning: these calls move each other's data, and no backend "
+        "would notice",
+        "let every rank of the group make the same calls in the same order",
+    )
+
+    # --- groups, the store, messages (deadlock.*, mismatch.*) ---------------------------------------------------------
+
+    OTHER_MEMBERS = Advice(
+        "{culprits} named other members for the same group",
+        "let every rank create the same groups, with the same members, in the same order",
+    )
+    GROUP_NOT_CREATED = Advice(
+        "creating a group takes every rank of the world, member or not, and {culprits} did not come to it",
+        "create all groups on every rank, in one order, before anything else communicates",
+    )
+    GROUPS_IN_OTHER_ORDER = Advice(
+        "the ranks call groups {groups} in different orders",
+        "let every rank use its groups in one global order",
+    )
+    KEY_NEVER_SET = Advice(
+        "nobody who still runs will set the key",
+        "set the key on another rank before it is waited for",
+    )
+    KEYS_IN_A_CIRCLE = Advice(
+        "each rank of the cycle waits for a store key that another one may set only after its own wait",
+        "let every rank set its keys before it waits for those of others",
+    )
+    SENDS_FIRST = Advice(
+        "every rank of the cycle sends before it receives, and a send waits for its recv",
+        "order the calls by the parity of the rank, or give both to batch_isend_irecv",
+    )
+    RECEIVES_FIRST = Advice(
+        "every rank of the cycle receives before it sends",
+        "let one rank send first, or give both calls to batch_isend_irecv",
+    )
+    NOTHING_SENT = Advice(
+        "none of {culprits} sent what would have been received, and all have returned",
+        "receive as many messages as are sent",
+    )
+    UNPAIRED_MESSAGE = Advice(
+        "{culprits} returned without the matching {operation}",
+        "give every send one recv with the same peer, group and tag",
+    )
+    OTHER_MESSAGE = Advice(
+        "messages meet in the order in which they are sent, and this one does not fit the tensor it is received into",
+        "receive in the order of the sends, with the same {field}; give messages tags, or send the size first",
+    )
+
+    # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
+
+    WRAPPED_ALONE = Advice(
+        "constructing DistributedDataParallel takes every rank of its group, and {culprits} did something else",
+        "construct the wrapper on every rank, at the same place in the order of calls",
+    )
+    MODELS_DIFFER = Advice(
+        "the model that {culprits} wrapped differs from the others' in its parameters, its buffers, what requires a "
+        "gradient, or what is ignored",
+        "build the same model on every rank, with the same requires_grad and the same names to ignore, then wrap it",
+    )
+    WRAPPERS_IN_OTHER_ORDER = Advice(
+        "{culprits} used the wrappers in another order than the others, so gradients or buffers of one model meet "
+        "those of another",
+        "run forwards and backwards of several wrappers in one order on every rank, or give each a process group of "
+        "its own",
+    )
+    UNUSED_ON_SOME_RANKS = Advice(
+        "{culprits} filled other buckets than the others: the loss left parameters out there, or only there used them",
+        "pass find_unused_parameters=True on every rank, or let every rank's loss depend on all parameters, weighted "
+        "by zero where need be",
+    )
+    REDUCED_IN_OTHER_WAY = Advice(
+        "the wrapper of {culprits} communicates in another order than the others': its options differ "
+        "(find_unused_parameters, static_graph, bucket sizes), or its loss left parameters out",
+        "construct the wrapper with the same options on every rank, with find_unused_parameters=True if a loss may "
+        "leave parameters out",
+    )
+    HOOK_ON_SOME_RANKS = Advice(
+        "{culprits} reduced the bucket with another {field}, as a communication hook, or a model in another precision, "
+        "does",
+        "register the same communication hook, and convert the model to the same dtype, on every rank",
+    )
+    BUFFERS_DIFFER = Advice(
+        "{culprits} synchronised buffers in another way than the others: the buffers differ, or a buffer hook is "
+        "registered on some ranks only",
+        "register the same buffers and the same buffer hook on every rank",
+    )
+
+    # --- join (mismatch.*, deadlock.missing_rank) ---------------------------------------------------------------------
+
+    UNKNOWN_TO_JOIN = Advice(
+        "{joined} ran out of input, and join makes up for the calls of its joinables only: {operation} of the others "
+        "is not known to it",
+        "make the call after the join, make it part of a Joinable, or leave the loop together with "
+        "throw_on_early_termination=True",
+    )
+    OTHER_SHARE_IN_JOIN = Advice(
+        "{joined} ran out of input, and join makes up for one training forward and one backward of the wrapper in "
+        "each step, no more and no less",
+        "evaluate on model.module, run one backward per forward, and give every rank at least one batch if the graph "
+        "is static",
+    )
+    NOT_IN_JOIN = Advice(
+        "{joined} ran out of input, and the join does not list the wrappers that the others used, or in another order",
+        "give Join all that communicate in the loop, in the order of use, each with its whole forward and backward",
+    )
+    JOINED_ON_SOME_RANKS = Advice(
+        "some ranks are inside join and {culprits} is not, or has left it",
+        "enter the join on every rank, and leave it by no break, return or exception",
+    )
+
+    # --- replicas (divergence.*) --------------------------------------------------------------------------------------
+
+    INNER_MODULE_TRAINED = Advice(
+        "no synchronising forward went through the wrapper, so nothing averaged the gradients",
+        "call the wrapper, not its inner module, for the loss",
+    )
+    NOT_IN_A_BUCKET = Advice(
+        "{name} is in no bucket: it required no gradient when the model was wrapped, or was replaced since",
+        "wrap the model again after unfreezing or replacing parameters",
+    )
+    STEP_WITHOUT_SYNCHRONISATION = Advice(
+        "no synchronising forward preceded this optimizer step, so each rank applied gradients of its own",
+        "synchronise in the last micro-batch of every window, the short one at the end included",
+    )
+    BUCKET_NOT_REDUCED = Advice(
+        "{name} was not reduced in this step, as some parameter in it got no gradient",
+        "pass find_unused_parameters=True, or let every parameter take part in the loss",
+    )
+    STEP_SKIPPED = Advice(
+        "{fact}: a rank that decides this by a rule of its own lets its parameters and optimizer lag behind",
+        "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
+    )
+    CHANGED_ALONE = Advice(
+        "the replicas did not start from the same state, or a rank changed parameters, gradients or optimizer alone",
+        "load state before wrapping, or on every rank; change gradients and learning rates on all ranks alike",
+    )
+    BUFFERS_IN_EVALUATION = Advice(
+        "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
+        "evaluate through the wrapper, or broadcast or average the buffers first",
+    )
+    BUFFER_HOOK_DIFFERS = Advice(
+        "the buffer hook did not leave all ranks with the same values",
+        "let the hook give every rank one result",
+    )
+    BUFFERS_NOT_SYNCHRONISED = Advice(
+        "the buffers differed when training began, and nothing synchronises them",
+        "broadcast them by hand, or pass forward_sync_buffers or broadcast_buffers",
+    )
+
+    # --- what passes here (hazard.*) ----------------------------------------------------------------------------------
+
+    GROUP_ORDER = Advice(
+        "ranks use groups {groups} in different orders: gloo lets that pass, NCCL can hang, as one group's call holds "
+        "up the other's",
+        "let every rank use its groups in one order, the same everywhere",
+    )
+    NEVER_WAITED_FOR = Advice(
+        "nothing says that the data has moved when the rank goes on or ends; on a real backend it may not have",
+        "keep the work and call wait() on it before the tensor is used and before the rank ends",
+    )
+    CHANGED_IN_FLIGHT = Advice(
+        "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
+        "wait() for the work first, or work on a copy",
+    )
+    LINES_MEET = Advice(
+        "the ranks took different branches, and their calls agree all the same",
+        "if they are not meant to meet, let every rank make the same calls in the same order",
+    )
+
+    # --- what a rank raised (rank_error, deadlock.dead_rank) ----------------------------------------------------------
+
+    DIED = Advice(
+        "{culprits} left by an exception, and the others wait for calls it will never make",
+        "fix the exception; in production, abort the group on an error so that its peers end too",
+    )
+    RAISED = Advice(
+        "an exception left the program of {culprits}",
+        "fix it there first: other ranks at most wait for what was not done because of it",
+    )
+    CALL_REFUSED = Advice(
+        "the call cannot be made like this; its message says what was found and what was expected",
+        "{remedy}",
+    )
+    FAULT_INJECTED = Advice(
+        "the fault plan lets {culprits} crash here",
+        "look at what became of the others; to run without the crash, leave it out of `faults`",
+    )
+    UNUSED_PARAMETERS = Advice(
+        "in the step before, {parameters} got no gradient, so the bucket was never reduced",
+        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
+    )
+    READY_TWICE = Advice(
+        "a parameter's gradient was accumulated twice in one backward (reentrant checkpointing, or a layer used twice)",
+        "use checkpoint(..., use_reentrant=False), or static_graph=True",
+    )
+    GRAPH_CHANGED = Advice(
+        "static_graph=True promises that every step uses the same parameters, and this one used others than the first",
+        "leave static_graph out, or drop or detach outputs that reach no loss",
+    )
+    BACKWARD_NOT_ANNOUNCED = Advice(
+        "a backward ran that no forward through the wrapper announced",
+        "call the wrapper, not its inner module, for the loss, once for each backward",
+    )
+    BUFFERS_OVERWRITTEN = Advice(
+        "a tensor that the backward needs was changed in place since the forward, as a second forward through the "
+        "wrapper does when it broadcasts buffers",
+        "make one forward on the batches together, or pass broadcast_buffers=False",
+    )
+    LOSS_DETACHED = Advice(
+        "the loss of {culprits} does not depend on any parameter",
+        "let it depend on the model's output, multiplied by zero where there is nothing to learn",
+    )
+    NOTHING_TO_TRAIN = Advice(
+        "no parameter of the model required a gradient when it was wrapped",
+        "leave it unwrapped, and unfreeze parameters before wrapping",
+    )
+    PARAMETERS_CHANGED = Advice(
+        "parameters were frozen, unfrozen, replaced or added after the model was wrapped",
+        "do it on every rank before wrapping, or wrap the model again",
+    )
+    TOO_SMALL_A_BATCH = Advice(
+        "{culprits} got a batch too small to normalise, as the last one may be",
+        "drop the last batch (drop_last=True), or share samples so that every rank has more than one",
+    )
+    GROUP_RANK_AS_ROOT = Advice(
+        "src and dst are global ranks, and a rank within the group was given, or one that is no member",
+        "pass group_src or group_dst, or translate with dist.get_global_rank(group, rank)",
+    )
+    INITIALISED_TWICE = Advice(
+        "the program initialises the default group, which the simulator has done already",
+        "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
+    )
+    BARRIER_MISSED = Advice(
+        "a rank that the message names did not come to the barrier in time",
+        "look at what that rank did instead, and let every rank come to it",
+    )
+    THROWN_BY_JOIN = Advice(
+        "a rank ran out of input, and throw_on_early_termination=True ends the loop of all ranks by this error",
+        "catch it on every rank, around the join; or leave the option out, and the others train on",
+    )
+    JOIN_BROKEN = Advice(
+        "the ranks inside the join disagree, or one left it, as the message says",
+        "let every rank enter the join with the same models and leave it at its end",
+    )
+
+    # --- what does not end (stuck, budget) ----------------------------------------------------------------------------
+
+    BLOCKED_OUTSIDE = Advice(
+        "it waits in a lock, a socket or native code that only another rank or process can end",
+        "use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
+        "Budget(stuck_seconds=...)",
+    )
+    OUT_OF_TIME = Advice(
+        "the ranks had not come to an end, and may or may not have gone on to one",
+        "raise Budget(seconds=...), or give the ranks less to do",
+    )
+    OUT_OF_STEPS = Advice(
+        "the ranks communicate without end, or longer than the budget lets them",
+        "raise Budget(steps=...), or give the ranks less to do",
+    )
+    POLLS_IN_VAIN = Advice(
+        "what the rank polls for can only come from ranks that wait or have ended",
+        "wait() for the work instead of polling it, or raise Budget(polls=...)",
+    )
+
+    def lines(self, **facts: str) -> list[str]:
+        """The last lines of a finding; `facts` fill the braces."""
+        advice: Advice = self.value
+        return [indent("cause", advice.cause.format(**facts)), indent("try", advice.remedy.format(**facts))]

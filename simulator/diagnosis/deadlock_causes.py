@@ -1,0 +1,131 @@
+"""Which cause of the table (advice.py) applies to a reading of the wait-for graph, and which ranks are at fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.calls import Call, Phase
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list
+from simulator.diagnosis.mismatch_causes import WRAPPING
+from simulator.diagnosis.situation import Situation
+from simulator.diagnosis.wait_graph import Reading
+from simulator.verdict import Code
+from simulator.waits import CallWait, StoreWait
+
+CREATING = frozenset({"new_group", "split_group"})
+"""The calls that make a group."""
+
+
+def at_fault(situation: Situation, reading: Reading) -> tuple[int, ...]:
+    """The ranks to blame: those that are missing, dead or in the cycle, unless few wait for many.
+
+    One rank that makes a call which most of its group never comes to is the odd one out.
+    """
+    if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(situation, reading):
+        return reading.victims
+    return reading.culprits
+
+
+def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
+    """The cause and what to try; `culprits` are the ranks at fault."""
+    if reading.code is Code.DEADLOCK_DEAD_RANK:
+        return Cause.DIED.lines(culprits=rank_list(culprits))
+    if reading.code is Code.DEADLOCK_CYCLE:
+        return _advise_cycle(situation, reading)
+    calls = _calls_of(situation, reading.victims)
+    if not calls or any(isinstance(situation.ranks[rank].wait, StoreWait) for rank in reading.culprits):
+        return Cause.KEY_NEVER_SET.lines()
+    if reading.any_suffices:
+        return Cause.NOTHING_SENT.lines(culprits=rank_list(culprits))
+    if calls[0].is_point_to_point:
+        counterpart = "recv" if calls[0].operation == "send" else "send"
+        return Cause.UNPAIRED_MESSAGE.lines(culprits=rank_list(culprits), operation=counterpart)
+    wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
+    if wrappers:
+        return _advise_wrappers(situation, reading, wrappers)
+    return _advise_users(reading, calls, culprits)
+
+
+def _calls_of(situation: Situation, ranks: Sequence[int]) -> list[Call]:
+    waits = [situation.ranks[rank].wait for rank in ranks]
+    return [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
+
+
+# --- somebody is missing ----------------------------------------------------------------------------------------------
+
+
+def _advise_users(reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[str]:
+    operation = f"{calls[0].operation} #{calls[0].sequence}"
+    if calls[0].operation in CREATING:
+        return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(reading.culprits))
+    if culprits == reading.victims:
+        return Cause.ONE_CALL_MORE.lines(culprits=rank_list(culprits), operation=operation)
+    return Cause.RETURNED_EARLY.lines(culprits=rank_list(culprits), operation=operation)
+
+
+def _advise_wrappers(situation: Situation, reading: Reading, calls: Sequence[Call]) -> list[str]:
+    missing = rank_list(reading.culprits)
+    phases = {call.origin.phase for call in calls}
+    if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
+        return Cause.JOINED_ON_SOME_RANKS.lines(culprits=missing)
+    if phases <= WRAPPING:
+        return Cause.WRAPPED_ALONE.lines(culprits=missing)
+    if _has_passed(situation, reading, calls):
+        return Cause.BACKWARD_WITHOUT_BUCKET.lines(culprits=missing)
+    if _may_evaluate(situation, calls):
+        return Cause.FORWARD_ALONE.lines(culprits=rank_list({call.rank for call in calls}))
+    return Cause.RAN_OUT_OF_INPUT.lines(culprits=missing)
+
+
+def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -> bool:
+    """True if ranks wait in a bucket of a step that the missing ones have behind them."""
+    done = [situation.ranks[rank].optimizer_steps for rank in reading.culprits]
+    waiting = [situation.ranks[rank].optimizer_steps for rank in reading.victims]
+    return all(call.origin.phase is Phase.BUCKET for call in calls) and min(done, default=0) > max(waiting, default=0)
+
+
+def _may_evaluate(situation: Situation, calls: Sequence[Call]) -> bool:
+    """True if ranks wait in the buffers of a step that they have behind them: a forward without grad counts as none."""
+    return all(
+        call.origin.phase is Phase.BUFFERS
+        and call.origin.step is not None
+        and call.origin.step <= situation.ranks[call.rank].optimizer_steps
+        for call in calls
+    )
+
+
+def _is_call_of_few(situation: Situation, reading: Reading) -> bool:
+    """True if the ranks that wait make a call of their own, or evaluate, and are fewer than those that returned."""
+    calls = _calls_of(situation, reading.victims)
+    if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
+        return False
+    if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
+        return False
+    return all(call.origin.phase is Phase.USER for call in calls) or _may_evaluate(situation, calls)
+
+
+# --- a cycle ----------------------------------------------------------------------------------------------------------
+
+
+def _advise_cycle(situation: Situation, reading: Reading) -> list[str]:
+    calls = _cycle_calls(situation, reading)
+    operations = {call.operation for call in calls}
+    if not calls:
+        return Cause.KEYS_IN_A_CIRCLE.lines()
+    if operations == {"send"}:
+        return Cause.SENDS_FIRST.lines()
+    if operations == {"recv"}:
+        return Cause.RECEIVES_FIRST.lines()
+    if operations & CREATING:
+        others = [call.rank for call in calls if call.operation not in CREATING]
+        return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(others or reading.cycle))
+    groups = list(dict.fromkeys(call.group for call in calls if not call.is_point_to_point))
+    if len(groups) > 1:
+        return Cause.GROUPS_IN_OTHER_ORDER.lines(groups=" and ".join(f'"{group}"' for group in groups))
+    return Cause.CIRCLE.lines()
+
+
+def _cycle_calls(situation: Situation, reading: Reading) -> list[Call]:
+    waits = [situation.ranks[rank].wait for rank in reading.cycle]
+    return [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]

@@ -1,0 +1,149 @@
+"""Which cause of the table (advice.py) applies to calls that met and do not agree.
+
+Told from what the calls are: the user's own, a wrapper's in one of its phases, or shadows of a rank that has joined.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from simulator.calls import Call, Phase
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list
+from simulator.verdict import Code
+
+FIELDS = {
+    Code.MISMATCH_OPERATION: "operation",
+    Code.MISMATCH_SHAPE: "shape",
+    Code.MISMATCH_DTYPE: "dtype",
+    Code.MISMATCH_REDUCTION: "reduction",
+    Code.MISMATCH_ROOT: "root",
+    Code.MISMATCH_SPLITS: "split sizes",
+    Code.MISMATCH_GROUP: "members of the group",
+    Code.MISMATCH_ORIGIN: "origin",
+}
+"""What a code says that the calls differ in."""
+
+WRAPPING = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
+"""What a wrapper does when it is constructed; join ends with a state broadcast, too."""
+
+_REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
+
+
+def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[str]:
+    """The cause and what to try, for calls that met in one slot."""
+    if any(call.origin.shadow for call in calls):
+        return _with_joined_ranks(calls)
+    users = [call for call in calls if call.origin.phase is Phase.USER]
+    if not users:
+        return _between_wrappers(calls, code, _who(calls, culprits))
+    wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
+    if wrappers:
+        return _user_meets_wrapper(users, wrappers)
+    return _between_users(calls, code, _who(calls, culprits))
+
+
+def advise_pair(send: Call, receive: Call, code: Code) -> list[str]:
+    """The cause and what to try, for a message and the receive that takes it."""
+    if code is Code.MISMATCH_ORIGIN:
+        return Cause.PAIRED_BY_ORDER.lines()
+    return Cause.OTHER_MESSAGE.lines(field=FIELDS[code])
+
+
+def _who(calls: Sequence[Call], culprits: tuple[int, ...]) -> str:
+    return "the ranks" if len(culprits) == len(calls) else rank_list(culprits)
+
+
+def _ranks(calls: Iterable[Call]) -> str:
+    return rank_list(call.rank for call in calls)
+
+
+# --- the user's calls -------------------------------------------------------------------------------------------------
+
+
+def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[str]:
+    if code is Code.MISMATCH_GROUP:
+        return Cause.OTHER_MEMBERS.lines(culprits=who)
+    if code is Code.MISMATCH_SPLITS:
+        return Cause.OTHER_SPLITS.lines(culprits=who)
+    if code is Code.MISMATCH_OPERATION or any(call.site[:2] != calls[0].site[:2] for call in calls):
+        return Cause.OTHER_BRANCH.lines(culprits=who)
+    if code is Code.MISMATCH_ROOT:
+        return Cause.OTHER_ROOT.lines(culprits=who)
+    if code is Code.MISMATCH_SHAPE and "gather" in calls[0].operation:
+        return Cause.OTHER_SHAPE_GATHERED.lines(culprits=who)
+    return Cause.OTHER_ARGUMENT.lines(culprits=who, field=FIELDS[code])
+
+
+def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[str]:
+    """Who is in the minority is at fault, where it tells what happened; two ranks leave that open."""
+    if all(call.origin.phase in WRAPPING for call in wrappers):
+        return Cause.WRAPPED_ALONE.lines(culprits=_ranks(users))
+    if any(call.site.function == "forward" for call in users):
+        side = users if len(users) < len(wrappers) else wrappers
+        return Cause.COLLECTIVE_IN_FORWARD.lines(culprits=_ranks(side))
+    if all(call.origin.phase is Phase.BUFFERS for call in wrappers) and len(wrappers) <= len(users):
+        return Cause.FORWARD_ALONE.lines(culprits=_ranks(wrappers))
+    return Cause.LEFT_LOOP.lines(culprits=_ranks(users), operation=" and ".join(_operations(users)))
+
+
+def _operations(calls: Sequence[Call]) -> list[str]:
+    return list(dict.fromkeys(call.operation for call in calls))
+
+
+# --- calls of wrappers ------------------------------------------------------------------------------------------------
+
+
+def _between_wrappers(calls: Sequence[Call], code: Code, who: str) -> list[str]:
+    phases = {call.origin.phase for call in calls}
+    wrapping = [call for call in calls if call.origin.phase in WRAPPING]
+    if wrapping and len(wrapping) < len(calls):
+        return Cause.WRAPPED_ALONE.lines(culprits=_ranks(c for c in calls if c.origin.phase not in WRAPPING))
+    if len({call.origin.wrapper for call in calls}) > 1:
+        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(culprits=who)
+    if wrapping:
+        return Cause.MODELS_DIFFER.lines(culprits=who)
+    if Phase.JOIN_CONTROL in phases and len(phases) > 1:
+        outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
+        return Cause.JOINED_ON_SOME_RANKS.lines(culprits=_ranks(outside))
+    return _at_other_steps(calls) or _in_one_step(calls, phases, code, who)
+
+
+def _at_other_steps(calls: Sequence[Call]) -> list[str]:
+    """For ranks that have made more synchronising forwards than others; [] if none has."""
+    steps = {call.rank: call.origin.step for call in calls}
+    known = [step for step in steps.values() if step is not None]
+    if len(known) < len(steps) or min(known) == max(known):
+        return []
+    ahead = [call for call in calls if call.origin.step != min(known)]
+    behind = [call for call in calls if call.origin.step == min(known)]
+    if all(call.origin.phase in _REDUCING for call in behind):
+        return Cause.SKIPPED_BACKWARD.lines(culprits=_ranks(ahead))
+    if all(call.origin.phase is Phase.BUFFERS for call in behind):
+        return Cause.FORWARD_ALONE.lines(culprits=_ranks(behind))
+    return []
+
+
+def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[str]:
+    if phases == {Phase.BUFFERS}:
+        return Cause.BUFFERS_DIFFER.lines(culprits=who)
+    if phases != {Phase.BUCKET}:
+        return Cause.REDUCED_IN_OTHER_WAY.lines(culprits=who)
+    if code in (Code.MISMATCH_SHAPE, Code.MISMATCH_ORIGIN):
+        return Cause.UNUSED_ON_SOME_RANKS.lines(culprits=who)
+    return Cause.HOOK_ON_SOME_RANKS.lines(culprits=who, field=FIELDS[code])
+
+
+# --- calls that join makes --------------------------------------------------------------------------------------------
+
+
+def _with_joined_ranks(calls: Sequence[Call]) -> list[str]:
+    shadows = [call for call in calls if call.origin.shadow]
+    others = [call for call in calls if not call.origin.shadow]
+    joined = _ranks(shadows)
+    users = [call for call in others if call.origin.phase is Phase.USER]
+    if users:
+        return Cause.UNKNOWN_TO_JOIN.lines(joined=joined, operation=" and ".join(_operations(users)))
+    if len({call.origin.wrapper for call in calls}) > 1:
+        return Cause.NOT_IN_JOIN.lines(joined=joined)
+    return Cause.OTHER_SHARE_IN_JOIN.lines(joined=joined)

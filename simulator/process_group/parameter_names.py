@@ -1,0 +1,30 @@
+"""The names of parameters that torch's errors tell by index only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.process_group.wrappers import Wrapper, Wrappers
+
+_NO_PARAMETER = ""
+"""In no bucket of any model."""
+
+
+def parameter_names(wrappers: Wrappers, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
+    """The names behind a Reducer's indices on a rank; () if the rank has several wrappers, or its model is gone.
+
+    A Reducer counts the parameters that required a gradient when the model was wrapped, those to ignore left out.
+    """
+    mine = wrappers.of_rank(rank)
+    names = _reduced(mine[0]) if len(mine) == 1 else []
+    return tuple(names[index] for index in indices) if max(indices, default=0) < len(names) else ()
+
+
+def _reduced(wrapper: Wrapper) -> list[str]:
+    if wrapper.module is None:
+        return []
+    ignored = getattr(wrapper.module, "parameters_to_ignore", ())
+    named = [(name, p) for name, p in wrapper.module.module.named_parameters() if name not in ignored]
+    if wrapper.is_reduced(_NO_PARAMETER):  # its buckets are not known yet, so nothing has been frozen since
+        return [name for name, parameter in named if parameter.requires_grad]
+    return [name for name, _ in named if wrapper.is_reduced(name)]
