@@ -157,13 +157,17 @@ def test_too_few_rows_on_all_ranks_together(rows):
 
 
 def test_half_precision_counts_exactly():
-    # bfloat16 has no 257: the mean of 257 ones would not be one.
+    # bfloat16 has neither 257 nor 259: as 256 and 260, they would give a mean of 1.015625.
+    batch = torch.ones(257, 1, dtype=torch.bfloat16)
+    batch[0] = 3
+
     def program(rank):
         layer = SyncBatchNorm(1, momentum=1.0).to(torch.bfloat16)
-        outputs = layer(torch.ones(257 if rank == 0 else 0, 1, dtype=torch.bfloat16))
-        return outputs.dtype, layer.running_mean.item(), layer.running_var.item()
+        outputs = layer(batch if rank == 0 else batch[:0])
+        return outputs.dtype, layer.running_mean.item()
 
-    assert simulated(program, 2) == ((torch.bfloat16, 1.0, 0.0),) * 2
+    mean = torch.tensor(259 / 257).bfloat16().item()
+    assert simulated(program, 2) == ((torch.bfloat16, mean),) * 2
 
 
 def test_network_under_ddp_equals_batch_norm_of_one_batch():
