@@ -68,6 +68,7 @@ def _becomes_ours(original: Any) -> Any:
             original(wrapper, *arguments, **options)
             return
         object.__setattr__(wrapper, "__class__", ddp.DistributedDataParallel)
-        ddp.DistributedDataParallel.__init__(wrapper, *arguments, **options)
+        own: Any = ddp.DistributedDataParallel.__init__
+        own(wrapper, *arguments, **options)
 
     return __init__

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib.util
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from scenarios.model import Scenario
+from scenarios.names import nearest
 from scenarios.toml_file import read_toml
 from simulator import UsageError
 
@@ -73,12 +73,6 @@ def import_problem(path: Path, error: BaseException) -> str:
         f"{path}{f':{line}' if line else ''} raised {message} while it was imported, expected it to define functions "
         'only: put what starts it under `if __name__ == "__main__":`'
     )
-
-
-def nearest(name: str, names: Iterable[str]) -> str:
-    """A question with the name that is most like `name`, or ""."""
-    found = difflib.get_close_matches(name, list(names), n=1)
-    return f"did you mean {found[0]!r}?" if found else ""
 
 
 def _is_defined_in(module: ModuleType, value: object) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from scenarios.files import SUFFIXES, nearest, program_in, scenarios_in
+from scenarios.files import SUFFIXES, program_in, scenarios_in
 from scenarios.model import Scenario
+from scenarios.names import nearest
 from scenarios.registry import registry
 from simulator import UsageError
 

@@ -9,9 +9,9 @@
     def repaired(rank: int) -> None:
         ...
 
-The program is written with torch's DistributedDataParallel and runs under every engine. Lines that end in `# found here`
-are where the finding is raised; `# found here by torch` and `# found here by ddp` hold for one engine. The repaired twin
-must pass without any finding.
+The program is written with torch's DistributedDataParallel and runs under every engine. Lines that end in
+`# found here` are where the finding is raised; `# found here by torch` and `# found here by ddp` hold for one engine.
+The repaired twin must pass without any finding.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ def scenario(
 
 
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
-    """Make the repaired twin of a scenario of the function below: the same world without faults, and no finding at all."""
+    """Make the repaired twin of a scenario of the function below: the same world, no faults, and no finding at all."""
 
     def make(program: Callable[..., Any]) -> Scenario:
         return replace(

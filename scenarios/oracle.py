@@ -50,7 +50,7 @@ def train(training: Training, world_size: int) -> tuple[History, ...]:
     Raises UsageError for a training without a meaning of its own: ranks that do different things in one iteration, or
     leave a loop that no join surrounds.
     """
-    _check_has_meaning(training, world_size)
+    check_has_meaning(training, world_size)
     networks = [_train(training, index, world_size) for index in range(len(training.networks))]
     return tuple(
         tuple(
@@ -130,7 +130,7 @@ def _average_buffers(present: Sequence[_Rank]) -> None:
 
 
 def _meet(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
-    """What becomes of each parameter's gradients: their sum over the ranks that have one, divided; in `hook`'s dtype."""
+    """Of each parameter: the sum over the ranks that have a gradient, divided; added in `hook`'s dtype."""
     met: Gradients = {}
     for name in gradients[0]:
         found = [tensor for own in gradients if (tensor := own[name]) is not None]
@@ -163,7 +163,8 @@ def _load(model: Network, rank: _Rank) -> None:
         parameter.grad = None if gradient is None else gradient.clone()
 
 
-def _check_has_meaning(training: Training, world_size: int) -> None:
+def check_has_meaning(training: Training, world_size: int) -> None:
+    """Raise UsageError for a training that plain training has no counterpart of."""
     counts = [training.count(rank) for rank in range(world_size)]
     if training.join is None and len(set(counts)) > 1:
         raise UsageError(f"iterations are {counts} without a join, expected equal numbers to compare with the oracle")

@@ -112,7 +112,7 @@ def _average_buffers(model: Any) -> None:
 
 
 def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training) -> AbstractContextManager[object]:
-    """The join of the models, and of optimizers whose steps communicate; torch's, unless only models of ours are in it."""
+    """The join of the models, and of optimizers that communicate; ours if there are only models of ours in it."""
     if training.join is None:
         return nullcontext()  # making a join context already changes what forwards communicate
     terms = {

@@ -1,0 +1,200 @@
+"""Tables of a TOML file, read key by key; whatever is wrong is told with file, line, key, what was found and expected."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from enum import Enum
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from scenarios.names import nearest
+from simulator import UsageError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_T = TypeVar("_T")
+_E = TypeVar("_E", bound=Enum)
+
+KeyPath = tuple["str | int", ...]
+"""The way to a value: keys of tables, and numbers in arrays."""
+
+
+def open_toml(path: Path) -> Table:
+    """The whole of a file. Raises UsageError if it is no TOML."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return Table(tomllib.loads(text), (), Source(path, text))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        place = re.search(r"\(at line (\d+).*\)", str(error))
+        line = f":{place[1]}" if place else ""
+        raise UsageError(f"{path}{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
+
+
+class Source:
+    """Where in a file each key stands; what its parser does not tell.
+
+    Keys inside an inline table count as standing where that begins.
+    """
+
+    _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"' -]+?)\s*\]\]?\s*(?:#.*)?$")
+    _KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+
+    def __init__(self, path: Path, text: str) -> None:
+        self.path = path
+        self._lines: dict[KeyPath, int] = {}
+        counts: dict[KeyPath, int] = {}
+        table: KeyPath = ()
+        for number, line in enumerate(text.splitlines(), 1):
+            if header := self._HEADER.match(line):
+                table = _keys(header[2])
+                if header[1] == "[[":
+                    index = counts[table] = counts.get(table, -1) + 1
+                    self._lines.setdefault(table, number)
+                    table = (*table, index)
+                self._lines.setdefault(table, number)
+            elif key := self._KEY.match(line):
+                self._lines.setdefault((*table, *_keys(key[1])), number)
+
+    def line(self, path: KeyPath) -> int | None:
+        """The line of a key, or of what it stands in."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path)
+
+
+def _keys(text: str) -> KeyPath:
+    return tuple(part.strip().strip("\"'") for part in text.split("."))
+
+
+class Table:
+    """One table. Each key is taken once; `done` refuses those that nobody took."""
+
+    def __init__(self, values: Mapping[str, Any], path: KeyPath, source: Source) -> None:
+        self._values = dict(values)
+        self._taken: set[str] = set()
+        self._path = path
+        self._source = source
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def raw(self, key: str) -> Any:
+        """A value as it is; None if there is none."""
+        self._taken.add(key)
+        return self._values.get(key)
+
+    def text(self, key: str, default: str = "") -> str:
+        """A string."""
+        return str(self._take(key, default, lambda value: isinstance(value, str), "a string"))
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """true or false."""
+        return bool(self._take(key, default, lambda value: isinstance(value, bool), "true or false"))
+
+    def whole(self, key: str, default: int, least: int = 0) -> int:
+        """A whole number."""
+        return int(self._take(key, default, lambda value: is_whole(value, least), f"a whole number from {least} on"))
+
+    def number(self, key: str, default: float) -> float:
+        """A number from 0 on."""
+        return float(self._take(key, default, is_amount, "a number from 0 on"))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        """An array of strings."""
+        is_good = lambda value: isinstance(value, list) and all(isinstance(each, str) for each in value)  # noqa: E731
+        return tuple(self._take(key, (), is_good, "an array of strings"))
+
+    def wholes(self, key: str) -> tuple[int, ...] | None:
+        """An array of whole numbers; None if there is none."""
+        is_good = lambda value: isinstance(value, list) and all(is_whole(each, 0) for each in value)  # noqa: E731
+        found = self._take(key, None, is_good, "an array of whole numbers from 0 on")
+        return None if found is None else tuple(found)
+
+    def one_of(self, key: str, kind: type[_E], default: _E | None = None) -> _E | None:
+        """A member of an enumeration of strings."""
+        value = self.raw(key)
+        if value is None:
+            return default
+        names = [str(member.value) for member in kind]
+        if value not in names:
+            advice = nearest(str(value), names)
+            self.refuse(key, f"one of {', '.join(names)}" + (f": {advice}" if advice else ""))
+        return kind(value)
+
+    def table(self, key: str) -> Table | None:
+        """A table inside; None if there is none."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            self.refuse(key, "a table")
+        return Table(value, (*self._path, key), self._source)
+
+    def tables(self, key: str) -> list[Table]:
+        """An array of tables; a single table is an array of one."""
+        value = self.raw(key)
+        if value is None:
+            return []
+        if isinstance(value, dict):
+            return [Table(value, (*self._path, key), self._source)]
+        if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+            self.refuse(key, f"tables, each under [[{key}]]")
+        return [Table(each, (*self._path, key, index), self._source) for index, each in enumerate(value)]
+
+    def done(self) -> None:
+        """Refuse keys that nobody has taken."""
+        for key in self._values:
+            if key not in self._taken:
+                known = sorted(self._taken)
+                advice = nearest(key, known)
+                raise UsageError(
+                    f"{self.place(key)} {self._name(key)} is no key, expected one of {', '.join(known)}"
+                    + (f": {advice}" if advice else "")
+                )
+
+    def refuse(self, key: str, expected: str) -> NoReturn:
+        """Raise UsageError for the value of a key."""
+        raise UsageError(f"{self.place(key)} {self._name(key)} is {self._values.get(key)!r}, expected {expected}")
+
+    def contradict(self, key: str, message: str) -> NoReturn:
+        """Raise UsageError for a value that does not go with others."""
+        raise UsageError(f"{self.place(key)} {self._name(key)} {message}")
+
+    def _take(self, key: str, default: Any, is_good: Callable[[Any], bool], expected: str) -> Any:
+        value = self.raw(key)
+        if value is None:
+            return default
+        if not is_good(value):
+            self.refuse(key, expected)
+        return value
+
+    def place(self, key: str) -> str:
+        """File and line of a key, as an error begins."""
+        line = self._source.line((*self._path, key))
+        return f"{self._source.path}:{line}:" if line else f"{self._source.path}:"
+
+    def _name(self, key: str) -> str:
+        name = ""
+        for part in (*self._path, key):
+            name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+        return name
+
+
+def is_whole(value: object, least: int) -> bool:
+    """True for a whole number from `least` on; `true` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def is_amount(value: object) -> bool:
+    """True for a number from 0 on that has an end."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
