@@ -1,8 +1,9 @@
 """Joins, read from a trace: when each rank ran out of input, what it shadowed from then on, whose model was kept.
 
 A rank says that it ran out of input by its first call at the end of the join; a note stands before that call. From
-there on it makes calls for the others' sake. One that meets a call of a rank that has input is a shadow, and a shadow
-of that call. The rest is not: the calls by which all find out together that nobody has input, and what follows.
+there on it makes calls for the others' sake. One that meets the call it was made for, of a rank that has input, is a
+shadow of that call. The rest is not: the calls by which all find out together that nobody has input, what follows, and
+what the others had not answered when the run ended.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.calls import Call, Phase
+from simulator.calls import Call, Origin, Phase
 from simulator.events import EventKind
 from simulator.trace import Trace
 from simulator.wording import indent, rank_list
@@ -20,7 +21,13 @@ from simulator.wording import indent, rank_list
 Slot = tuple[str, int]
 """A group, and the sequence of the calls that meet there."""
 
-_PLURALS = {Phase.BUCKET.value: "buckets", Phase.USED_MAP.value: "used maps", Phase.REBUILD.value: "rebuilds"}
+_SINGULARS = {Phase.USER.value: "of the user's program"}
+_PLURALS = {
+    **_SINGULARS,
+    Phase.BUCKET.value: "buckets",
+    Phase.USED_MAP.value: "used maps",
+    Phase.REBUILD.value: "rebuilds",
+}
 _JOINED = re.compile(r"joined(?: at step (\d+))?")
 
 
@@ -77,15 +84,15 @@ class Joining:
 
 
 def joins(trace: Trace) -> tuple[Joining, ...]:
-    """The ends of the joins of a run, by group and then in their order; exact if each rank's calls are in its order.
+    """The ends of the joins of a run, by group and then in their order.
 
     Left out is a rank that the run ended before its first call at the end of the join.
     """
     stays = _stays(trace)
     if not stays:
         return ()
-    phases = _phases_with_input(trace)
-    return tuple(_joining(together, phases) for together in _together(stays))
+    with_input = _calls_with_input(trace)
+    return tuple(_joining(together, with_input) for together in _together(stays))
 
 
 @dataclass(slots=True)
@@ -112,7 +119,8 @@ class _Stay:
         control), and send it.
         """
         if call.origin.shadow and not self.is_over:
-            self.calls.append(call)
+            if not call.is_point_to_point:  # messages are numbered apart, and are nobody's shadow
+                self.calls.append(call)
             return True
         self.is_over = True
         if call.origin.phase is Phase.STATE_BROADCAST:
@@ -122,8 +130,8 @@ class _Stay:
     def covers(self, slot: Slot) -> bool:
         """True if the stay was still going on in `slot`, which is not before its start."""
         group, sequence = slot
-        own = [call.sequence for call in self.calls if call.group == group and not call.is_point_to_point]
-        return bool(own) and (not self.is_over or sequence <= own[-1])
+        own = [call.sequence for call in self.calls if call.group == group]
+        return group == self.start[0] and (not self.is_over or sequence <= own[-1])
 
 
 def _stays(trace: Trace) -> list[_Stay]:
@@ -142,11 +150,11 @@ def _stays(trace: Trace) -> list[_Stay]:
     return [stay for stay in stays if stay.calls]
 
 
-def _phases_with_input(trace: Trace) -> dict[Slot, Phase]:
-    """What each collective is for, to the ranks that have input."""
+def _calls_with_input(trace: Trace) -> dict[Slot, Origin]:
+    """What each collective belongs to, for the ranks that have input."""
     calls = [event.call for event in trace if event.kind is EventKind.ISSUE and event.call is not None]
     return {
-        (call.group, call.sequence): call.origin.phase
+        (call.group, call.sequence): call.origin
         for call in calls
         if not call.origin.shadow and not call.is_point_to_point
     }
@@ -156,26 +164,26 @@ def _together(stays: list[_Stay]) -> list[list[_Stay]]:
     """The stays of each join: the first rank to join is still there when the others come."""
     joins: list[list[_Stay]] = []
     for stay in sorted(stays, key=lambda stay: (stay.start, stay.rank)):
-        if joins and joins[-1][0].start[0] == stay.start[0] and joins[-1][0].covers(stay.start):
+        if joins and joins[-1][0].covers(stay.start):
             joins[-1].append(stay)
         else:
             joins.append([stay])
     return joins
 
 
-def _joining(stays: list[_Stay], phases: Mapping[Slot, Phase]) -> Joining:
+def _joining(stays: list[_Stay], with_input: Mapping[Slot, Origin]) -> Joining:
     root = next((stay.root for stay in stays if stay.root is not None), None)
-    ranks = tuple(JoinedRank(stay.rank, stay.step, _shadowed(stay, phases)) for stay in stays)
+    ranks = tuple(JoinedRank(stay.rank, stay.step, _shadowed(stay, with_input)) for stay in stays)
     return Joining(stays[0].start[0], ranks, root)
 
 
-def _shadowed(stay: _Stay, phases: Mapping[Slot, Phase]) -> tuple[tuple[str, int], ...]:
-    met = [phases.get((call.group, call.sequence)) for call in stay.calls if not call.is_point_to_point]
-    counts = Counter(phase.value for phase in met if phase is not None)
+def _shadowed(stay: _Stay, with_input: Mapping[Slot, Origin]) -> tuple[tuple[str, int], ...]:
+    pairs = [(call.origin, with_input.get((call.group, call.sequence))) for call in stay.calls]
+    counts = Counter(met.phase.value for own, met in pairs if met is not None and own.belongs_with(met))
     return tuple(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _shadowed_text(shadowed: tuple[tuple[str, int], ...], *, each: bool) -> str:
     calls = sum(count for _, count in shadowed)
-    what = ", ".join(f"{count} {_PLURALS.get(name, name) if count > 1 else name}" for name, count in shadowed)
+    what = ", ".join(f"{count} {(_SINGULARS if count == 1 else _PLURALS).get(name, name)}" for name, count in shadowed)
     return f"{calls} call{'s' if calls > 1 else ''}{' each' if each else ''} ({what})"
