@@ -52,8 +52,14 @@ class Cause(Enum):
         "let all ranks skip together, by an all_reduce(MIN) of a flag; make a forward that is meant to be extra under "
         "torch.no_grad(), or through model.module",
     )
+    EXTRA_FORWARD = Advice(
+        "{culprits} came to another forward while the others still reduce: a backward was left out, or a forward was "
+        "made that the others did not make",
+        "let all ranks skip together, by an all_reduce(MIN) of a flag; make a forward that is meant to be extra "
+        "through model.module",
+    )
     BACKWARD_WITHOUT_BUCKET = Advice(
-        "{culprits} made the optimizer step without reducing this bucket: its loss does not depend on these "
+        "{culprits} went on past this step without reducing this bucket: its loss does not depend on these "
         "parameters, or its backward ran under no_sync()",
         "let every rank's loss depend on the model's output, multiplied by zero where there is nothing to learn; enter "
         "no_sync() on all ranks alike",
@@ -153,9 +159,10 @@ class Cause(Enum):
         "construct the wrapper on every rank, at the same place in the order of calls",
     )
     MODELS_DIFFER = Advice(
-        "the model that {culprits} wrapped differs from the others' in its parameters, its buffers, what requires a "
-        "gradient, or what is ignored",
-        "build the same model on every rank, with the same requires_grad and the same names to ignore, then wrap it",
+        "what {culprits} wrapped differs from the others': in parameters, buffers, what requires a gradient or is "
+        "ignored, or in the wrapper's options",
+        "build the same model on every rank, with the same requires_grad and names to ignore, and wrap it with the "
+        "same options",
     )
     WRAPPERS_IN_OTHER_ORDER = Advice(
         "{culprits} used the wrappers in another order than the others, so gradients or buffers of one model meet "
@@ -319,7 +326,7 @@ class Cause(Enum):
         "do it on every rank before wrapping, or wrap the model again",
     )
     TOO_SMALL_A_BATCH = Advice(
-        "{culprits} got a batch too small to normalise, as the last one may be",
+        "{culprits} got a batch too small for this layer, of one sample or none, as the last batch may be",
         "drop the last batch (drop_last=True), or share samples so that every rank has more than one",
     )
     GROUP_RANK_AS_ROOT = Advice(
@@ -329,6 +336,10 @@ class Cause(Enum):
     INITIALISED_TWICE = Advice(
         "the program initialises the default group, which the simulator has done already",
         "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
+    )
+    GROUP_GONE = Advice(
+        "the default group is used after destroy_process_group(), or outside a rank's program",
+        "destroy the group last, when no rank communicates any more",
     )
     BARRIER_MISSED = Advice(
         "a rank that the message names did not come to the barrier in time",

@@ -79,10 +79,14 @@ def _advise_wrappers(situation: Situation, reading: Reading, calls: Sequence[Cal
 
 
 def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -> bool:
-    """True if ranks wait in a bucket of a step that the missing ones have behind them."""
-    done = [situation.ranks[rank].optimizer_steps for rank in reading.culprits]
-    waiting = [situation.ranks[rank].optimizer_steps for rank in reading.victims]
-    return all(call.origin.phase is Phase.BUCKET for call in calls) and min(done, default=0) > max(waiting, default=0)
+    """True if ranks wait in a bucket of a step that the missing ones have behind them, or have made the forward of."""
+    done = [situation.ranks[rank] for rank in reading.culprits]
+    waiting = max(situation.ranks[rank].optimizer_steps for rank in reading.victims)
+    forwards = {call.origin._replace(phase=Phase.BUFFERS, bucket=None, parameters=()) for call in calls}
+    return all(call.origin.phase is Phase.BUCKET for call in calls) and (
+        all(rank.optimizer_steps > waiting for rank in done)
+        or all(rank.last_call is not None and rank.last_call.origin in forwards for rank in done)
+    )
 
 
 def _may_evaluate(situation: Situation, calls: Sequence[Call]) -> bool:

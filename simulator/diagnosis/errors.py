@@ -15,19 +15,24 @@ from simulator.diagnosis.explain import rank_list, shortened
 from simulator.verdict import Code, Finding
 
 _OTHER_COUNT = "DDP expects same model across all ranks"
+_OTHER_SHAPE = "of the same param in process"
 
 _BY_WORDS = (
     ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
     ("Your training graph has changed in this iteration", Cause.GRAPH_CHANGED),
     ("Expected to have finished reduction in the prior iteration", Cause.UNUSED_PARAMETERS),
     ("Expected to mark a variable ready only once", Cause.READY_TWICE),
+    ("more gradients in this backward than expected", Cause.READY_TWICE),
     ("expect_autograd_hooks_", Cause.BACKWARD_NOT_ANNOUNCED),
     ("has been modified by an inplace operation", Cause.BUFFERS_OVERWRITTEN),
     ("does not require grad and does not have a grad_fn", Cause.LOSS_DETACHED),
     ("doesn't have any parameters that require a gradient", Cause.NOTHING_TO_TRAIN),
     (_OTHER_COUNT, Cause.MODELS_DIFFER),
-    ("of the same param in process", Cause.MODELS_DIFFER),
+    (_OTHER_SHAPE, Cause.MODELS_DIFFER),
     ("Expected more than 1 value per channel when training", Cause.TOO_SMALL_A_BATCH),
+    ("numel() == 0", Cause.TOO_SMALL_A_BATCH),
+    ("of 0 elements", Cause.TOO_SMALL_A_BATCH),
+    ("Default process group has not been initialized", Cause.GROUP_GONE),
     ("is not part of group", Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
     ("to pass monitoredBarrier", Cause.BARRIER_MISSED),
@@ -47,7 +52,7 @@ _BY_TYPE = {
 
 def kind(error: str) -> str:
     """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
-    return _OTHER_COUNT if _OTHER_COUNT in error else error
+    return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE) if words in error), error)
 
 
 def unused_indices(message: str) -> tuple[int, ...]:
@@ -100,7 +105,7 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]]) -> list[s
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
         return Cause.CALL_REFUSED.lines(remedy=message.rpartition(": ")[2])
-    return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused))
+    return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused) or _told_unused(message))
 
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
@@ -110,4 +115,10 @@ def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
         ranks.setdefault(", ".join(names[:8]) + (", ..." if len(names) > 8 else ""), []).append(rank)
     if len(ranks) == 1:
         return next(iter(ranks))
-    return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items()) or "some parameters"
+    return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items())
+
+
+def _told_unused(message: str) -> str:
+    """The same, from the text of an engine's error."""
+    found = re.search(r"no gradient came for (.+? on ranks? \d+(?:, \d+)*)", message)
+    return found[1] if found else "some parameters"

@@ -106,6 +106,8 @@ def _between_wrappers(calls: Sequence[Call], code: Code, who: str) -> list[str]:
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
         return Cause.JOINED_ON_SOME_RANKS.lines(culprits=_ranks(outside))
+    if phases > {Phase.BUFFERS} and phases - {Phase.BUFFERS} <= _REDUCING:
+        return Cause.EXTRA_FORWARD.lines(culprits=_ranks(c for c in calls if c.origin.phase is Phase.BUFFERS))
     return _at_other_steps(calls) or _in_one_step(calls, phases, code, who)
 
 
