@@ -49,6 +49,14 @@ _BY_TYPE = {
     "JoinError": Cause.JOIN_BROKEN,
 }
 
+_RANKS = r"\branks? (\d+(?:(?:, | and )\d+)*)"
+_FAULTS = {
+    "ReplicaMismatchError": _RANKS + r" ha(?:s|ve)\b",
+    "OpenBackwardError": r"(?<!missing) on " + _RANKS,
+    "JoinError": _RANKS + r"(?: left it by|,? (?:which )?ran out of input)",
+}
+"""How the text of an engine's error, which many ranks raise, names those it finds fault with."""
+
 
 def kind(error: str) -> str:
     """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
@@ -78,20 +86,13 @@ def rank_error(
 
 
 def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
-    """Those that raised; of several, those that the text finds fault with if it does so with some of them only."""
-    everybody = tuple(sorted(errors))
-    if len(errors) == 1:
-        return everybody
+    """Those that raised, unless the text finds fault with some of them, or with others."""
     counts = {rank: found[1] for rank, error in errors.items() if (found := re.search(r"has (\d+) params", error))}
     if len(counts) == len(errors):
         return _minority(counts)
-    type_name, _, message = next(iter(errors.values())).partition(":")
-    if type_name not in _BY_TYPE:
-        return everybody
-    faultless = re.sub(r"none (is|are) missing on ranks? [\d, ]+", "", message)
-    lists = re.findall(r"\branks? (\d+(?:(?:, | and )\d+)*)", faultless)
-    named = {int(rank) for text in lists for rank in re.findall(r"\d+", text)}
-    return tuple(rank for rank in everybody if rank in named) or everybody
+    type_name, _, message = next(iter(errors.values())).partition(": ")
+    lists = re.findall(_FAULTS[type_name], message) if type_name in _FAULTS else []
+    return tuple(sorted({int(rank) for text in lists for rank in re.findall(r"\d+", text)} or errors))
 
 
 def _minority(values: Mapping[int, str]) -> tuple[int, ...]:

@@ -1,0 +1,131 @@
+"""What ranks raised: the cause of errors that are known, whose fault they are, and the advice at the end."""
+
+import pytest
+
+from simulator.calls import Site
+from simulator.diagnosis.errors import kind, rank_error, unused_indices
+
+SITE = Site("train.py", 3, "main")
+UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
+
+
+def found(errors, unused=None):
+    if isinstance(errors, str):
+        errors = {2: errors}
+    return rank_error(errors, SITE, "Traceback:\n  the line\nError", unused or {})
+
+
+def end(finding):
+    *_, cause, remedy = finding.text.splitlines()
+    assert cause.startswith("  cause   ")
+    assert remedy.startswith("  try     ")
+    return cause[10:], remedy[10:]
+
+
+KNOWN = {
+    "RuntimeError: Expected to mark a variable ready only once. This error": "use_reentrant=False",
+    "UsageError: a got more gradients in this backward than expected: a checkpoint": "static_graph=True",
+    "RuntimeError: Your training graph has changed in this iteration, e.g.": "leave static_graph out",
+    "RuntimeError: expect_autograd_hooks_ INTERNAL ASSERT FAILED": "call the wrapper, not its inner module",
+    "RuntimeError: one of the variables has been modified by an inplace operation": "broadcast_buffers=False",
+    "RuntimeError: element 0 of tensors does not require grad and does not have a grad_fn": "multiplied by zero",
+    "RuntimeError: it is not needed when a module doesn't have any parameters that require a gradient": "unwrapped",
+    "RuntimeError: params[0] appears not to match sizes of the same param in process 0.": "build the same model",
+    "ValueError: Expected more than 1 value per channel when training, got input size": "drop_last=True",
+    "IndexError: max(): Expected reduction dim to be specified for input.numel() == 0.": "drop_last=True",
+    "RuntimeError: cannot reshape tensor of 0 elements into shape [-1, 0]": "drop_last=True",
+    "ValueError: Global rank 0 is not part of group <group>": "dist.get_global_rank(group, rank)",
+    "ValueError: Group rank 3 is not part of group <group>": "group_src or group_dst",
+    "ValueError: Default process group has not been initialized, please": "destroy the group last",
+    "ValueError: trying to initialize the default process group twice!": "dist.is_initialized()",
+    "RuntimeError: Rank 1 failed to pass monitoredBarrier in 1800000 ms": "what that rank did instead",
+    "RuntimeError: Rank 2 exhausted all inputs.": "catch it on every rank",
+    "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.": "around the join",
+    "JoinError: rank 2 ran out of input (throw_on_early_termination)": "leave the option out",
+    "JoinError: the join is over: rank 1 left it by ValueError": "enter the join with the same models",
+    "InjectedCrashError: injected crash (rank 2, before call 3)": "leave it out of `faults`",
+    "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has": "wrap it with the same options",
+    "ParameterChangedError: parameters changed after construction: a was frozen": "wrap the model again",
+    "BypassedBackwardError: a gradient of a came": "call the wrapper, not its inner module",
+    "OpenBackwardError: the last backward left buckets open": "find_unused_parameters=True",
+}
+
+
+@pytest.mark.parametrize(("error", "words"), KNOWN.items(), ids=range(len(KNOWN)))
+def test_known_errors(error, words):
+    assert words in end(found(error))[1]
+
+
+def test_an_error_that_is_not_known():
+    finding = found("KeyError: 'weight'")
+    assert finding.ranks == (2,)
+    assert finding.sites == (SITE,)
+    assert end(finding) == (
+        "an exception left the program of rank 2",
+        "fix it there first: other ranks at most wait for what was not done because of it",
+    )
+    assert finding.text.index("the line") < finding.text.index("  cause   ")
+
+
+def test_a_usage_error_says_itself_what_to_do():
+    finding = found("UsageError: tensor has dtype int8, expected a float: convert it first")
+    assert end(finding)[1] == "convert it first"
+    assert "fix it there" in end(found("UsageError: no"))[1]
+
+
+def test_unused_parameters_are_named():
+    cause, remedy = end(found(UNUSED, {2: ("branch.weight", "branch.bias")}))
+    assert cause == "in the step before, branch.weight, branch.bias got no gradient, so the bucket was never reduced"
+    assert remedy.startswith("pass find_unused_parameters=True to DistributedDataParallel")
+    cause, _ = end(found({0: UNUSED, 1: UNUSED}, {0: ("a",), 1: ("b",)}))
+    assert "a on rank 0 and b on rank 1 got no gradient" in cause
+    cause, _ = end(found({0: UNUSED, 1: UNUSED}, {0: ("a",), 1: ("a",)}))
+    assert "in the step before, a got no gradient" in cause
+    assert "p7, ... got no gradient" in end(found(UNUSED, {2: [f"p{i}" for i in range(9)]}))[0]
+    assert "some parameters got no gradient" in end(found(UNUSED))[0]
+
+
+def test_an_engine_that_names_them_itself():
+    text = "OpenBackwardError: the last backward left buckets open: no gradient came for a, b on ranks 0, 2; none is "
+    text += "missing on rank 1. If the loss does not depend on these parameters, "
+    finding = found({0: text, 1: text, 2: text})
+    assert "in the step before, a, b on ranks 0, 2 got no gradient" in end(finding)[0]
+    assert finding.ranks == (0, 2)
+
+
+def test_indices_in_torchs_message():
+    message = f"{UNUSED}\nParameter indices which did not receive grad for rank 1: 2 3 11\n In addition, you can set"
+    assert unused_indices(message) == (2, 3, 11)
+    assert unused_indices(UNUSED) == ()
+
+
+def counted(rank, count, other, other_count):
+    differs = f"but Rank {rank} has {count} params, while rank {other} has inconsistent {other_count} params."
+    return f"RuntimeError: DDP expects same model across all ranks, {differs}"
+
+
+def test_the_rank_with_another_number_of_parameters_is_at_fault_not_all_that_raise():
+    errors = {rank: counted(rank, 4, 2, 6) for rank in (0, 1, 3)} | {2: counted(2, 6, 0, 4)}
+    assert len({kind(error) for error in errors.values()}) == 1
+    finding = found(errors)
+    assert finding.ranks == (2,)
+    assert "ranks 0-3 raised" in finding.summary
+    assert end(finding)[0].startswith("what rank 2 wrapped differs")
+    assert found({rank: errors[rank] for rank in (0, 2)}).ranks == (0, 2)
+
+
+def test_an_engine_says_whose_fault_it_is():
+    text = "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has weight float32[3], the others have "
+    text += "float32[2]; build the same model"
+    assert found(dict.fromkeys(range(4), text)).ranks == (2,)
+    text = text.replace("the others have", "rank 0 has")
+    assert found(dict.fromkeys((0, 2), text)).ranks == (0, 2)
+    text = "JoinError: the join is over: rank 1 left it by ValueError: rank 5 has no data"
+    assert found(dict.fromkeys((0, 2), text)).ranks == (1,)
+    text = "JoinError: rank 2 ran out of input (throw_on_early_termination)"
+    assert found(dict.fromkeys((0, 1, 3), text)).ranks == (2,)
+    assert found(dict.fromkeys((0, 2), "ValueError: rank 1 has no data")).ranks == (0, 2)
+
+
+def test_other_errors_are_told_apart():
+    assert kind("ValueError: a") != kind("ValueError: b")
