@@ -1,0 +1,57 @@
+"""A static graph counts an output that reaches no loss as used, and a later step is refused.
+
+In the first iteration all outputs count; from the second on the unused one's parameters fire no hook, and their bucket
+stays open. Real gloo: every rank raises in its third iteration. Our engine counts what got a gradient, and trains.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from scenarios.model import CLEAN, finds, repairs, scenario
+from simulator import Code
+
+
+class ValueAndUncertainty(torch.nn.Module):
+    """Two heads that both answer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.value = torch.nn.Linear(10, 1)
+        self.uncertainty = torch.nn.Linear(10, 1)
+
+    def forward(self, batch: Tensor) -> tuple[Tensor, Tensor]:
+        """Both answers."""
+        return self.value(batch), self.uncertainty(batch)
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.RANK_ERROR, ranks=lambda world_size: tuple(range(world_size))),
+    under_ddp=CLEAN,
+    reports=["pytorch/pytorch#79171", "pytorch/pytorch#97030"],
+    tags=["reducer", "ddp"],
+)
+def static_graph_with_unused_output(rank: int) -> None:
+    """Train the value, not the uncertainty."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(ValueAndUncertainty(), static_graph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        value, _ = model(torch.randn(8, 10))  # found here
+        value.square().mean().backward()
+        optimizer.step()
+
+
+@repairs(static_graph_with_unused_output)
+def repaired(rank: int) -> None:
+    """The uncertainty takes part in the loss."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(ValueAndUncertainty(), static_graph=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(5):
+        optimizer.zero_grad()
+        value, uncertainty = model(torch.randn(8, 10))
+        (value.square() * torch.exp(-uncertainty) + uncertainty).mean().backward()
+        optimizer.step()
