@@ -6,7 +6,7 @@ Backends do not compare this: gloo returns the sum on every rank, without a word
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, scenario
+from scenarios.model import finds, repairs, scenario
 from simulator import Code
 
 
@@ -14,10 +14,18 @@ from simulator import Code
     about=__doc__,
     expected=finds(Code.MISMATCH_REDUCTION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
     reports=[],
-    tags=["mismatch"],
+    tags=["raw", "mismatch"],
 )
 def mismatched_reduction(rank: int) -> list[float]:
     """Reduce two numbers over the ranks, with MAX on rank 1 and SUM elsewhere."""
     statistics = torch.tensor([1.0, float(rank)])
-    dist.all_reduce(statistics, op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+    dist.all_reduce(statistics, op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)  # found here
+    return [float(value) for value in statistics]
+
+
+@repairs(mismatched_reduction)
+def repaired(rank: int) -> list[float]:
+    """Every rank asks for the sum."""
+    statistics = torch.tensor([1.0, float(rank)])
+    dist.all_reduce(statistics, op=dist.ReduceOp.SUM)
     return [float(value) for value in statistics]

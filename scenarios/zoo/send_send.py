@@ -1,9 +1,12 @@
-"""A ring in which everybody sends first: a blocking send waits for its receive, which nobody reaches."""
+"""A ring in which everybody sends first: a blocking send waits for its receive, which nobody reaches.
+
+Real gloo waits for the receive however small the message is.
+"""
 
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, scenario
+from scenarios.model import finds, repairs, scenario
 from simulator import Code
 
 
@@ -17,6 +20,19 @@ def send_send(rank: int) -> float:
     """Hand a number to the next rank, then take the one of the rank before."""
     world_size = dist.get_world_size()
     mine, received = torch.tensor([float(rank)]), torch.zeros(1)
-    dist.send(mine, dst=(rank + 1) % world_size)
+    dist.send(mine, dst=(rank + 1) % world_size)  # found here
     dist.recv(received, src=(rank - 1) % world_size)
+    return received.item()
+
+
+@repairs(send_send)
+def repaired(rank: int) -> float:
+    """Odd ranks receive first, so each send of an even rank is received, and then the others are."""
+    world_size = dist.get_world_size()
+    mine, received = torch.tensor([float(rank)]), torch.zeros(1)
+    if rank % 2 == 1:
+        dist.recv(received, src=(rank - 1) % world_size)
+    dist.send(mine, dst=(rank + 1) % world_size)
+    if rank % 2 == 0:
+        dist.recv(received, src=(rank - 1) % world_size)
     return received.item()

@@ -1,0 +1,39 @@
+"""A rank expects as many rows from each rank as it sends itself, and the others send other numbers of rows.
+
+Split i of what rank j expects has to be split j of what rank i sends. Real gloo finds it on one rank only, in a check
+on byte counts, and the others wait.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scenarios.model import finds, repairs, scenario
+from simulator import Code
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.MISMATCH_SPLITS, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    reports=["pytorch/pytorch#103305"],
+    tags=["raw"],
+)
+def all_to_all_splits_differ(rank: int) -> list[float]:
+    """Rank r sends r + 1 rows to each rank; rank 1 expects 2 of each."""
+    world_size = dist.get_world_size()
+    sent = [rank + 1] * world_size
+    expected = sent if rank == 1 else [other + 1 for other in range(world_size)]
+    rows, received = torch.full((sum(sent),), float(rank)), torch.empty(sum(expected))
+    dist.all_to_all_single(received, rows, expected, sent)  # found here
+    return [float(row) for row in received]
+
+
+@repairs(all_to_all_splits_differ)
+def repaired(rank: int) -> list[float]:
+    """The ranks tell each other how many rows will come."""
+    world_size = dist.get_world_size()
+    sent = torch.full((world_size,), rank + 1)
+    expected = torch.empty_like(sent)
+    dist.all_to_all_single(expected, sent)
+    rows, received = torch.full((int(sent.sum()),), float(rank)), torch.empty(int(expected.sum()))
+    dist.all_to_all_single(received, rows, expected.tolist(), sent.tolist())
+    return [float(row) for row in received]

@@ -1,0 +1,34 @@
+"""Integers meet floats: on a rank without batches the sum of its losses is the integer 0, and so is the whole tensor.
+
+`torch.tensor` takes the element type from the values. Real gloo adds up the bytes of the one as if they were the other
+where the sizes agree; where they do not, as here, it aborts the process of one rank.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scenarios.model import finds, repairs, scenario
+from simulator import Code
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.MISMATCH_DTYPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    reports=["pytorch/pytorch#60237"],
+    tags=["raw"],
+)
+def allreduce_dtype_differs(rank: int) -> float:
+    """Average the losses of all ranks; rank 1 had no batch."""
+    losses = [] if rank == 1 else [0.5, 0.25]
+    total = torch.tensor([sum(losses), len(losses)])
+    dist.all_reduce(total)  # found here
+    return float(total[0] / total[1])
+
+
+@repairs(allreduce_dtype_differs)
+def repaired(rank: int) -> float:
+    """The element type is named, so it does not depend on the values."""
+    losses = [] if rank == 1 else [0.5, 0.25]
+    total = torch.tensor([sum(losses), len(losses)], dtype=torch.float32)
+    dist.all_reduce(total)
+    return float(total[0] / total[1])

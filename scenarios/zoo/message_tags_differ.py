@@ -1,0 +1,37 @@
+"""Sender and receiver number their messages differently: each waits for a partner with its own tag.
+
+A message is taken only by a receive with the same tag. Both ranks talk to each other, and on real gloo both time out.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scenarios.model import finds, repairs, scenario
+from simulator import Code
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.DEADLOCK_CYCLE, ranks=(0, 1)),
+    reports=[],
+    tags=["point-to-point"],
+)
+def message_tags_differ(rank: int) -> float:
+    """Hand a number from rank 0 to rank 1; rank 0 counts steps from 1, and rank 1 from 0."""
+    number = torch.tensor([float(rank)])
+    if rank == 0:
+        dist.send(number, dst=1, tag=1)  # found here
+    elif rank == 1:
+        dist.recv(number, src=0, tag=0)
+    return number.item()
+
+
+@repairs(message_tags_differ)
+def repaired(rank: int) -> float:
+    """Both count from 0."""
+    number = torch.tensor([float(rank)])
+    if rank == 0:
+        dist.send(number, dst=1, tag=0)
+    elif rank == 1:
+        dist.recv(number, src=0, tag=0)
+    return number.item()

@@ -1,0 +1,48 @@
+"""Results are received from any rank and taken for those of ranks 1, 2, 3 in turn: whoever is faster gets the place.
+
+A receive without a source takes what comes first. Real gloo gives another order from run to run, without an error.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scenarios.model import CLEAN, finds, repairs, scenario
+from scenarios.snapshot import Snapshot
+from simulator import Code
+
+
+def alone(world_size: int) -> Snapshot:
+    """The result of each rank, at its place."""
+    return Snapshot({"results": torch.arange(float(world_size))}, {}, {})
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=0, shows=8, otherwise=CLEAN),
+    reports=[],
+    tags=["point-to-point", "oracle"],
+    min_world_size=3,
+    reference=alone,
+)
+def results_taken_in_order_of_arrival(rank: int) -> Snapshot:
+    """Collect a number from each rank on rank 0."""
+    results = torch.arange(float(dist.get_world_size()))
+    if rank > 0:
+        dist.send(results[rank].clone(), dst=0)
+        return Snapshot({"results": results}, {}, {})
+    for place in range(1, len(results)):
+        dist.recv(results[place])  # found here
+    return Snapshot({"results": results}, {}, {})
+
+
+@repairs(results_taken_in_order_of_arrival)
+def repaired(rank: int) -> Snapshot:
+    """`recv` says whose result it took."""
+    results = torch.arange(float(dist.get_world_size()))
+    if rank > 0:
+        dist.send(results[rank].clone(), dst=0)
+        return Snapshot({"results": results}, {}, {})
+    for _ in range(1, len(results)):
+        result = torch.zeros(())
+        results[dist.recv(result)] = result
+    return Snapshot({"results": results}, {}, {})
