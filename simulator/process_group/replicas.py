@@ -337,7 +337,7 @@ def _buffers(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
     named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_buffers()
     ignored, times = _ignored(wrapper.module), wrapper.chosen_buffers
     return [
-        Named(name, tensor, Code.DIVERGENCE_BUFFERS)
+        Named(name, _dense(tensor), Code.DIVERGENCE_BUFFERS)
         for name, tensor in named
         if name not in ignored and times.get(name) in chosen
     ]
@@ -345,11 +345,16 @@ def _buffers(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
 
 def _state(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
     return [
-        Named(f"{key} of {name}", value, Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
+        Named(f"{key} of {name}", _dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
         for name, parameter, *_ in parameters
         for key, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor) and value.shape == parameter.shape
     ]
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    """Sparse tensors, such as the momentum of a sparse gradient, cannot be compared as they are."""
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 def _syncs_buffers(module: Any) -> bool:

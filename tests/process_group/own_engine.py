@@ -1,0 +1,29 @@
+"""Our own engine under check="replicas", as its tests share it."""
+
+import torch
+
+from ddp import DistributedDataParallel
+from simulator import simulate
+
+from .training import network
+
+
+def wrapped(*, normalised=False, seed=0, **options):
+    return DistributedDataParallel(network(normalised=normalised, seed=seed), **options)
+
+
+def check(program, world_size=3, **options):
+    result = simulate(program, world_size, check="replicas", **options)
+    assert not result.errors, str(result)
+    return [(finding.code.value, finding.ranks) for finding in result.findings], result
+
+
+class TwoBranches(torch.nn.Module):
+    """The second branch takes part in a forward only if it is asked to."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = network(), network(seed=1)
+
+    def forward(self, x, both=False):
+        return self.a(x) + self.b(x) if both else self.a(x)

@@ -1,0 +1,255 @@
+"""check="replicas" with our own engine: trainings of every kind are healthy, on 2 to 4 ranks, and have no findings."""
+
+import copy
+from contextlib import nullcontext
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.join import Join as TorchJoin
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from ddp import DistributedDataParallel, Join
+
+from .own_engine import TwoBranches, check, wrapped
+from .training import backward, inputs, network, sgd, train
+
+
+def plain(rank, *, normalised=True, to_none=True, make_optimizer=sgd, **options):
+    model = wrapped(normalised=normalised, **options)
+    optimizer = make_optimizer(model)
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=to_none)
+        backward(model, rank)
+        optimizer.step()
+
+
+def windows(rank, *, batches=5, **options):
+    """Windows of two batches; the last may be short."""
+    model = wrapped(normalised=True, **options)
+    optimizer = sgd(model)
+    for batch in range(batches):
+        closes = batch % 2 == 1 or batch == batches - 1
+        with nullcontext() if closes else model.no_sync():
+            backward(model, rank)
+        if closes:
+            optimizer.step()
+            model.zero_grad()
+
+
+def windows_that_are_reduced_twice(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    for batch in range(4):
+        backward(model, rank)
+        if batch % 2:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def two_forwards_for_a_backward(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    for _ in range(2):
+        (model(inputs(rank)) + model(inputs(rank + 1))).pow(2).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def epochs_with_uneven_inputs(rank, *, together=True, **options):
+    model = wrapped(normalised=True, **options)
+    optimizer = sgd(model)
+    for epoch in range(4):
+        with model.join(divide_by_initial_world_size=together):
+            for _ in range((rank + epoch) % 3):
+                optimizer.zero_grad()
+                backward(model, rank)
+                optimizer.step()
+                model.eval()
+                with torch.no_grad():
+                    model(inputs(rank))
+                model.train()
+        if epoch == 1:
+            train(model, optimizer, rank, 2)
+
+
+def windows_inside_a_join(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    for epoch in range(3):
+        with model.join():
+            for batch in range(2 * ((rank + epoch) % 3)):
+                with model.no_sync() if batch % 2 == 0 else nullcontext():
+                    backward(model, rank)
+                if batch % 2:
+                    optimizer.step()
+                    optimizer.zero_grad()
+
+
+def several_models_inside_a_join(rank):
+    models = [wrapped(), wrapped(seed=1)]
+    optimizers = [sgd(model) for model in models]
+    for epoch in range(3):
+        with Join(models):
+            for batch in range((rank + 2 * epoch) % 3):
+                for model, optimizer in list(zip(models, optimizers, strict=True))[batch % 2 :]:
+                    train(model, optimizer, rank, 1)
+    for model, optimizer in zip(models, optimizers, strict=True):
+        train(model, optimizer, rank, 1)
+
+
+def torchs_join_with_a_sharded_optimizer(rank):
+    model = wrapped()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    for epoch in range(3):
+        with TorchJoin([model, optimizer]):
+            train(model, optimizer, rank, (rank + epoch) % 3)
+    train(model, optimizer, rank, 1)
+
+
+def evaluation_in_between(rank, *, guard=torch.no_grad, on=None):
+    """`on`: the rank that evaluates, without the others; so nothing may be synchronised there."""
+    model = wrapped(normalised=on is None)
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model.train(), optimizer, rank, 1)
+        model.eval()
+        if on in (None, rank):
+            with guard():
+                model(inputs(rank))
+
+
+def copies_that_only_evaluate(rank):
+    """A copy on one rank is no wrapper that the others have to make, too."""
+    models = [wrapped()]
+    average = copy.deepcopy(models[0]).eval() if rank == 1 else None
+    models.append(wrapped(seed=1))
+    for model in models:
+        train(model, sgd(model), rank, 2)
+        if average is not None:
+            with torch.no_grad():
+                average(inputs(rank))
+
+
+def branches(rank, **options):
+    model = DistributedDataParallel(TwoBranches(), **options)
+    optimizer = sgd(model)
+    for step in range(3):
+        optimizer.zero_grad()
+        model(inputs(rank), both="static_graph" not in options and step == rank).pow(2).sum().backward()
+        optimizer.step()
+
+
+def frozen_in_turns(rank):
+    """As a GAN does: all parameters of one model are frozen while the other trains."""
+    models = [wrapped(), wrapped(seed=1)]
+    optimizers = [sgd(model) for model in models]
+    for step in range(4):
+        first, second = models[step % 2], models[1 - step % 2]
+        second.requires_grad_(False)
+        (first(inputs(rank)) + second(inputs(rank))).pow(2).sum().backward()
+        optimizers[step % 2].step()
+        first.zero_grad()
+        second.requires_grad_(True)
+
+
+def steps_in_the_backward(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    for _ in range(2):
+        optimizer.step(lambda: backward(model, rank) or optimizer.zero_grad())
+
+
+def buffers_of_every_kind(rank):
+    """Those that are even are compared where they are; one that is a rank's own never is."""
+    inner = network(normalised=True)
+    inner.register_buffer("own", torch.tensor(float(rank)))
+    model = DistributedDataParallel(inner)
+    model.register_buffer_comm_hook("own", "none")
+    model.register_buffer_comm_hook("1.running_mean", "mean", when="after")
+    model.register_buffer_comm_hook("1.running_var", lambda buffer, group: dist.all_reduce(buffer.data, group=group))
+    inner.own.fill_(float(rank))
+    train(model, sgd(model), rank, 2)
+    for name in ("1.running_var", "1.num_batches_tracked"):
+        dist.broadcast(model.module.get_buffer(name), 0)
+    model.eval()
+    model.module(inputs(rank))
+
+
+def a_buffer_of_the_ranks_own_that_nothing_sends(rank):
+    inner = network()
+    inner.register_buffer("own", torch.tensor(float(rank)))
+    model = DistributedDataParallel(inner, broadcast_buffers=False)
+    model.register_buffer_comm_hook("own", "none")
+    train(model, sgd(model), rank, 1)
+
+
+def sparse_gradients_with_momentum(rank):
+    table = torch.nn.Embedding(4, 2, sparse=True)
+    model = DistributedDataParallel(table)
+    optimizer = sgd(model, momentum=0.9)
+    for step in range(2):
+        optimizer.zero_grad()
+        model(torch.tensor([rank % 4, step])).pow(2).sum().backward()
+        optimizer.step()
+
+
+HEALTHY = [
+    plain,
+    partial(plain, gradient_as_bucket_view=True, bucket_cap_mb=1e-5),
+    partial(plain, gradient_as_bucket_view=False, to_none=False),
+    partial(plain, to_none=False, broadcast_buffers=False),
+    partial(plain, find_unused_parameters=True, make_optimizer=lambda model: torch.optim.Adam(model.parameters())),
+    partial(plain, static_graph=True, make_optimizer=partial(sgd, momentum=0.9)),
+    partial(plain, normalised=False, init_sync=False),
+    windows,
+    partial(windows, batches=4, gradient_as_bucket_view=False, broadcast_buffers=False),
+    windows_that_are_reduced_twice,
+    two_forwards_for_a_backward,
+    epochs_with_uneven_inputs,
+    partial(epochs_with_uneven_inputs, together=False, static_graph=True),
+    partial(epochs_with_uneven_inputs, find_unused_parameters=True, bucket_cap_mb=1e-5),
+    windows_inside_a_join,
+    several_models_inside_a_join,
+    torchs_join_with_a_sharded_optimizer,
+    evaluation_in_between,
+    partial(evaluation_in_between, guard=nullcontext, on=1),
+    copies_that_only_evaluate,
+    partial(branches, find_unused_parameters=True),
+    partial(branches, static_graph=True),
+    frozen_in_turns,
+    steps_in_the_backward,
+    buffers_of_every_kind,
+    a_buffer_of_the_ranks_own_that_nothing_sends,
+    sparse_gradients_with_momentum,
+]
+
+
+@pytest.mark.parametrize(("world_size", "policy"), [(2, "round_robin"), (3, "random"), (4, "random")])
+@pytest.mark.parametrize("program", HEALTHY)
+def test_healthy_training(program, world_size, policy):
+    assert check(program, world_size, policy=policy)[0] == []
+
+
+def test_a_declared_engine_needs_no_inner_module():
+    """A wrapper that tells of steps, but is no wrapper of a module, is left alone."""
+    source = """
+import torch, torch.distributed as dist
+__ddp_phases__ = {"_launch": "bucket"}
+class Engine:
+    process_group = property(lambda self: dist.group.WORLD)
+    def __ddp_call__(self):
+        return {"bucket": 0, "step": 1}
+    def _launch(self):
+        dist.all_reduce(torch.ones(1))
+"""
+
+    def program(rank):
+        module = {}
+        exec(source, module)
+        engine = module["Engine"]()
+        engine._launch()
+        torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+
+    assert check(program)[0] == []
