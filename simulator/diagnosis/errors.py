@@ -16,6 +16,7 @@ from simulator.verdict import Code, Finding
 
 _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"
+_NO_MEMBER = "is not part of group"
 
 _BY_WORDS = (
     ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
@@ -33,7 +34,7 @@ _BY_WORDS = (
     ("numel() == 0", Cause.TOO_SMALL_A_BATCH),
     ("of 0 elements", Cause.TOO_SMALL_A_BATCH),
     ("Default process group has not been initialized", Cause.GROUP_GONE),
-    ("is not part of group", Cause.GROUP_RANK_AS_ROOT),
+    (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
     ("to pass monitoredBarrier", Cause.BARRIER_MISSED),
     ("exhausted all inputs", Cause.THROWN_BY_JOIN),
@@ -60,6 +61,8 @@ _FAULTS = {
 
 def kind(error: str) -> str:
     """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
+    if _NO_MEMBER in error:
+        return error.partition(_NO_MEMBER)[0]  # a group's text differs between its members
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE) if words in error), error)
 
 

@@ -127,5 +127,9 @@ def test_an_engine_says_whose_fault_it_is():
     assert found(dict.fromkeys((0, 2), "ValueError: rank 1 has no data")).ranks == (0, 2)
 
 
-def test_other_errors_are_told_apart():
+def test_errors_that_differ_in_the_ranks_own_view_only_are_one():
     assert kind("ValueError: a") != kind("ValueError: b")
+    refused = [f'ValueError: Global rank 0 is not part of group Group("1", rank {rank} of 2)' for rank in range(2)]
+    assert kind(refused[0]) == kind(refused[1]) != kind(refused[0].replace("rank 0", "rank 3", 1))
+    shape = "RuntimeError: [{}]: params[0] appears not to match sizes of the same param in process 0."
+    assert kind(shape.format(1)) == kind(shape.format(2))
