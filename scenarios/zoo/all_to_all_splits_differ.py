@@ -14,7 +14,7 @@ from simulator import Code
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_SPLITS, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    reports=["pytorch/pytorch#103305"],
+    reports=["pytorch/pytorch#117486", "pytorch/pytorch#194559"],
     tags=["raw"],
 )
 def all_to_all_splits_differ(rank: int) -> list[float]:

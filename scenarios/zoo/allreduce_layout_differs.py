@@ -14,7 +14,7 @@ from simulator import Code
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    reports=["NVIDIA/nccl#1417"],
+    reports=[],
     tags=["raw"],
 )
 def allreduce_layout_differs(rank: int) -> list[float]:

@@ -14,7 +14,7 @@ from simulator import Code
 @scenario(
     about=__doc__,
     expected=finds(Code.HAZARD_TENSOR_IN_FLIGHT, ranks=lambda world_size: tuple(range(world_size))),
-    reports=["NVIDIA/physicsnemo#1761"],
+    reports=[],
     tags=["raw"],
 )
 def async_result_changed_before_wait(rank: int) -> list[float]:

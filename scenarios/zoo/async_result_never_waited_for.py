@@ -14,7 +14,7 @@ from simulator import Code
 @scenario(
     about=__doc__,
     expected=finds(Code.HAZARD_UNWAITED_WORK, ranks=lambda world_size: tuple(range(world_size))),
-    reports=["pytorch/pytorch#75512"],
+    reports=[],
     tags=["raw", "teardown"],
 )
 def async_result_never_waited_for(rank: int) -> None:

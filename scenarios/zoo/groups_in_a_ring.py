@@ -20,7 +20,7 @@ def make_pairs() -> list[dist.ProcessGroup]:
 @scenario(
     about=__doc__,
     expected=finds(Code.DEADLOCK_CYCLE, ranks=lambda world_size: tuple(range(world_size))),
-    reports=["NVIDIA/nccl#195"],
+    reports=["mpi-forum/mpi-issues#532"],
     tags=["groups"],
     min_world_size=3,
 )

@@ -26,7 +26,7 @@ def alone(world_size: int) -> Snapshot:
 @scenario(
     about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=1),
-    reports=["ByteDance-Seed/VeOmni#1085"],
+    reports=["ByteDance-Seed/VeOmni#1085", "pytorch/pytorch#94819"],
     tags=["point-to-point", "oracle"],
     reference=alone,
 )
@@ -45,7 +45,7 @@ def messages_with_one_tag_reordered(rank: int) -> Snapshot:
 
 @repairs(messages_with_one_tag_reordered)
 def repaired(rank: int) -> Snapshot:
-    """Each layer has a tag of its own, so the order does not matter."""
+    """Each layer has a tag of its own; under NCCL, which knows no tags, receive in the order of the sends."""
     model = trained()
     first, second = (weight.detach() for weight in model.parameters())
     if rank == 0:
