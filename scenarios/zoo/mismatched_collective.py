@@ -6,7 +6,7 @@ Backends pair calls by their order within the group, not by their name: gloo blo
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, scenario
+from scenarios.model import finds, repairs, scenario
 from simulator import Code
 
 
@@ -14,14 +14,25 @@ from simulator import Code
     about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
     reports=["pytorch/pytorch#72843", "pytorch/pytorch#79901"],
-    tags=["mismatch"],
+    tags=["raw"],
 )
 def mismatched_collective(rank: int) -> float:
     """Average a loss over the ranks; rank 1 believes there is nothing to average."""
     loss = torch.tensor([float(rank)])
     has_validation_data = rank != 1
     if has_validation_data:
-        dist.all_reduce(loss)
+        dist.all_reduce(loss)  # found here
         loss /= dist.get_world_size()
-    dist.barrier()
+    dist.barrier()  # found here
     return loss.item()
+
+
+@repairs(mismatched_collective)
+def repaired(rank: int) -> float:
+    """Every rank takes part in the average; one without data adds no loss, and is not counted."""
+    has_validation_data = rank != 1
+    loss_and_count = torch.tensor([float(rank), 1.0]) if has_validation_data else torch.zeros(2)
+    dist.all_reduce(loss_and_count)
+    loss, count = loss_and_count.tolist()
+    dist.barrier()
+    return float(loss / count)

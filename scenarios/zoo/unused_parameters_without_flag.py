@@ -7,7 +7,7 @@ The rank itself learns of it one step later, when DDP refuses its next forward; 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, scenario
+from scenarios.model import finds, repairs, scenario
 from simulator import Code
 
 
@@ -29,12 +29,24 @@ class OptionalBranch(torch.nn.Module):
     about=__doc__,
     expected=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#20125", "lhotse-speech/lhotse#554"],
-    tags=["ddp", "unused"],
+    tags=["ddp", "reducer"],
 )
 def unused_parameters_without_flag(rank: int) -> None:
     """Train both layers, but only the first one on rank 1."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(OptionalBranch())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.randn(8, 10), use_branch=rank != 1).square().mean().backward()  # found here
+        optimizer.step()
+
+
+@repairs(unused_parameters_without_flag)
+def repaired(rank: int) -> None:
+    """With `find_unused_parameters=True` DDP looks for what takes no part, and does not wait for its gradients."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(OptionalBranch(), find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()

@@ -1,0 +1,75 @@
+"""The last samples of a stream do not go round: one rank gets an empty batch, and its NaN spoils every replica.
+
+The mean over no sample is NaN, and a learned weight of the loss gets it as its gradient; averaging hands it to all
+ranks. Gloo adds NaN like any other number, so nobody hears of it.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from scenarios.model import finds, repairs, scenario
+from scenarios.snapshot import Snapshot, snapshot
+from simulator import Code
+
+
+class WeightedLoss(torch.nn.Module):
+    """A parameter to fit to the samples, and how uncertain the fit is, which weighs the loss."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.uncertainty = torch.nn.Parameter(torch.zeros(()))
+        self.centre = torch.nn.Parameter(torch.zeros(()))
+
+    def forward(self, samples: Tensor) -> Tensor:
+        """The loss."""
+        return (samples - self.centre).square().mean() * torch.exp(-self.uncertainty) + self.uncertainty
+
+
+def blocks(world_size: int) -> list[Tensor]:
+    """Two epochs of a stream, in blocks of one sample for each rank; the last block of each is one short."""
+    return 2 * list(torch.linspace(0, 1, 2 * world_size - 1).split(world_size))
+
+
+def alone(world_size: int) -> Snapshot:
+    """The same training in one process, on the blocks that go round."""
+    model = WeightedLoss()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for block in blocks(world_size):
+        if len(block) == world_size:
+            optimizer.zero_grad()
+            model(block).backward()
+            optimizer.step()
+    return snapshot(model)
+
+
+def train(rank: int, *, drop_last: bool) -> Snapshot:
+    """Train on the rank's sample of each block."""
+    model = DistributedDataParallel(WeightedLoss())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for block in blocks(dist.get_world_size()):
+        if drop_last and len(block) < dist.get_world_size():
+            continue
+        optimizer.zero_grad()
+        model(block[rank : rank + 1]).backward()  # found here
+        optimizer.step()
+    return snapshot(model.module)
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    reports=["huggingface/accelerate#209"],
+    tags=["ddp", "loop", "oracle"],
+    reference=alone,
+)
+def dispatcher_leaves_a_rank_empty(rank: int) -> Snapshot:
+    """Train on all blocks; in the last one of an epoch nothing is left for the last rank."""
+    return train(rank, drop_last=False)
+
+
+@repairs(dispatcher_leaves_a_rank_empty)
+def repaired(rank: int) -> Snapshot:
+    """A block that does not go round is dropped, on every rank."""
+    return train(rank, drop_last=True)

@@ -1,0 +1,76 @@
+"""All ranks skip a batch together, but only rank 0's loss decides: a NaN elsewhere goes into the average.
+
+The ranks make the same calls and stay alike, with NaN in every parameter. Gloo has nothing to object to.
+"""
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from scenarios.model import finds, repairs, scenario
+from scenarios.snapshot import Snapshot, snapshot
+from simulator import Code
+
+
+def batch(rank: int, step: int) -> Tensor:
+    """A few numbers; on rank 1 the batch of step 1 is broken."""
+    samples = torch.linspace(-1, 1, 4).unsqueeze(1) + rank + step
+    return samples * float("nan") if rank == 1 and step == 1 else samples
+
+
+def network() -> torch.nn.Module:
+    """A layer that starts from ones."""
+    layer = torch.nn.Linear(1, 1)
+    torch.nn.init.ones_(layer.weight)
+    torch.nn.init.ones_(layer.bias)
+    return layer
+
+
+def alone(world_size: int) -> Snapshot:
+    """The same training in one process: a step on the batches of all ranks, unless one of them is broken."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(torch.cat([batch(rank, step) for rank in range(world_size)])).square().mean()
+        if not torch.isnan(loss):
+            loss.backward()
+            optimizer.step()
+    return snapshot(model)
+
+
+def train(rank: int, *, decided_by_all: bool) -> Snapshot:
+    """Train on 3 batches, without those that give no number."""
+    model = DistributedDataParallel(network())
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    for step in range(3):
+        optimizer.zero_grad()
+        loss = model(batch(rank, step)).square().mean()
+        skip = torch.isnan(loss).int()
+        if decided_by_all:
+            dist.all_reduce(skip, op=dist.ReduceOp.MAX)
+        else:
+            dist.broadcast(skip, src=0)  # found here
+        if not skip:
+            loss.backward()
+            optimizer.step()
+    return snapshot(model.module)
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    reports=["ecmwf/WeatherGenerator#2724", "ecmwf/WeatherGenerator#2718"],
+    tags=["ddp", "control-flow", "oracle"],
+    reference=alone,
+)
+def nan_skip_decided_by_rank0_only(rank: int) -> Snapshot:
+    """Rank 0 broadcasts whether its own loss is a number."""
+    return train(rank, decided_by_all=False)
+
+
+@repairs(nan_skip_decided_by_rank0_only)
+def repaired(rank: int) -> Snapshot:
+    """A batch is skipped if the loss of any rank is no number."""
+    return train(rank, decided_by_all=True)
