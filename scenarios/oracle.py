@@ -11,7 +11,7 @@ its own batches and the buffers of its own forwards. In an iteration
 - where the gradients meet, each parameter's are summed over the ranks that have one, and divided by the world size, or
   by the number of ranks present (`divide_by_initial_world_size=False`). A parameter that no rank used keeps none.
 
-At the end of a join all ranks take over the model of the last one present; of several, the one with the highest number.
+At the end of a join all ranks take over the model of the last one that made a forward; of several, the highest.
 
 A network that communicates in its forward computes on all batches at once, and so does the oracle: it runs the batches
 of the ranks present as one.
@@ -42,6 +42,8 @@ class _Rank:
     buffers: dict[str, Tensor]
     gradients: Gradients
     history: list[Snapshot]
+    forwards: int = 0
+    """Through the wrapper: by them the ranks know each other's presence."""
 
 
 def train(training: Training, world_size: int) -> tuple[History, ...]:
@@ -78,6 +80,8 @@ def _train(training: Training, index: int, world_size: int) -> list[History]:
         if action.has_forward:
             _forward(training, model, present, iteration)
         if action.has_forward or action is Action.EVALUATE:
+            for rank in present:
+                rank.forwards += 1
             is_stale = shares_buffers and action not in (Action.ACCUMULATE, Action.EVALUATE)
         if action in (Action.TRAIN, Action.SKIP_STEP):
             divisor = (
@@ -94,7 +98,7 @@ def _train(training: Training, index: int, world_size: int) -> list[History]:
             rank.history.append(snapshot(model, iteration, gradients=True))
             if action is Action.TRAIN:
                 rank.gradients = dict.fromkeys(names)
-    last = max(ranks, key=lambda rank: (counts[rank.number], rank.number))
+    last = max(ranks, key=lambda rank: (rank.forwards, rank.number))
     for rank in ranks:
         if training.join and shares_buffers:
             rank.buffers = last.buffers

@@ -120,7 +120,9 @@ def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training
         "throw_on_early_termination": training.join.throw_on_early_termination,
     }
     if training.optimizer.is_sharded:
-        return Join([*models, *optimizers], **terms)
+        return Join(
+            [each for pair in zip(models, optimizers, strict=True) for each in pair], **terms
+        )  # in order of use
     if len(models) == 1:
         joined: AbstractContextManager[object] = models[0].join(**terms)
         return joined

@@ -10,6 +10,8 @@ import pytest
 
 from scenarios import registry, run_scenario
 from scenarios.cli import main
+from scenarios.cli.status import Status, worst
+from scenarios.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -26,12 +28,124 @@ def ddpsim(capsys):
     return run
 
 
-def test_list(ddpsim):
-    status, out, err = ddpsim("list")
-    assert (status, err) == (0, "")
+BUG = """\
+import torch.distributed as dist
+
+from scenarios.model import finds, repairs, scenario
+from simulator import Code
+
+
+@scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, {ranks}), tags=["mine"])
+def leaves(rank):
+    '''Rank 1 does not come.'''
+    if rank != 1:
+        dist.barrier(){marker}
+
+
+@repairs(leaves)
+def stays(rank):
+    '''All come.'''
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def write(tmp_path, monkeypatch):
+    """Write a file into an empty folder, which is the current one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+
+    def write(name, text):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+
+    return write
+
+
+def bug(*, ranks=1, marker="  # found here"):
+    return BUG.format(ranks=ranks, marker=marker)
+
+
+# --- list -------------------------------------------------------------------------------------------------------------
+
+
+def test_list_shows_all_but_the_repaired_twins(ddpsim):
+    _, out, err = ddpsim("list")
     lines = out.splitlines()
-    assert [line.split()[0] for line in lines] == list(registry)
-    assert all(registry[line.split()[0]].summary in line for line in lines)
+    bugs = {name: scenario for name, scenario in registry.items() if not scenario.repairs}
+    assert [line.split()[0] for line in lines] == list(bugs)
+    assert all(scenario.summary in line for scenario, line in zip(bugs.values(), lines, strict=True))
+    twins = [name for name in registry if name not in bugs]
+    assert err.splitlines()[-1] == (
+        f"ddpsim: left out: {len(twins)} repaired twins, such as {twins[0]}; --all lists them"
+    )
+
+
+def test_list_all(ddpsim):
+    _, out, err = ddpsim("list --all")
+    assert [line.split()[0] for line in out.splitlines()] == list(registry)
+    assert "left out" not in err
+
+
+def test_list_by_tags(ddpsim, write):
+    write("one.toml", 'summary = "one"\ntags = ["join", "slow"]\n')
+    write("two.toml", 'summary = "two"\ntags = ["join"]\n')
+    assert ddpsim("list --tag join .") == (0, "one.toml  pass  one\ntwo.toml  pass  two\n", "")
+    assert ddpsim("list --tag join --tag slow .") == (0, "one.toml  pass  one\n", "")
+
+
+def test_list_of_own_files_gives_what_run_takes(ddpsim, write):
+    write("mine.py", bug())
+    write("even.toml", 'summary = "all have as much"\n')
+    write("_part.py", "raise RuntimeError('not looked at')")
+    write("notes.txt", "not looked at")
+    status, out, err = ddpsim("list .")
+    assert status == 0
+    assert out.splitlines() == [
+        "even.toml       pass                                 all have as much",
+        "mine.py:leaves  fail, deadlock.missing_rank, rank 1  Rank 1 does not come.",
+    ]
+    assert err == "ddpsim: left out: 1 repaired twins, such as mine.py:stays; --all lists them\n"
+    for name in ("even.toml", "mine.py:leaves", "mine.py:stays"):
+        assert ddpsim(f"run {name}")[0] == 0
+
+
+def test_list_says_what_our_engine_comes_to_where_it_is_another(ddpsim, write):
+    write("torchs.toml", 'summary = "s"\n[expect]\nfinding = "rank_error"\nranks = [0]\n[expect.ddp]\n')
+    _, out, _ = ddpsim("list torchs.toml")
+    assert out == "torchs.toml  fail, rank_error, rank 0  s  [under ddp: pass]\n"
+
+
+def test_a_file_that_cannot_be_loaded_takes_no_other_with_it(ddpsim, write):
+    write("bad.py", "import os\n\nraise ValueError('on import')\n")
+    write("bad.toml", "world_sise = 3\n")
+    write("good.toml", 'summary = "fine"\n')
+    status, out, err = ddpsim("list .")
+    assert (status, out) == (1, "good.toml  pass  fine\n")
+    first, second = err.splitlines()
+    assert first.startswith("ddpsim: bad.py:3 raised ValueError: on import while it was imported, expected it to")
+    assert second.startswith("ddpsim: bad.toml:1:")
+    assert "'world_size'" in second
+
+
+def test_only_files_that_cannot_be_loaded(ddpsim, write):
+    write("bad.py", "def broken(:\n")
+    status, out, err = ddpsim("list bad.py --tag any")
+    assert (status, out) == (1, "")
+    assert re.fullmatch(r"ddpsim: bad.py:1 raised SyntaxError: .*\n", err)
+
+
+def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
+    (tmp_path / "zoo").mkdir()
+    (tmp_path / "zoo" / "bad.toml").write_text("=")
+    (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
+    monkeypatch.setattr("scenarios.registry.registry", Registry(tmp_path, ("zoo",)))
+    status, out, err = ddpsim("list")
+    assert (status, out) == (1, "good  pass  fine\n")
+    assert re.fullmatch(r"ddpsim: \S*bad\.toml.*\n", err)
+
+
+# --- run and replay ---------------------------------------------------------------------------------------------------
 
 
 def test_run_prints_head_text_and_conclusion(ddpsim):
@@ -89,11 +203,142 @@ def test_unknown_is_3(ddpsim, tmp_path):
     assert out.splitlines()[-1] == "unknown: found unknown, budget, rank 1; expected pass"
 
 
-@pytest.mark.parametrize("command", ["", "list", "run", "replay"])
-def test_help_shows_an_example(ddpsim, command):
+def test_both_engines_one_after_the_other(ddpsim):
+    status, out, err = ddpsim("run send-send --engine both --world-size 2")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    ours = lines.index("--- ddp")
+    assert lines[0] == "--- torch"
+    assert re.fullmatch(r"send-send  world size 2  policy round_robin  \d+ ms", lines[1])
+    assert re.fullmatch(r"send-send  world size 2  engine ddp  policy round_robin  \d+ ms", lines[ours + 1])
+    assert [line for line in lines if line.startswith("as expected")] == [
+        "as expected: fail, deadlock.cycle, ranks 0, 1"
+    ] * 2
+    assert lines[-3].endswith(" --world-size 2 --engine ddp")
+    assert lines[2 : ours - 1] == [line.removesuffix(" --engine ddp") for line in lines[ours + 2 :]]
+
+
+def test_each_engine_is_judged_by_what_is_expected_of_it(ddpsim, write):
+    expects = 'summary = "s"\n[expect]\nfinding = "rank_error"\nranks = [0]\n'
+    write("torchs.toml", expects)
+    write("both.toml", expects + "[expect.ddp]\n")
+    wrong = "not as expected: found pass; expected fail, rank_error, rank 0"
+    for name, engine, status, conclusion in [
+        ("torchs.toml", "torch", 1, wrong),
+        ("torchs.toml", "ddp", 1, wrong),
+        ("both.toml", "torch", 1, wrong),
+        ("both.toml", "ddp", 0, "as expected: pass"),
+        ("both.toml", "both", 1, "as expected: pass"),
+    ]:
+        found, out, _ = ddpsim(f"run {name} --engine {engine}")
+        assert (found, out.splitlines()[-1]) == (status, conclusion)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "conclusion"),
+    [
+        (bug(), 0, "as expected: fail, deadlock.missing_rank, rank 1"),
+        (
+            bug(ranks=2),
+            1,
+            "not as expected: found fail, deadlock.missing_rank, rank 1; expected fail, deadlock.missing_rank, rank 2",
+        ),
+        (
+            bug(marker="") + "# found here\n\n# found here\n",
+            1,
+            "not as expected: found fail, deadlock.missing_rank, rank 1 at line 11; expected it at line 18 or 20",
+        ),
+    ],
+    ids=["right", "wrong rank", "wrong line"],
+)
+def test_conclusion(ddpsim, write, text, status, conclusion):
+    write("mine.py", text)
+    found, out, _ = ddpsim("run mine.py:leaves")
+    assert (found, out.splitlines()[-1]) == (status, conclusion)
+
+
+def test_a_hazard_is_not_clean(ddpsim, write):
+    write(
+        "mine.py",
+        bug().replace("come.'''\n    dist.barrier()", "come.'''\n    dist.barrier(async_op=True)"),
+    )
+    status, out, _ = ddpsim("run mine.py:stays")
+    assert status == 1
+    assert out.splitlines()[-1] == (
+        "not as expected: found pass, hazard.unwaited_work, ranks 0-3; expected pass without a finding"
+    )
+
+
+RACE = """\
+import torch
+import torch.distributed as dist
+
+from scenarios.model import CLEAN, finds, scenario
+from simulator import Code
+
+
+@scenario(expected=finds(Code.{code}, 1, shows=4, otherwise=CLEAN), world_size=2)
+def looks_too_early(rank):
+    '''Rank 1 comes only if the message is there.'''
+    message = dist.isend(torch.zeros(1), dst=1) if rank == 0 else dist.irecv(torch.zeros(1), src=0)
+    if rank == 0 or message.is_completed() is {comes_if}:
+        dist.barrier()
+    message.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "comes_if", "status", "conclusion"),
+    [
+        (
+            "DEADLOCK_MISSING_RANK",
+            True,
+            0,
+            "as expected: pass; fail, deadlock.missing_rank, rank 1 in 4 of 10 random schedules, "
+            "else pass without a finding (it depends on the interleaving)",
+        ),
+        (
+            "DEADLOCK_MISSING_RANK",
+            False,
+            0,
+            "as expected: fail, deadlock.missing_rank, rank 1; fail, deadlock.missing_rank, rank 1 in 4 of 10 random "
+            "schedules, else pass without a finding (it depends on the interleaving)",
+        ),
+        (
+            "DEADLOCK_DEAD_RANK",
+            False,
+            1,
+            "not as expected: found fail, deadlock.missing_rank, rank 1; expected fail, deadlock.dead_rank, rank 1 in "
+            "4 of 10 random schedules, else pass without a finding (it depends on the interleaving)",
+        ),
+    ],
+)
+def test_conclusion_where_it_depends_on_the_interleaving(ddpsim, write, code, comes_if, status, conclusion):
+    # Round robin lets rank 0 send before rank 1 looks.
+    write("race.py", RACE.format(code=code, comes_if=comes_if))
+    found, out, _ = ddpsim("run race.py:looks_too_early")
+    assert (found, out.splitlines()[-1]) == (status, conclusion)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "expected"),
+    [((0, 0), 0), ((0, 3), 3), ((3, 0), 3), ((3, 1), 1), ((1, 3), 1), ((1, 0), 1), ((), 0)],
+)
+def test_the_worst_status(statuses, expected):
+    assert worst(map(Status, statuses)) == expected
+
+
+# --- help, and what cannot be done ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["", "list", "run", "replay", "zoo"])
+def test_help_ends_with_an_example_that_works(ddpsim, command):
     status, out, err = ddpsim(f"{command} --help")
     assert (status, err) == (0, "")
-    assert f"Example: ddpsim {command}" in out
+    introduction, _, example = " ".join(out.split()).rpartition(" Example: ddpsim ")
+    assert introduction
+    assert example.startswith(command)
+    assert ddpsim(example)[0] == 0
 
 
 TOKEN = "s1:0:e2f90957"
@@ -102,10 +347,15 @@ TOKEN = "s1:0:e2f90957"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "Missing command; expected one of list, run, replay; see `ddpsim --help`"),
-        ("runn", "No such command 'runn'.*; expected one of list, run, replay; see `ddpsim --help`"),
+        ("", "Missing command; expected one of list, run, replay, zoo; see `ddpsim --help`"),
+        ("runn", "No such command 'runn'.*; expected one of list, run, replay, zoo; see `ddpsim --help`"),
         ("--verbose", "No such option: --verbose; see `ddpsim --help`"),
-        ("list all", "Got unexpected extra argument.*; see `ddpsim list --help`"),
+        ("list all", "path is 'all', but there is nothing: correct the path"),
+        ("list README.md", "path is 'README.md', expected a folder, or a file that ends in .py or .toml"),
+        ("list examples", "no scenario is in examples, expected functions under @scenario, or TOML files: .*"),
+        ("list --tag cycel", "tag is 'cycel', expected one of .*, cycle, .*: did you mean 'cycle'\\?"),
+        ("list --tag xyz scenarios/join", "tag is 'xyz', expected one of .*, join, .*: give one of these"),
+        ("list --tag cycle --tag join", "tags are cycle, join, expected some that one scenario has all of: leave .*"),
         ("run", "Missing argument 'NAME'; see `ddpsim run --help`"),
         ("run send-send --sede 3", "No such option: --sede.*; see `ddpsim run --help`"),
         ("run send-send --world-size", "Option '--world-size' requires an argument; see `ddpsim.* --help`"),
@@ -117,6 +367,15 @@ TOKEN = "s1:0:e2f90957"
         ("run examples/hang.py:train --world-size 0", "world size is 0, examples/hang.py:train expects 1 or more: .*"),
         ("run send-sent", "scenario is 'send-sent', expected .*: did you mean 'send-send'\\?"),
         ("replay send-sent " + TOKEN, "scenario is 'send-sent', expected .*: did you mean 'send-send'\\?"),
+        ("run nowhere.toml", "scenario is 'nowhere.toml', but there is no file 'nowhere.toml': correct the path"),
+        ("run scenarios/join/uneven_linear.toml --world-size 2", "world size is 2, .* expects 3 or more: .*"),
+        ("run scenarios/join/uneven_linear.toml --world-size 4", "world size is 4, .* expects 3 or fewer: .*"),
+        ("run send-send --engine tensor", "engine is 'tensor', expected one of torch, ddp, both: give one .*"),
+        ("zoo --engine tensor", "engine is 'tensor', expected one of torch, ddp, both: give one of these names"),
+        ("replay send-send --engine both " + TOKEN, "engine is 'both', expected 'torch' or 'ddp': give one of these"),
+        ("zoo --policy fair", "policy is 'fair', expected one of round_robin, random: .*"),
+        ("zoo send-sent", "scenario is 'send-sent', expected .*: did you mean 'send-send'\\?"),
+        ("zoo send-send --tag join", "tag is 'join', expected one of cycle, point-to-point: give one of these"),
         ("run send-send --policy fair", "policy is 'fair', expected one of round_robin, random: .*"),
         ("replay rank-crash " + TOKEN, "replay token .* was recorded for another program or world size than .*: .*"),
         ("replay send-send s9:0:e2f90957", "replay token .* has version s9, this ddpsim reads s1: .*"),
@@ -130,6 +389,24 @@ def test_usage_errors_are_one_line_and_2(ddpsim, monkeypatch, line, message):
     status, out, err = ddpsim(line)
     assert (status, out) == (2, "")
     assert re.fullmatch(f"ddpsim: {message}\n", err)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("summary = ", ".*"),
+        ('summary = "s"\nworld_size = 4\niterations = [1, 2, 3]', ".*iterations.* has 3 numbers, expected 4, .*"),
+        ('summary = "s"\nnetwork = "mpl"', ".*network.*'mlp'.*"),
+        ('summary = "s"\n[expect]\nfinding = "deadlock.cycel"', ".*finding.*'deadlock.cycle'.*"),
+        ('summary = "s"\nranks = 3', ".*'?ranks'?.*"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "zoo"])
+def test_what_is_wrong_with_a_declared_scenario_is_one_line_and_2(ddpsim, write, command, text, message):
+    write("mine.toml", text)
+    status, out, err = ddpsim(f"{command} mine.toml")
+    assert (status, out) == (2, "")
+    assert re.fullmatch(f"ddpsim: mine.toml{message}\n", err)
 
 
 def test_replay_of_a_program_that_has_changed_is_a_usage_error(ddpsim, tmp_path):

@@ -1,0 +1,28 @@
+"""Running a declared training on an engine, against numbers worked out once."""
+
+from __future__ import annotations
+
+from scenarios import run_scenario
+from scenarios.model import CLEAN, Scenario
+from scenarios.reference import Reference, by_oracle
+from scenarios.trainer import train
+from scenarios.training import Training
+from simulator import Result
+
+
+def run(
+    training: Training, world_size: int, engine: str = "torch", *, reference: Reference | None = None, **how: object
+) -> Result:
+    """Train on `engine` and compare with `reference`, by default what the oracle says."""
+    expected = by_oracle(training, world_size) if reference is None else reference
+    declared = Scenario(
+        "declared",
+        "a declared training",
+        train,
+        CLEAN,
+        world_size=world_size,
+        min_world_size=1,
+        args=(training,),
+        reference=lambda world_size: expected,
+    )
+    return run_scenario(declared, engine, **how)

@@ -1,0 +1,181 @@
+"""The oracle: against numbers worked out by hand, and against trainings whose semantics differ in one point."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from scenarios import oracle
+from scenarios.reference import by_oracle
+from scenarios.training import (
+    Action,
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    OptimizerName,
+    Rule,
+    Training,
+)
+from simulator import Code, UsageError
+from tests.scenarios.drawing import run
+
+LINEAR = NetworkChoice("linear", {"features": 3, "outputs": 2})
+NORMALIZED = NetworkChoice("batch_norm")
+
+
+def by_hand(training, world_size):
+    """The weight and bias of a linear model after its steps, in numpy, with the derivative written out."""
+    network = training.network(0, dtype=torch.float64)
+    weight, bias = (parameter.detach().numpy().copy() for parameter in network.parameters())
+    counts = [training.count(rank) for rank in range(world_size)]
+    rate = training.optimizer.learning_rate
+    kept = {rank: [np.zeros_like(weight), np.zeros_like(bias)] for rank in range(world_size)}
+    for iteration in range(max(counts)):
+        present = [rank for rank in range(world_size) if iteration < counts[rank]]
+        for rank in present:
+            batch = training.batch(network, rank, iteration).numpy()
+            slope = 2 * (batch @ weight.T + bias) / (len(batch) * len(bias))  # of the mean of squares
+            kept[rank][0] += slope.T @ batch
+            kept[rank][1] += slope.sum(axis=0)
+        if training.action(0, iteration) is Action.TRAIN:
+            by_all = training.join is None or training.join.divide_by_initial_world_size
+            divisor = world_size if by_all else len(present)
+            weight -= rate * sum(kept[rank][0] for rank in present) / divisor
+            bias -= rate * sum(kept[rank][1] for rank in present) / divisor
+            for own in kept.values():
+                own[0][:], own[1][:] = 0, 0
+    return weight, bias
+
+
+@pytest.mark.parametrize(
+    ("training", "world_size"),
+    [
+        pytest.param(Training((LINEAR,), (3, 3)), 2, id="plain"),
+        pytest.param(Training((LINEAR,), (2, 2, 2), rows=(1, 2, 5)), 3, id="rows-differ"),
+        pytest.param(Training((LINEAR,), (1, 4, 2), join=JoinTerms()), 3, id="join"),
+        pytest.param(Training((LINEAR,), (0, 4, 2), join=JoinTerms(False)), 3, id="join-by-ranks-present"),
+        pytest.param(
+            Training((LINEAR,), (4, 4), exceptions=(Exceptional(iterations=(0, 2), action=Action.ACCUMULATE),)),
+            2,
+            id="accumulation",
+        ),
+        pytest.param(
+            Training(
+                (LINEAR,), (4, 3), join=JoinTerms(), exceptions=(Exceptional(iterations=(0, 2), action=Action.ACCUMULATE),)
+            ),
+            2,
+            id="join-inside-a-window",
+        ),
+    ],
+)
+def test_numbers_worked_out_by_hand(training, world_size):
+    training = replace(training, dtype=torch.float64)
+    weight, bias = by_hand(training, world_size)
+    for history in oracle.train(training, world_size):
+        final = list(history[-1].parameters.values())
+        np.testing.assert_allclose(final[0].numpy(), weight, rtol=1e-12)
+        np.testing.assert_allclose(final[1].numpy(), bias, rtol=1e-12)
+
+
+def test_a_history_has_a_moment_for_each_iteration_of_its_rank_and_one_for_the_end():
+    histories = oracle.train(Training((LINEAR,), (1, 3), join=JoinTerms()), 2)
+    assert [[moment.iteration for moment in history] for history in histories] == [[0, None], [0, 1, 2, None]]
+    assert histories[0][-1].parameters.keys() == histories[1][-1].parameters.keys()
+    for name, tensor in histories[0][-1].parameters.items():
+        assert torch.equal(tensor, histories[1][-1].parameters[name])
+
+
+def test_running_statistics_at_the_end_are_those_of_the_highest_of_the_last_ranks():
+    training = Training((NORMALIZED,), (2, 1, 2, 1), join=JoinTerms(), dtype=torch.float64)
+    histories = oracle.train(training, 4)
+    name = next(name for name in histories[0][-1].buffers if name.endswith("running_mean"))
+    kept = [history[-1].buffers[name] for history in histories]
+    assert all(torch.equal(own, kept[0]) for own in kept)
+    assert torch.equal(kept[0], histories[2][1].buffers[name])
+    assert not torch.equal(kept[0], histories[0][1].buffers[name])
+
+
+# Where the oracle is told something else than the engine, the first number that differs is found: what is compared here
+# is what each point of the semantics does to the numbers.
+OTHERWISE = {
+    "divisor": (
+        Training((LINEAR,), (1, 3), join=JoinTerms(False)),
+        {"join": JoinTerms(True)},
+        (Code.DIVERGENCE_GRADIENTS, (1,), 1),
+    ),
+    "learning rate": (
+        Training((LINEAR,), (2, 2)),
+        {"optimizer": OptimizerChoice(learning_rate=0.06)},
+        (Code.DIVERGENCE_PARAMETERS, (0, 1), 0),
+    ),
+    "optimizer": (
+        Training((LINEAR,), (2, 2)),
+        {"optimizer": OptimizerChoice(OptimizerName.ADAM)},
+        (Code.DIVERGENCE_PARAMETERS, (0, 1), 0),
+    ),
+    "momentum": (
+        Training((LINEAR,), (2, 2)),
+        {"optimizer": OptimizerChoice(momentum=0.9)},
+        (Code.DIVERGENCE_PARAMETERS, (0, 1), 1),
+    ),
+    "accumulation": (
+        Training((LINEAR,), (2, 2)),
+        {"exceptions": (Exceptional(iterations=(0,), action=Action.ACCUMULATE),)},
+        (Code.DIVERGENCE_GRADIENTS, (0, 1), 0),
+    ),
+    "data": (Training((LINEAR,), (2, 2)), {"rows": (4, 5)}, (Code.DIVERGENCE_GRADIENTS, (0, 1), 0)),
+    "buffers": (
+        Training((NORMALIZED,), (2, 2)),
+        {"engine_options": {"broadcast_buffers": False}},
+        (Code.DIVERGENCE_BUFFERS, (1,), 1),
+    ),
+    "averaged buffers": (
+        Training((NORMALIZED,), (2, 2)),
+        {"averages_buffers": True},
+        (Code.DIVERGENCE_BUFFERS, (0, 1), 0),
+    ),
+    "hook": (
+        Training((LINEAR,), (2, 2), communication_hook=CommunicationHook.FP16_COMPRESS),
+        {"communication_hook": None},
+        (Code.DIVERGENCE_GRADIENTS, (0, 1), 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("engine", ["torch", "ddp"])
+@pytest.mark.parametrize(("training", "otherwise", "expected"), OTHERWISE.values(), ids=OTHERWISE)
+def test_each_point_of_the_semantics_shows_in_the_numbers(training, otherwise, expected, engine):
+    world_size = len(training.iterations)
+    assert run(training, world_size, engine).findings == ()
+    reference = by_oracle(replace(training, **otherwise), world_size)
+    finding = run(training, world_size, engine, reference=reference).findings[0]
+    code, ranks, iteration = expected
+    assert (finding.code, finding.ranks) == (code, ranks)
+    assert f"after iteration {iteration}" in finding.summary
+
+
+def test_a_network_that_communicates_computes_on_all_batches_at_once():
+    training = Training((NetworkChoice("sync_batch_norm"),), (2, 2), rows=(3, 5))
+    assert run(training, 2).findings == ()
+    apart = by_oracle(replace(training, networks=(NORMALIZED,)), 2)
+    assert run(training, 2, reference=apart).findings[0].code is Code.DIVERGENCE_GRADIENTS
+
+
+@pytest.mark.parametrize(
+    ("training", "message"),
+    [
+        (Training(iterations=(1, 2)), r"^iterations are \[1, 2\] without a join, expected equal numbers"),
+        (
+            Training(iterations=Rule(2), exceptions=(Exceptional((1,), (1,), Action.SKIP_STEP),)),
+            r"^ranks skip_step or train in iteration 1, expected one action for all",
+        ),
+    ],
+)
+def test_what_has_no_counterpart_in_plain_training(training, message):
+    with pytest.raises(UsageError, match=message):
+        oracle.train(training, 2)
