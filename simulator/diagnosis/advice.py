@@ -100,7 +100,7 @@ class Cause(Enum):
         "group_src or group_dst",
     )
     OTHER_SPLITS = Advice(
-        "what {culprits} send or expect does not fit what the others expect or send",
+        "the splits of {culprits} do not fit what the others send or expect",
         "let input split j of rank i be output split i of rank j, for instance by exchanging the sizes first",
     )
     PAIRED_BY_ORDER = Advice(
@@ -147,6 +147,10 @@ class Cause(Enum):
         "{culprits} returned without the matching {operation}",
         "give every send one recv with the same peer, group and tag",
     )
+    MESSAGES_MISS_EACH_OTHER = Advice(
+        "one rank sends and the other receives, but under another tag, or in another group",
+        "give both sides of a message the same tag and group",
+    )
     OTHER_MESSAGE = Advice(
         "messages meet in the order in which they are sent, and this one does not fit the tensor it is received into",
         "receive in the order of the sends, with the same {field}; give messages tags, or send the size first",
@@ -174,6 +178,12 @@ class Cause(Enum):
         "{culprits} filled other buckets than the others: the loss left parameters out there, or only there used them",
         "pass find_unused_parameters=True on every rank, or let every rank's loss depend on all parameters, weighted "
         "by zero where need be",
+    )
+    BUCKET_LEFT_OUT = Advice(
+        "{culprits} reduced the buckets before this one and went on without it: its loss does not depend on all of "
+        "{parameters}",
+        "pass find_unused_parameters=True on every rank, or let every rank's loss depend on them, weighted by zero "
+        "where need be",
     )
     REDUCED_IN_OTHER_WAY = Advice(
         "the wrapper of {culprits} communicates in another order than the others': its options differ "
@@ -294,7 +304,8 @@ class Cause(Enum):
     )
     UNUSED_PARAMETERS = Advice(
         "in the step before, {parameters} got no gradient, so the bucket was never reduced",
-        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
+        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss; "
+        "freeze parameters before wrapping",
     )
     READY_TWICE = Advice(
         "a parameter's gradient was accumulated twice in one backward (reentrant checkpointing, or a layer used twice)",

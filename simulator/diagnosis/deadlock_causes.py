@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from simulator.calls import Call, Phase
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
-from simulator.diagnosis.mismatch_causes import WRAPPING
+from simulator.diagnosis.mismatch_causes import WRAPPING, bucket_left_out, is_later_bucket
 from simulator.diagnosis.situation import Situation
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code
@@ -71,6 +71,8 @@ def _advise_wrappers(situation: Situation, reading: Reading, calls: Sequence[Cal
         return Cause.JOINED_ON_SOME_RANKS.lines(culprits=missing)
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(culprits=missing)
+    if all(is_later_bucket(call) for call in calls):
+        return bucket_left_out(missing, calls)
     if _has_passed(situation, reading, calls):
         return Cause.BACKWARD_WITHOUT_BUCKET.lines(culprits=missing)
     if _may_evaluate(situation, calls):
@@ -121,12 +123,14 @@ def _advise_cycle(situation: Situation, reading: Reading) -> list[str]:
         return Cause.SENDS_FIRST.lines()
     if operations == {"recv"}:
         return Cause.RECEIVES_FIRST.lines()
+    if operations == {"send", "recv"} and all(call.peer in reading.cycle for call in calls) and len(calls) == 2:
+        return Cause.MESSAGES_MISS_EACH_OTHER.lines()
     if operations & CREATING:
         others = [call.rank for call in calls if call.operation not in CREATING]
         return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(others or reading.cycle))
     groups = list(dict.fromkeys(call.group for call in calls if not call.is_point_to_point))
     if len(groups) > 1:
-        return Cause.GROUPS_IN_OTHER_ORDER.lines(groups=" and ".join(f'"{group}"' for group in groups))
+        return Cause.GROUPS_IN_OTHER_ORDER.lines(groups=", ".join(f'"{group}"' for group in groups))
     return Cause.CIRCLE.lines()
 
 

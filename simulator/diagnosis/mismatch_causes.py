@@ -79,6 +79,8 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
     """Who is in the minority is at fault, where it tells what happened; two ranks leave that open."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(culprits=_ranks(users))
+    if all(is_later_bucket(call) for call in wrappers):
+        return bucket_left_out(_ranks(users), wrappers)
     if any(call.site.function == "forward" for call in users):
         side = users if len(users) < len(wrappers) else wrappers
         return Cause.COLLECTIVE_IN_FORWARD.lines(culprits=_ranks(side))
@@ -106,9 +108,33 @@ def _between_wrappers(calls: Sequence[Call], code: Code, who: str) -> list[str]:
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
         return Cause.JOINED_ON_SOME_RANKS.lines(culprits=_ranks(outside))
+    late = [call for call in calls if is_later_bucket(call)]
+    ahead = [call for call in calls if _is_past(call, late)]
+    if late and len(ahead) + len(late) == len(calls) > len(late):
+        return bucket_left_out(_ranks(ahead), late)
     if phases > {Phase.BUFFERS} and phases - {Phase.BUFFERS} <= _REDUCING:
         return Cause.EXTRA_FORWARD.lines(culprits=_ranks(c for c in calls if c.origin.phase is Phase.BUFFERS))
     return _at_other_steps(calls) or _in_one_step(calls, phases, code, who)
+
+
+def is_later_bucket(call: Call) -> bool:
+    """True for a bucket that is reduced after another one of the same step."""
+    return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
+
+
+def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[str]:
+    """The cause and what to try, for ranks that others wait for in later buckets of a step (`late`)."""
+    names = late[0].origin.parameters
+    parameters = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return Cause.BUCKET_LEFT_OUT.lines(culprits=culprits, parameters=parameters or "its parameters")
+
+
+def _is_past(call: Call, late: Sequence[Call]) -> bool:
+    """True if a call belongs to what comes after the step of a later bucket."""
+    steps = [other.origin.step for other in late if other.origin.step is not None]
+    if call.origin.phase is Phase.BUFFERS:
+        return bool(late)
+    return call.origin.step is not None and bool(steps) and call.origin.step > max(steps)
 
 
 def _at_other_steps(calls: Sequence[Call]) -> list[str]:

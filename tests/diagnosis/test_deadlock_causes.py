@@ -141,7 +141,7 @@ def test_a_group_that_some_ranks_do_not_create():
 def test_groups_in_other_orders():
     finding = found(waiting(0, "all_reduce", group="a"), waiting(1, "all_reduce", group="b"))
     assert end(finding) == (
-        'the ranks call groups "a" and "b" in different orders',
+        'the ranks call groups "a", "b" in different orders',
         "let every rank use its groups in one global order",
     )
 
@@ -154,6 +154,19 @@ def test_messages_in_a_circle(operation, words):
     assert finding.ranks == (0, 1)
     assert words in end(finding)[1]
     assert "batch_isend_irecv" in end(finding)[1]
+
+
+def test_messages_that_miss_each_other():
+    finding = found(waiting(0, "send", peer=1), waiting(1, "recv", peer=0))
+    assert finding.code == "deadlock.cycle"
+    assert end(finding)[1] == "give both sides of a message the same tag and group"
+
+
+def test_a_bucket_that_a_rank_left_out_of_its_step():
+    finding = three_and(returned(2), origin=BUCKET._replace(bucket=1, parameters=("a", "b")))
+    assert finding.ranks == (2,)
+    assert end(finding)[0].endswith("its loss does not depend on all of a, b")
+    assert "find_unused_parameters=True" in end(finding)[1]
 
 
 def test_a_message_without_its_other_side():

@@ -148,6 +148,23 @@ def test_other_buckets_are_unused_parameters():
         assert "find_unused_parameters=True" in end(finding)[1]
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        (METRIC, USER_ORIGIN, LATER),
+        (BROADCAST, of(Phase.BUFFERS, step=5), LOOP),
+        (METRIC, of(Phase.BUCKET, step=5, bucket=0), LOOP),
+    ],
+)
+def test_a_bucket_that_a_rank_left_out_of_its_step(odd):
+    second = (SUM, of(Phase.BUCKET, bucket=1)._replace(parameters=("a", "b")), LOOP)
+    finding = found(second, odd)
+    assert finding.ranks == (2,)
+    assert end(finding)[0].startswith("rank 2 reduced the buckets before this one and went on without it")
+    assert end(finding)[0].endswith("a, b")
+    assert "find_unused_parameters=True" in end(finding)[1]
+
+
 @pytest.mark.parametrize("odd", [(MAP, of(Phase.USED_MAP), LOOP), (BROADCAST, of(Phase.REBUILD, step=None), LOOP)])
 def test_a_bucket_that_meets_a_used_map_or_a_rebuild(odd):
     finding = found(BUCKET, odd)
