@@ -469,6 +469,8 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     def __ddp_progress__(self) -> dict[str, object]:
         """How far this replica is, for a diagnosis (see simulator/process_group/wrappers.py)."""
+        if "reducer" not in vars(self):
+            return {}  # its construction failed
         terms = self._terms
         return {
             **self.reducer.__ddp_progress__(),

@@ -26,6 +26,15 @@ from torch import Tensor
 
 from simulator.calls import NOWHERE, Site
 from simulator.diagnosis.divergence import Moment, Side, divergence, skip_text, skipped_step
+from simulator.process_group.replica_tensors import (
+    Named,
+    buffers_in,
+    parameters_in,
+    parameters_of,
+    state_of,
+    syncs_buffers,
+    syncs_buffers_last,
+)
 from simulator.process_group.wrappers import PROGRESS, Wrapper, WrapperKey, Wrappers
 from simulator.runtime.call_sites import site_here
 from simulator.verdict import Code, Finding
@@ -35,17 +44,6 @@ _MOST_SIDES = 8
 
 _LOOKS = 64
 """How often per moment it is looked whether everybody has come."""
-
-
-class Named(NamedTuple):
-    """One tensor of a replica."""
-
-    name: str
-    tensor: Tensor
-    code: Code
-    is_optional: bool = False
-    """Other ranks need not have it: an optimizer's state, if sharded, or what the optimizer does not change."""
-    is_state: bool = False
 
 
 class _Group:
@@ -134,34 +132,33 @@ class Replicas:
         wrapper = next((each for each in wrappers if each.is_running), None)
         if wrapper is None:
             self._inner_runs(wrappers[-1], is_training=module.training)
-        elif module.training and wrapper not in self._has_run and not _syncs_buffers(wrapper.module):
+        elif module.training and wrapper not in self._has_run and not syncs_buffers(wrapper.module):
             wrapper.look()
             moment = Moment(wrapper.number, 0, text="at the first forward")
-            self._compare(wrapper, moment, _buffers(wrapper, (None,)))
+            self._compare(wrapper, moment, buffers_in(wrapper, (None,)))
         self._has_run.update(wrappers)
 
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward, or another engine's reduction, begins."""
         if wrapper.inner is not None:
-            self._latest_parameters[wrapper] = _parameters(wrapper.module)
+            self._latest_parameters[wrapper] = parameters_in(wrapper)
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
         for wrapper in self._wrappers.of_rank(rank):
             wrapper.look()
-            module = wrapper.module
             if wrapper.inner is None or wrapper.is_joined:
                 continue
-            parameters = self._latest_parameters[wrapper] = _parameters(module)
-            own = _parameters_of(optimizer)
+            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+            own = parameters_of(optimizer)
             place = next((place for place, each in enumerate(parameters) if id(each.tensor) in own), None)
             if place is None:
                 continue
             step, count = self._optimizer_steps.get((wrapper, place), (0, 0))
             count = count + 1 if step == wrapper.step else 1
             self._optimizer_steps[wrapper, place] = (wrapper.step, count)
-            tensors = [*self._comparable(wrapper, optimizer, own, parameters), *_state(parameters, optimizer)]
-            tensors += _buffers(wrapper, (None, "after") if _syncs_buffers_last(module) else ("after",))
+            tensors = [*self._comparable(wrapper, optimizer, own, parameters), *state_of(parameters, optimizer)]
+            tensors += buffers_in(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
             self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=place), tensors)
 
     def rank_returned(self, rank: int) -> None:
@@ -193,7 +190,7 @@ class Replicas:
         wrapper.look()
         if not is_training and not wrapper.is_joined:
             moment = Moment(wrapper.number, wrapper.step, text="in an evaluation of the inner module")
-            self._compare(wrapper, moment, _buffers(wrapper, (None, "before", "after")))
+            self._compare(wrapper, moment, buffers_in(wrapper, (None, "before", "after")))
 
     def _comparable(
         self, wrapper: Wrapper, optimizer: Any, own: Container[int], parameters: Sequence[Named]
@@ -201,7 +198,7 @@ class Replicas:
         """What may be compared after an optimizer's step: all but what other optimizers change."""
         optimizers = self._optimizers.setdefault(wrapper, WeakSet())
         optimizers.add(optimizer)
-        others = {each for other in optimizers if other is not optimizer for each in _parameters_of(other)}
+        others = {each for other in optimizers if other is not optimizer for each in parameters_of(other)}
         return [
             each._replace(is_optional=id(each.tensor) not in own)
             for each in parameters
@@ -316,56 +313,6 @@ class Replicas:
             for ranks in (skippers, others)
         ]
         return any(one != other for one in sides[0] for other in sides[1])
-
-
-def _parameters_of(optimizer: Any) -> set[int]:
-    return {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-
-
-def _ignored(module: Any) -> Any:
-    return getattr(module, "parameters_to_ignore", ())
-
-
-def _parameters(module: Any) -> list[Named]:
-    named: Iterable[tuple[str, Tensor]] = module.module.named_parameters()
-    ignored = _ignored(module)
-    return [Named(name, tensor, Code.DIVERGENCE_PARAMETERS) for name, tensor in named if name not in ignored]
-
-
-def _buffers(wrapper: Wrapper, chosen: Collection[str | None]) -> list[Named]:
-    """The buffers that are synchronised at one of the chosen times; None stands for those that are no exception."""
-    named: Iterable[tuple[str, Tensor]] = wrapper.inner.named_buffers()
-    ignored, times = _ignored(wrapper.module), wrapper.chosen_buffers
-    return [
-        Named(name, _dense(tensor), Code.DIVERGENCE_BUFFERS)
-        for name, tensor in named
-        if name not in ignored and times.get(name) in chosen
-    ]
-
-
-def _state(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
-    return [
-        Named(f"{key} of {name}", _dense(value), Code.DIVERGENCE_PARAMETERS, is_optional=True, is_state=True)
-        for name, parameter, *_ in parameters
-        for key, value in optimizer.state.get(parameter, {}).items()
-        if isinstance(value, Tensor) and value.shape == parameter.shape
-    ]
-
-
-def _dense(tensor: Tensor) -> Tensor:
-    """Sparse tensors, such as the momentum of a sparse gradient, cannot be compared as they are."""
-    return tensor if tensor.layout is torch.strided else tensor.to_dense()
-
-
-def _syncs_buffers(module: Any) -> bool:
-    """True if the wrapper is configured to synchronise buffers in forwards, though not in every one."""
-    return bool(getattr(module, "forward_sync_buffers", getattr(module, "broadcast_buffers", True)))
-
-
-def _syncs_buffers_last(module: Any) -> bool:
-    """True if a buffer hook runs after the forward."""
-    hook = getattr(module, "buffer_hook", None)
-    return hook is not None and getattr(hook.buffer_comm_hook_location, "name", "") == "POST_FORWARD"
 
 
 def _first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:

@@ -11,6 +11,7 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddp import DistributedDataParallel, Join
+from ddp.errors import ReplicaMismatchError
 
 from .own_engine import TwoBranches, check, wrapped
 from .training import backward, inputs, network, sgd, train
@@ -132,6 +133,18 @@ def copies_that_only_evaluate(rank):
                 average(inputs(rank))
 
 
+def wrapped_again_after_a_failure(rank):
+    """The wrapper that could not be constructed lives on in the exception."""
+    inner = network()
+    inner[0].weight.requires_grad = rank != 1
+    with pytest.raises(ReplicaMismatchError) as failure:
+        DistributedDataParallel(inner)
+    inner[0].weight.requires_grad = True
+    model = DistributedDataParallel(inner)
+    train(model, sgd(model), rank, 2)
+    assert failure.value.__traceback__ is not None
+
+
 def branches(rank, **options):
     model = DistributedDataParallel(TwoBranches(), **options)
     optimizer = sgd(model)
@@ -216,6 +229,7 @@ HEALTHY = [
     evaluation_in_between,
     partial(evaluation_in_between, guard=nullcontext, on=1),
     copies_that_only_evaluate,
+    wrapped_again_after_a_failure,
     partial(branches, find_unused_parameters=True),
     partial(branches, static_graph=True),
     frozen_in_turns,
