@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 from functools import wraps
+from inspect import signature
 from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel
@@ -67,6 +68,11 @@ def _becomes_ours(original: Any) -> Any:
         if type(wrapper) is not DistributedDataParallel:
             original(wrapper, *arguments, **options)
             return
+        unknown = [name for name in options if name not in signature(ddp.DistributedDataParallel).parameters]
+        if unknown:
+            raise UsageError(
+                f"engine 'ddp' has no option {', '.join(unknown)}: leave it out, or use engine {Engine.TORCH.value!r}"
+            )
         object.__setattr__(wrapper, "__class__", ddp.DistributedDataParallel)
         own: Any = ddp.DistributedDataParallel.__init__
         own(wrapper, *arguments, **options)

@@ -1,5 +1,6 @@
 """The command line, in this process: what it prints, its exit status, and one line for whatever it cannot work with."""
 
+import importlib
 import re
 import shutil
 import subprocess
@@ -54,12 +55,13 @@ def write(tmp_path, monkeypatch):
     """Write a file into an empty folder, which is the current one."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
 
     def write(name, text):
         (tmp_path / name).write_text(text, encoding="utf-8")
 
-    return write
+    yield write
+    for name in [name for name in sys.modules if name.startswith("ddpsim_program_")]:
+        del sys.modules[name]
 
 
 def bug(*, ranks=1, marker="  # found here"):
@@ -139,7 +141,8 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "bad.toml").write_text("=")
     (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
-    monkeypatch.setattr("scenarios.registry.registry", Registry(tmp_path, ("zoo",)))
+    module = importlib.import_module("scenarios.registry")  # in the package, that name is the registry itself
+    monkeypatch.setattr(module, "registry", Registry(tmp_path, ("zoo",)))
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
     assert re.fullmatch(r"ddpsim: \S*bad\.toml.*\n", err)

@@ -1,0 +1,93 @@
+"""Engines: what a program that wraps a model in torch's DistributedDataParallel gets."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+import ddp
+from scenarios import Scenario, run_scenario
+from scenarios.engines import Engine, installed
+from simulator import UsageError, simulate
+
+
+def wraps(rank):
+    """The type of a wrapper, and of a subclass's."""
+
+    class Own(DistributedDataParallel):
+        pass
+
+    return type(DistributedDataParallel(torch.nn.Linear(2, 1))), Own(torch.nn.Linear(2, 1)).__class__.__mro__[1]
+
+
+def types(engine):
+    return run_scenario(Scenario("own", "", wraps, world_size=2), engine).returns[1]
+
+
+def test_torchs_class_becomes_ours_and_subclasses_do_not():
+    assert types("torch") == (DistributedDataParallel, DistributedDataParallel)
+    assert types("ddp") == (ddp.DistributedDataParallel, DistributedDataParallel)
+    assert types(Engine.DDP) == (ddp.DistributedDataParallel, DistributedDataParallel)
+
+
+def test_the_class_is_as_before_afterwards_also_after_an_error():
+    original = DistributedDataParallel.__init__
+
+    def fails(rank):
+        raise KeyboardInterrupt
+
+    run_scenario(Scenario("own", "", fails, world_size=2), "ddp")
+    assert DistributedDataParallel.__init__ is original
+    with pytest.raises(ZeroDivisionError), installed(Engine.DDP):
+        raise ZeroDivisionError
+    assert DistributedDataParallel.__init__ is original
+    assert simulate(wraps, 2).returns[0][0] is DistributedDataParallel
+
+
+def test_arguments_reach_our_engine():
+    def program(rank):
+        model = DistributedDataParallel(torch.nn.Linear(2, 1), find_unused_parameters=True, bucket_cap_mb=0.1)
+        return model.find_unused_parameters
+
+    assert run_scenario(Scenario("own", "", program, world_size=2), "ddp").returns == (True, True)
+
+
+def test_an_option_that_our_engine_does_not_have():
+    def program(rank):
+        DistributedDataParallel(torch.nn.Linear(2, 1), mixed_precision=None, batched_grad_copy=True)
+
+    result = run_scenario(Scenario("own", "", program, world_size=2), "ddp")
+    expected = "engine 'ddp' has no option mixed_precision, batched_grad_copy: leave it out, or use engine 'torch'"
+    assert [str(error) for error in result.errors.values()] == [expected] * 2
+
+
+def test_two_at_a_time_are_refused():
+    with installed(Engine.DDP), pytest.raises(UsageError, match="expected one at a time"), installed(Engine.DDP):
+        pass
+
+
+def test_another_thread_is_refused_and_the_first_one_goes_on():
+    refused = []
+
+    def other():
+        try:
+            with installed(Engine.DDP):
+                pass
+        except UsageError as error:
+            refused.append(str(error))
+
+    with installed(Engine.DDP):
+        thread = threading.Thread(target=other)
+        thread.start()
+        thread.join()
+        assert simulate(wraps, 2).returns[0][0] is ddp.DistributedDataParallel
+    assert len(refused) == 1
+
+
+@pytest.mark.parametrize("engine", ["nothing", None, 3])
+def test_unknown_engine(engine):
+    with pytest.raises(UsageError, match=rf"^engine is {engine!r}, expected 'torch' or 'ddp': give one of these$"):
+        run_scenario("send-send", engine)

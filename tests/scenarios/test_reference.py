@@ -1,0 +1,166 @@
+"""Comparing what ranks return with a reference: what differs first is named, and rounding is no difference."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from scenarios import run_scenario
+from scenarios.model import Scenario
+from scenarios.reference import Reference, by_oracle, divergence_from
+from scenarios.snapshot import Snapshot, snapshot, together
+from scenarios.trainer import train
+from scenarios.training import JoinTerms, NetworkChoice, Training
+from simulator import Code, simulate
+
+TRAINING = Training((NetworkChoice("linear", {"features": 3, "outputs": 2}),), (3, 3))
+
+
+def changed(history, moment, kind, name, change):
+    """The history, with one tensor of one moment replaced."""
+    tensors = dict(getattr(history[moment], kind))
+    tensors[name] = change(tensors[name])
+    return (*history[:moment], replace(history[moment], **{kind: tensors}), *history[moment + 1 :])
+
+
+def found(changes, training=TRAINING):
+    """The finding for a run whose ranks return what `changes` makes of it."""
+
+    def program(rank):
+        history = train(rank, training)
+        for ranks, *change in changes:
+            history = changed(history, *change) if rank in ranks else history
+        return history
+
+    result = simulate(program, len(training.iterations))
+    result.raise_for_verdict()
+    return divergence_from(by_oracle(training, len(training.iterations)), result)
+
+
+def names(kind="parameters"):
+    return list(getattr(snapshot(TRAINING.network(0)), kind))
+
+
+def plus(amount):
+    return lambda tensor: tensor + amount
+
+
+def test_what_agrees():
+    assert found([]) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [("gradients", Code.DIVERGENCE_GRADIENTS), ("parameters", Code.DIVERGENCE_PARAMETERS)],
+)
+def test_rank_iteration_and_name_are_told(kind, code):
+    name = names()[1]
+    finding = found([((1,), 1, kind, name, plus(torch.tensor([0.0, 0.5])))])
+    assert (finding.code, finding.ranks) == (code, (1,))
+    of = "the gradient of " if kind == "gradients" else ""
+    assert finding.summary == f"{of}{name} differs from plain training on rank 1 after iteration 1"
+    assert " at [1], expected " in finding.text
+    assert [site.file for site in finding.sites] == ["trainer.py"]
+
+
+def test_the_first_iteration_wins_over_the_first_rank():
+    finding = found([((0,), 2, "parameters", names()[0], plus(1)), ((1,), 1, "parameters", names()[1], plus(1))])
+    assert (finding.ranks, finding.summary.split()[0]) == ((1,), names()[1])
+
+
+def test_gradients_come_before_parameters():
+    finding = found([((0,), 1, "parameters", names()[0], plus(1)), ((1,), 1, "gradients", names()[1], plus(1))])
+    assert (finding.code, finding.ranks) == (Code.DIVERGENCE_GRADIENTS, (1,))
+
+
+def test_all_ranks_that_differ_in_the_same_are_told():
+    finding = found([((0, 1), 1, "parameters", names()[0], plus(1))])
+    assert finding.ranks == (0, 1)
+
+
+def test_a_difference_at_the_end_only():
+    finding = found([((1,), 3, "parameters", names()[0], plus(1))])
+    assert finding.summary.endswith("on rank 1 at the end")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_what_is_no_number_differs(value):
+    finding = found([((1,), 1, "parameters", names()[0], lambda tensor: torch.full_like(tensor, value))])
+    assert finding.ranks == (1,)
+    assert f"{value:.6g} at [0, 0]" in finding.text
+
+
+def test_a_gradient_that_is_missing():
+    finding = found([((1,), 1, "gradients", names()[1], lambda tensor: None)])
+    assert f"{names()[1]} = none, expected shape [2]" in finding.text
+
+
+def test_another_shape():
+    finding = found([((1,), 1, "parameters", names()[1], lambda tensor: tensor[:1])])
+    assert "shape [1], expected shape [2]" in finding.text
+
+
+@pytest.mark.parametrize(("dtype", "noticed", "ignored"), [(torch.float32, 1e-3, 1e-8), (torch.float64, 1e-11, 1e-17)])
+def test_the_tolerance_follows_from_the_dtype(dtype, noticed, ignored):
+    training = replace(TRAINING, dtype=dtype)
+    assert found([((1,), 1, "parameters", names()[0], plus(noticed))], training) is not None
+    assert found([((1,), 1, "parameters", names()[0], plus(ignored))], training) is None
+
+
+def test_a_rank_without_an_iteration_is_not_asked_for_it():
+    training = replace(TRAINING, iterations=(1, 3), join=JoinTerms())
+    assert found([], training) is None
+    assert found([((0,), 1, "parameters", names()[0], plus(1))], training).summary.endswith("on rank 0 at the end")
+
+
+def test_a_snapshot_is_what_every_rank_returns():
+    def program(rank):
+        return Snapshot({"weight": torch.tensor([1.0, 2.0 + (rank == 2)])}, {"count": torch.tensor(rank)}, {})
+
+    def alone(world_size):
+        return Snapshot({"weight": torch.tensor([1.0, 2.0])}, {"count": torch.tensor(0)}, {})
+
+    result = run_scenario(Scenario("own", "", program, world_size=3, reference=alone))
+    [finding] = result.findings
+    assert (finding.code, finding.ranks) == (Code.DIVERGENCE_PARAMETERS, (2,))
+    assert finding.sites == ()
+    assert str(result).splitlines()[-1].startswith("  replay  ddpsim replay own ")
+
+
+def test_whole_numbers_are_compared_exactly():
+    def program(rank):
+        return Snapshot({}, {"count": torch.tensor(10**6 + rank)}, {})
+
+    reference = Reference(((Snapshot({}, {"count": torch.tensor(10**6)}, {}),),) * 2)
+    finding = divergence_from(reference, simulate(program, 2))
+    assert (finding.code, finding.ranks) == (Code.DIVERGENCE_BUFFERS, (1,))
+
+
+def test_a_run_that_failed_is_not_compared():
+    def program(rank):
+        raise ValueError("no")
+
+    def alone(world_size):
+        raise AssertionError("not asked")
+
+    [finding] = run_scenario(Scenario("own", "", program, reference=alone)).findings
+    assert finding.code is Code.RANK_ERROR
+
+
+def test_snapshots_of_several_models_have_prefixes():
+    one, other = (snapshot(torch.nn.Linear(2, 1), 3, gradients=True) for _ in range(2))
+    both = together({"0": one, "1": other})
+    assert list(both.parameters) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    assert both.gradients == {"0.weight": None, "0.bias": None, "1.weight": None, "1.bias": None}
+    assert both.iteration == 3
+    assert together({"0": one}) is one
+
+
+def test_a_snapshot_does_not_change_with_the_model():
+    model = torch.nn.Linear(2, 1)
+    before = snapshot(model)
+    with torch.no_grad():
+        model.weight.zero_()
+    assert before.parameters["weight"].abs().sum() > 0
