@@ -19,7 +19,7 @@ SAVE_EVERY_SECONDS = 5.0
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    reports=["speechbrain/speechbrain#1166", "ai2cm/ace#1407"],
+    reports=["speechbrain/speechbrain#1166"],
     tags=["ddp", "control-flow"],
 )
 def local_clock_decides(rank: int) -> None:

@@ -31,7 +31,7 @@ def train(*, resumes: bool) -> None:
         shows=4,
         otherwise=CLEAN,
     ),
-    reports=["KempnerInstitute/KempnerForge#50"],
+    reports=["KempnerInstitute/KempnerForge#50", "ai2cm/ace#1407"],
     tags=["ddp", "control-flow"],
 )
 def local_observation_decides(rank: int) -> None:
