@@ -128,9 +128,9 @@ def _advise_cycle(situation: Situation, reading: Reading) -> list[str]:
     if operations & CREATING:
         others = [call.rank for call in calls if call.operation not in CREATING]
         return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(others or reading.cycle))
-    groups = list(dict.fromkeys(call.group for call in calls if not call.is_point_to_point))
-    if len(groups) > 1:
-        return Cause.GROUPS_IN_OTHER_ORDER.lines(groups=", ".join(f'"{group}"' for group in groups))
+    *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
+    if groups:
+        return Cause.GROUPS_IN_OTHER_ORDER.lines(groups=f"{', '.join(groups)} and {last}")
     return Cause.CIRCLE.lines()
 
 

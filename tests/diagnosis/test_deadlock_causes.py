@@ -43,6 +43,13 @@ def end(finding):
     return cause[10:], remedy[10:]
 
 
+def ring_of(*ranks):
+    """The one finding for ranks of which each waits for the next one."""
+    meetings = [Meeting(rank.wait.calls, ((rank.rank + 1) % len(ranks),)) for rank in ranks]
+    (finding,) = deadlocks(Situation(ranks, tuple(meetings), 9))
+    return finding
+
+
 def three_and(odd, operation="all_reduce", origin=USER_ORIGIN, **options):
     """Ranks 0, 1, 3 wait in one call, and rank 2 is `odd`."""
     first, second, last = (waiting(rank, operation, origin, **options) for rank in (0, 1, 3))
@@ -141,9 +148,11 @@ def test_a_group_that_some_ranks_do_not_create():
 def test_groups_in_other_orders():
     finding = found(waiting(0, "all_reduce", group="a"), waiting(1, "all_reduce", group="b"))
     assert end(finding) == (
-        'the ranks call groups "a", "b" in different orders',
+        'the ranks call groups "a" and "b" in different orders',
         "let every rank use its groups in one global order",
     )
+    ring = (waiting(rank, "all_reduce", group=group) for rank, group in enumerate("abc"))
+    assert '"a", "b" and "c"' in end(ring_of(*ring))[0]
 
 
 @pytest.mark.parametrize(
