@@ -10,7 +10,7 @@ import typing
 if typing.TYPE_CHECKING:
     from scenarios.loader import load
     from scenarios.model import Expectation, Scenario
-    from scenarios.registry import registry
+    from scenarios.registered import registry
     from scenarios.runner import replay_scenario, run_scenario
 
 __all__ = ["Expectation", "Scenario", "load", "registry", "replay_scenario", "run_scenario"]
@@ -19,7 +19,7 @@ _HOMES = {
     "Expectation": "scenarios.model",
     "Scenario": "scenarios.model",
     "load": "scenarios.loader",
-    "registry": "scenarios.registry",
+    "registry": "scenarios.registered",
     "replay_scenario": "scenarios.runner",
     "run_scenario": "scenarios.runner",
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 from scenarios.files import SUFFIXES, program_in, scenarios_in
 from scenarios.model import Scenario
 from scenarios.names import nearest
-from scenarios.registry import registry
+from scenarios.registered import registry
 from simulator import UsageError
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION"

@@ -132,6 +132,10 @@ class Scenario:
         if world_size is None or world_size == self.world_size:
             return self
         least, most = self.min_world_size, self.max_world_size
+        if least == most:
+            raise UsageError(
+                f"world size is {world_size}, {self.name} expects {least}: it is given rank by rank, so leave it out"
+            )
         if isinstance(world_size, int) and world_size < least:
             raise UsageError(f"world size is {world_size}, {self.name} expects {least} or more: give it more ranks")
         if isinstance(world_size, int) and most is not None and world_size > most:

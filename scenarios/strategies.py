@@ -136,8 +136,8 @@ def _sensible(training: Training) -> Training:
     if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer takes one dtype
         training = replace(training, optimizer=replace(training.optimizer, is_sharded=False))
     if "sync_batch_norm" in names:  # its gradients on one rank alone mean nothing
-        kept = [each for each in training.exceptions if each.action is not Action.ACCUMULATE]
-        training = replace(training, exceptions=tuple(kept))
+        others = tuple(each for each in training.exceptions if each.action is not Action.ACCUMULATE)
+        training = replace(training, exceptions=others)
     if training.join is not None and training.optimizer.is_sharded:
         # torch's Join knows no collectives of the loop's own, and its optimizer steps in every iteration.
         kept = tuple(each for each in training.exceptions if each.action in (None, Action.EVALUATE_INNER))

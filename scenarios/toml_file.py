@@ -96,11 +96,14 @@ def read_toml(path: Path) -> Scenario:
     summary, cause = table.text("summary"), table.text("cause")
     if not summary:
         table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
-    expect = table.table("expect")
-    expected, has_oracle = _expectation(expect, world)
-    under_ddp = None if expect is None or (own := expect.table("ddp")) is None else _expectation(own, world)[0]
-    if expect is not None:
-        expect.done()
+    expect = table.table("expect") or Table({}, ("expect",), table.source)
+    has_oracle = expect.flag("oracle")
+    expected = _expectation(expect, world)
+    own = expect.table("ddp")
+    under_ddp = None if own is None else _expectation(own, world)
+    for each in (expect, own):
+        if each is not None:
+            each.done()
     fixed = None if training.fits_every_world and not _names_ranks(table) else world.size
     scenario = Scenario(
         table.text("name", path.stem.replace("_", "-")),
@@ -118,7 +121,7 @@ def read_toml(path: Path) -> Scenario:
         reference=partial(by_oracle, training) if has_oracle else None,
     )
     table.done()
-    if has_oracle and expect is not None:
+    if has_oracle:
         _check_oracle(expect, training, world)
     return scenario
 
@@ -282,10 +285,8 @@ def _fault(table: Table, world: _World) -> Fault:
     return fault
 
 
-def _expectation(table: Table | None, world: _World) -> tuple[Expectation, bool]:
-    """What is expected, and whether numbers are compared with the oracle's. Without a word: a pass without findings."""
-    if table is None:
-        return Expectation(is_clean=True), False
+def _expectation(table: Table, world: _World) -> Expectation:
+    """What is expected. Without a word: a pass without findings."""
     code = table.one_of("finding", Code)
     verdict = table.one_of("verdict", Verdict, code.verdict if code else Verdict.PASS)
     assert verdict is not None
@@ -296,8 +297,7 @@ def _expectation(table: Table | None, world: _World) -> tuple[Expectation, bool]
     ranks = world.ranks(table) or ()
     if ranks and code is None:
         table.contradict("ranks", "says who is to blame, expected a finding, too")
-    is_clean = code is None and verdict is Verdict.PASS
-    return Expectation(verdict, code, ranks, is_clean), table.flag("oracle")
+    return Expectation(verdict, code, ranks, is_clean=code is None and verdict is Verdict.PASS)
 
 
 def _names_ranks(table: Table) -> bool:

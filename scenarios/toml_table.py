@@ -80,7 +80,7 @@ class Table:
         self._values = dict(values)
         self._taken: set[str] = set()
         self._path = path
-        self._source = source
+        self.source = source
 
     def __contains__(self, key: str) -> bool:
         return key in self._values
@@ -138,7 +138,7 @@ class Table:
             return None
         if not isinstance(value, dict):
             self.refuse(key, "a table")
-        return Table(value, (*self._path, key), self._source)
+        return Table(value, (*self._path, key), self.source)
 
     def tables(self, key: str) -> list[Table]:
         """An array of tables; a single table is an array of one."""
@@ -146,10 +146,10 @@ class Table:
         if value is None:
             return []
         if isinstance(value, dict):
-            return [Table(value, (*self._path, key), self._source)]
+            return [Table(value, (*self._path, key), self.source)]
         if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
             self.refuse(key, f"tables, each under [[{key}]]")
-        return [Table(each, (*self._path, key, index), self._source) for index, each in enumerate(value)]
+        return [Table(each, (*self._path, key, index), self.source) for index, each in enumerate(value)]
 
     def done(self) -> None:
         """Refuse keys that nobody has taken."""
@@ -180,8 +180,8 @@ class Table:
 
     def place(self, key: str) -> str:
         """File and line of a key, as an error begins."""
-        line = self._source.line((*self._path, key))
-        return f"{self._source.path}:{line}:" if line else f"{self._source.path}:"
+        line = self.source.line((*self._path, key))
+        return f"{self.source.path}:{line}:" if line else f"{self.source.path}:"
 
     def _name(self, key: str) -> str:
         name = ""

@@ -1,0 +1,297 @@
+"""Declared scenarios in TOML: what each key means, and one line with file, line and key for whatever is wrong."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+import torch
+
+from scenarios import load, registry, run_scenario
+from scenarios.engines import Engine
+from scenarios.training import (
+    Action,
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    OptimizerName,
+    Rule,
+    Training,
+)
+from simulator import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+
+EVERYTHING = """
+summary = "everything that can be said"
+cause = "to show it"
+name = "everything"
+reports = ["pytorch/pytorch#42577"]
+tags = ["one", "two"]
+world_size = 3
+seed = 7
+dtype = "float64"
+iterations = [2, 4, 3]
+rows = [2, 3, 4]
+network = [{ name = "mlp", hidden = [5, 3] }, { name = "branches" }]
+optimizer = { name = "sgd", learning_rate = 0.1, momentum = 0.9, sharded = true }
+join = { divide_by_initial_world_size = false, throw_on_early_termination = true }
+communication_hook = "fp16_compress"
+average_buffers = true
+reduce_loss = true
+
+[engine]
+find_unused_parameters = true
+bucket_cap_mb = 0.001
+
+[[exception]]
+ranks = [1]
+iterations = [0, 2]
+action = "accumulate"
+
+[[exception]]
+uses = ["left"]
+
+[[fault]]
+kind = "crash"
+rank = 1
+before_call = 3
+message = "out of memory"
+
+[[fault]]
+kind = "delay"
+rank = 2
+before_call = 1
+seconds = 2.5
+
+[[fault]]
+kind = "early_return"
+before_call = 9
+
+[expect]
+finding = "rank_error"
+ranks = [1]
+
+[expect.ddp]
+verdict = "fail"
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a scenario file and return its path."""
+
+    def written(text, name="own.toml"):
+        path = tmp_path / name
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+def test_everything_that_can_be_said(write):
+    path = write(EVERYTHING)
+    scenario = load(path)
+    assert scenario.name == path  # what the replay line has to say
+    assert (scenario.summary, scenario.cause) == ("everything that can be said", "to show it")
+    assert (scenario.reports, scenario.tags) == (("pytorch/pytorch#42577",), ("one", "two"))
+    assert (scenario.world_size, scenario.min_world_size, scenario.max_world_size) == (3, 3, 3)
+    assert scenario.faults == (Crash(1, 3, "out of memory"), Delay(2, 1, 2.5), EarlyReturn(0, 9))
+    assert scenario.args == (
+        Training(
+            (NetworkChoice("mlp", {"hidden": (5, 3)}), NetworkChoice("branches", {})),
+            (2, 4, 3),
+            (2, 3, 4),
+            {"find_unused_parameters": True, "bucket_cap_mb": 0.001},
+            JoinTerms(False, True),
+            OptimizerChoice(OptimizerName.SGD, 0.1, 0.9, True),
+            CommunicationHook.FP16_COMPRESS,
+            averages_buffers=True,
+            reduces_loss=True,
+            exceptions=(Exceptional((1,), (0, 2), Action.ACCUMULATE), Exceptional(uses=("left",))),
+            seed=7,
+            dtype=torch.float64,
+        ),
+    )
+    expected = scenario.expected_by(Engine.TORCH)
+    assert (expected.verdict, expected.code, expected.ranks) == (Verdict.FAIL, Code.RANK_ERROR, (1,))
+    assert scenario.expected_by(Engine.DDP).code is None
+
+
+def test_a_summary_is_enough(write):
+    scenario = load(write('summary = "nothing special"'))
+    assert scenario.args == (Training(),)
+    assert (scenario.world_size, scenario.min_world_size, scenario.max_world_size) == (4, 2, None)
+    result = run_scenario(scenario, world_size=2)
+    assert result.findings == ()
+    assert scenario.expected.is_clean
+
+
+@pytest.mark.parametrize(
+    ("line", "counts"),
+    [
+        ("iterations = 2", [2, 2, 2, 2]),
+        ("iterations = [1, 2, 3, 4]", [1, 2, 3, 4]),
+        ("iterations = { start = 1, step = 2 }", [1, 3, 5, 7]),
+        ("iterations = { start = 5, step = -2 }", [5, 3, 1, 0]),
+        ("iterations = { start = 1, step = 1, cycle = 2 }", [1, 2, 1, 2]),
+    ],
+)
+def test_iterations(write, line, counts):
+    (training,) = load(write(f'summary = "x"\njoin = true\n{line}')).args
+    assert [training.count(rank) for rank in range(4)] == counts
+    assert training.fits_every_world is isinstance(training.iterations, Rule)
+
+
+def test_a_world_that_is_given_rank_by_rank_has_one_size():
+    with pytest.raises(UsageError, match=r"^world size is 4, uneven-linear expects 3: it is given rank by rank"):
+        run_scenario("uneven-linear", world_size=4)
+    assert run_scenario("varying-iterations", world_size=3).findings == ()
+
+
+WRONG = {
+    "not toml": ("world_size = \n", ":1 is no TOML (Invalid value (at line 1, column 14)), expected lines like"),
+    "no summary": ("seed = 1", ": summary is missing, expected what goes wrong"),
+    "unknown key": ("wordl_size = 3", ":2: wordl_size is no key, expected one of average_buffers, cause, "),
+    "nearest key": ("wordl_size = 3", "did you mean 'world_size'?"),
+    "type": ('world_size = "3"', ":2: world_size is '3', expected a whole number from 1 on"),
+    "bool is no number": ("seed = true", ":2: seed is True, expected a whole number from 0 on"),
+    "too small": ("world_size = 0", ":2: world_size is 0, expected a whole number from 1 on"),
+    "contradiction": (
+        "world_size = 4\niterations = [1, 2, 3]",
+        ":3: iterations has 3 numbers, expected 4, one for each rank of world_size = 4",
+    ),
+    "rows": ("rows = [1, 2]", ":2: rows has 2 numbers, expected 4, one for each rank of world_size = 4"),
+    "no rows": ("rows = [0, 1, 1, 1]", ":2: rows is [0, 1, 1, 1], expected whole numbers from 1 on"),
+    "iterations": ('iterations = "three"', ":2: iterations is 'three', expected a whole number, one for each rank, or"),
+    "negative": ("iterations = -1", ":2: iterations is -1, expected"),
+    "rule": ("iterations = { first = 1 }", ":2: iterations.first is no key, expected one of cycle, start, step"),
+    "network": ('network = "mlpp"', ":2: network is 'mlpp', expected one of "),
+    "network option": (
+        'network = { name = "mlp", hiden = [3] }',
+        ":2: network 'mlp' has no option 'hiden', expected one of features, hidden, outputs: did you mean 'hidden'?",
+    ),
+    "dtype": ('dtype = "float16"', ":2: dtype is 'float16', expected one of float32, float64"),
+    "hook": ('communication_hook = "zip"', ":2: communication_hook is 'zip', expected one of allreduce, fp16_compress"),
+    "engine": ("[engine]\nstatic = true", ":3: engine.static is no key, expected one of "),
+    "engine flag": ("[engine]\nstatic_graph = 1", ":3: engine.static_graph is 1, expected true or false"),
+    "engine number": (
+        "[engine]\nbucket_cap_mb = true",
+        ":3: engine.bucket_cap_mb is True, expected a number from 0 on",
+    ),
+    "optimizer": ('optimizer = "sdg"', ":2: optimizer is 'sdg', expected one of sgd, adam, adamw: did you mean 'sgd'?"),
+    "momentum": (
+        'optimizer = { name = "adam", momentum = 0.9 }',
+        ":2: optimizer.momentum is 0.9, but adam has none: leave it out, or use sgd",
+    ),
+    "join": ("join = { divide = true }", ":2: join.divide is no key, expected one of divide_by_initial_world_size"),
+    "join type": ("join = 3", ":2: join is 3, expected a table"),
+    "exception rank": (
+        "[[exception]]\nranks = [0]\n[[exception]]\nranks = [7]",
+        ":5: exception[1].ranks is [7], expected ranks below world_size = 4",
+    ),
+    "exception iteration": (
+        "iterations = 2\n[[exception]]\niterations = [2]",
+        ":4: exception[0].iterations is [2], but no rank has more than 2, from 0",
+    ),
+    "action": (
+        '[[exception]]\naction = "jump"',
+        ":3: exception[0].action is 'jump', expected one of train, accumulate",
+    ),
+    "branch": (
+        'network = "branches"\n[[exception]]\nuses = ["lef"]',
+        ":4: exception[0].uses has 'lef', expected one of left, right. did you mean 'left'?",
+    ),
+    "no branches": (
+        '[[exception]]\nuses = ["left"]',
+        ":3: exception[0].uses has 'left', expected none: this network has no branches",
+    ),
+    "fault": ('[[fault]]\nkind = "burn"', ":3: fault[0].kind is 'burn', expected one of crash, delay, early_return"),
+    "fault kind": ("[[fault]]\nrank = 1", ":2: fault[0].kind is missing, expected one of crash, delay, early_return"),
+    "fault rank": (
+        '[[fault]]\nkind = "crash"\nrank = 4',
+        ":4: fault[0].rank is 4, expected a rank below world_size = 4",
+    ),
+    "seconds of a crash": (
+        '[[fault]]\nkind = "crash"\nseconds = 1.0',
+        ":4: fault[0].seconds is no key, expected one of",
+    ),
+    "fault table": ("fault = 3", ":2: fault is 3, expected tables, each under [[fault]]"),
+    "code": (
+        '[expect]\nfinding = "deadlock.missing"',
+        ":3: expect.finding is 'deadlock.missing', expected one of mismatch.operation, ",
+    ),
+    "nearest code": ('[expect]\nfinding = "deadlock.missing"', "did you mean 'deadlock.missing_rank'?"),
+    "verdict": (
+        '[expect]\nfinding = "rank_error"\nverdict = "pass"',
+        ":4: expect.verdict is 'pass', but rank_error means 'fail': leave one of them out",
+    ),
+    "ranks": ("[expect]\nranks = [1]", ":3: expect.ranks says who is to blame, expected a finding, too"),
+    "rank": (
+        '[expect]\nfinding = "rank_error"\nranks = [4]',
+        ":4: expect.ranks is [4], expected ranks below world_size = 4",
+    ),
+    "expect.ddp": (
+        "[expect.ddp]\noracel = true",
+        ":3: expect.ddp.oracel is no key, expected one of finding, ranks, verdict",
+    ),
+    "oracle": (
+        "iterations = [1, 2, 3, 4]\n[expect]\noracle = true",
+        ":4: expect.oracle is true, but iterations are [1, 2, 3, 4] without a join, expected equal numbers",
+    ),
+    "tags": ('tags = "one"', ":2: tags is 'one', expected an array of strings"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_told_in_one_line(write, text, message):
+    first = "" if text.startswith(("world_size = \n", "seed = 1")) else 'summary = "x"\n'
+    path = write(first + text)
+    with pytest.raises(UsageError) as caught:
+        load(path)
+    told = str(caught.value)
+    assert told.startswith(path)
+    assert "\n" not in told
+    assert re.search(re.escape(message), told), told
+
+
+def test_keys_are_found_where_they_stand(write):
+    # Comments, strings that look like keys, dotted keys and inline tables.
+    path = write(
+        'summary = "world_size = 9"\n# seed = 1\n\n[engine] # world_size = 2\nstatic_graph = false\n[expect]\n'
+        'ddp.finding = "rank_eror"\n'
+    )
+    with pytest.raises(UsageError, match=r"own.toml:7: expect.ddp.finding is 'rank_eror'"):
+        load(path)
+
+
+def test_a_file_that_is_no_text(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UsageError, match=r"own.toml is no TOML \(.*\), expected lines like"):
+        load(str(path))
+
+
+@pytest.mark.parametrize("engine", ["torch", "ddp"])
+@pytest.mark.parametrize("name", [name for name, scenario in registry.items() if "join-matrix" in scenario.tags])
+def test_the_join_matrix_agrees_with_the_oracle(name, engine):
+    scenario = registry[name]
+    assert scenario.reference is not None
+    result = run_scenario(scenario, engine)
+    assert result.findings == ()
+    assert {rank.rank for joining in result.joins for rank in joining.ranks} == set(range(scenario.world_size))
+
+
+def test_the_join_matrix_is_whole():
+    names = {name for name, scenario in registry.items() if "join-matrix" in scenario.tags}
+    assert names >= {
+        "uneven-linear",
+        "large-conv",
+        "resnet-buffers",
+        "joins-without-iterating",
+        "unused-parameters-under-join",
+        "varying-iterations",
+        "several-last-to-join",
+        "effective-world-size",
+        "several-joinables",
+    }

@@ -1,0 +1,172 @@
+"""Every entry of the zoo is found for what it is, on both engines; its repaired twin is clean; and each file reads well."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from pathlib import Path
+
+import pytest
+
+from scenarios import registry, replay_scenario, run_scenario
+from scenarios.engines import Engine
+from scenarios.model import Scenario, found_text, marked_lines
+from simulator import Code, Verdict
+
+ENTRIES = [scenario for scenario in registry.values() if scenario.program.__module__.startswith("scenarios.zoo.")]
+BUGS = [scenario for scenario in ENTRIES if not scenario.repairs and not scenario.expected.is_clean]
+BOTH = [
+    pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}") for scenario in ENTRIES for engine in Engine
+]
+FILES = sorted({Path(inspect.getsourcefile(scenario.program)) for scenario in ENTRIES})
+
+STARRED = {
+    "uneven-batches-rank-exits",
+    "rank0-eval-through-wrapper-with-buffers",
+    "early-stop-decided-locally",
+    "nan-skip-on-one-rank",
+    "zero-loss-detached-from-graph",
+    "exception-on-one-rank",
+    "collective-save-inside-rank0-branch",
+    "local-observation-decides",
+    "allreduce-numel-differs",
+    "reduce-op-differs",
+    "op-type-differs",
+    "allgather-shape-differs",
+    "two-threads-one-group",
+    "new-group-not-called-by-everyone",
+    "cross-group-order-inversion",
+    "both-send-first",
+    "parameter-set-differs-at-wrap",
+    "unfreeze-after-wrap",
+    "state-loaded-on-rank0-after-wrap",
+    "branch-unused-on-one-rank",
+    "unused-on-all-ranks-single-step",
+    "reentrant-checkpoint-reuses-layer",
+    "inner-module-used-for-the-loss",
+    "accumulation-window-off-by-one",
+    "two-wrapped-models-in-different-order",
+    "sync-batchnorm-not-entered-alike",
+    "running-statistics-drift",
+    "join-baseline",
+    "join-with-collective-in-forward",
+    "join-with-collective-in-the-loop",
+    "join-with-other-forward-backward-ratio",
+    "join-sharded-optimizer-stale-shard",
+    "optimizer-step-skipped-on-one-rank",
+    "mean-of-means",
+}
+"""What the catalogue that the zoo was built from says to build first."""
+
+LONGEST_FILE = 62
+MOST_SHOWN = 10
+
+
+def test_the_zoo_is_whole():
+    assert not registry.broken
+    assert registry.keys() >= STARRED
+    assert len(BUGS) >= 55
+
+
+# --- what is found ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("scenario", "engine"), BOTH)
+def test_code_ranks_and_line_are_as_expected_and_a_replay_says_the_same(scenario, engine):
+    result = run_scenario(scenario, engine)
+    assert scenario.expected_by(engine).is_met_by(result), str(result)
+    again = replay_scenario(scenario, result.schedule, engine)
+    assert again.trace.digest() == result.trace.digest()
+    assert str(again) == str(result)
+
+
+@pytest.mark.parametrize(("scenario", "engine"), BOTH)
+def test_so_it_is_under_random_schedules(scenario, engine):
+    expected = scenario.expected_by(engine)
+    results = [run_scenario(scenario, engine, policy="random", seed=seed) for seed in range(MOST_SHOWN)]
+    for result in results:
+        assert expected.is_met_by(result), str(result)
+    shown = sum(found_text(result) == expected.text(result.world_size) for result in results)
+    assert shown == (MOST_SHOWN if expected.shows is None else expected.shows)
+
+
+@pytest.mark.parametrize(("scenario", "engine"), BOTH)
+def test_so_it_is_at_other_world_sizes(scenario, engine):
+    least, most = scenario.min_world_size, scenario.max_world_size or 8
+    for world_size in sorted({least, 2, 3, 8, most} - {scenario.world_size}):
+        if least <= world_size <= most:
+            result = run_scenario(scenario, engine, world_size=world_size)
+            assert scenario.expected_by(engine).is_met_by(result), str(result)
+
+
+@pytest.mark.parametrize(("scenario", "engine"), BOTH)
+def test_what_follows_the_leading_finding_blames_nobody_else(scenario, engine):
+    result = run_scenario(scenario, engine)
+    if result.verdict is Verdict.FAIL:
+        leading, *others = result.findings
+        raised = set(result.errors)
+        for other in others:
+            is_consequence = other.code is Code.DEADLOCK_DEAD_RANK and set(other.ranks) <= raised
+            assert is_consequence or set(other.ranks) <= set(leading.ranks), str(result)
+
+
+@pytest.mark.parametrize(("scenario", "engine"), BOTH)
+def test_every_finding_ends_with_a_cause_and_what_to_try(scenario, engine):
+    for finding in run_scenario(scenario, engine).findings:
+        labels = [line.split()[0] for line in finding.body.splitlines()[-2:]]
+        assert labels == ["cause", "try"], str(finding)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_every_bug_says_on_which_line_it_is_found(bug):
+    for engine in Engine:
+        expected = bug.expected_by(engine)
+        assert expected.is_clean or expected.lines
+
+
+def test_a_wrong_line_or_rank_or_code_is_a_surprise():
+    bug = registry["uneven-inputs-without-join"]
+    result = run_scenario(bug)
+    assert bug.expected.is_met_by(result)
+    for wrong in ({"lines": (1,)}, {"ranks": (0,)}, {"code": Code.DEADLOCK_DEAD_RANK}):
+        assert not dataclasses.replace(bug.expected, **wrong).is_met_by(result)
+
+
+# --- how it reads -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_is_short_and_says_first_what_goes_wrong(path):
+    lines = path.read_text().splitlines()
+    assert len(lines) <= LONGEST_FILE
+    assert lines[0].startswith('"""')
+    assert lines[0].rstrip('"').endswith((".", ":", ";", ","))
+    assert ast.get_docstring(ast.parse(path.read_text())).count("\n\n") <= 1
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_file_is_named_like_the_bug_in_it(path):
+    own = [scenario for scenario in ENTRIES if Path(inspect.getsourcefile(scenario.program)) == path]
+    bugs = [scenario.name for scenario in own if not scenario.repairs]
+    assert bugs == [path.stem.replace("_", "-")]
+    assert [scenario.repairs for scenario in own if scenario.repairs] in ([], bugs)
+
+
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_bug_has_a_cause_tags_and_a_repaired_twin(bug):
+    twin = registry[f"{bug.name}-repaired"]
+    assert isinstance(twin, Scenario)
+    assert twin.expected.is_clean
+    assert bug.summary
+    assert bug.cause
+    assert bug.tags
+    assert bug.program.__doc__
+    assert twin.summary
+
+
+def test_lines_are_marked_for_one_engine_or_both(tmp_path):
+    path = tmp_path / "marked.py"
+    path.write_text("a\nb  # found here\nc  # found here by torch\nd  # found here by ddp\ne  # found hereby\n")
+    assert marked_lines(path, Engine.TORCH) == (2, 3)
+    assert marked_lines(path, Engine.DDP) == (2, 4)
