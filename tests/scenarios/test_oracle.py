@@ -66,7 +66,10 @@ def by_hand(training, world_size):
         ),
         pytest.param(
             Training(
-                (LINEAR,), (4, 3), join=JoinTerms(), exceptions=(Exceptional(iterations=(0, 2), action=Action.ACCUMULATE),)
+                (LINEAR,),
+                (4, 3),
+                join=JoinTerms(),
+                exceptions=(Exceptional(iterations=(0, 2), action=Action.ACCUMULATE),),
             ),
             2,
             id="join-inside-a-window",

@@ -1,4 +1,4 @@
-"""Every entry of the zoo is found for what it is, on both engines; its repaired twin is clean; and each file reads well."""
+"""Every entry of the zoo is found for what it is, on both engines; its twin is clean; and each file reads well."""
 
 from __future__ import annotations
 
