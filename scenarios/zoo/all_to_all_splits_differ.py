@@ -1,7 +1,7 @@
 """A rank expects as many rows from each rank as it sends itself, and the others send other numbers of rows.
 
-Split i of what rank j expects has to be split j of what rank i sends. Real gloo finds it on one rank only, in a check
-on byte counts, and the others wait.
+Split i of what rank j expects has to be split j of what rank i sends. Real gloo aborts the
+process of the rank that made too little room, and the others may return as if nothing were wrong.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Results are received from any rank and taken for those of ranks 1, 2, 3 in turn: whoever is faster gets the place.
 
-A receive without a source takes what comes first. Real gloo gives another order from run to run, without an error.
+A receive without a source takes what comes first. Real gloo hands over whichever message that is.
 """
 
 import torch
