@@ -19,6 +19,7 @@ from ddp.errors import (
     UsageError,
 )
 from ddp.join import Join
+from ddp.stand_in import standing_in_for_torch
 
 __all__ = [
     "BypassedBackwardError",
@@ -33,4 +34,5 @@ __all__ = [
     "UsageError",
     "When",
     "broadcast_coalesced",
+    "standing_in_for_torch",
 ]

@@ -1,8 +1,6 @@
 """Engines: which DistributedDataParallel a program gets when it makes one.
 
-Programs are written with torch's class, as everybody writes them. For our engine the class is told to become ours:
-while it is installed, `DistributedDataParallel(module, ...)` makes a `ddp.DistributedDataParallel`, under whatever name
-the program has imported torch's. A subclass of torch's class stays torch's.
+Programs are written with torch's class, as everybody writes them; under our engine it becomes ours when it is made.
 """
 
 from __future__ import annotations
@@ -11,13 +9,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
-from functools import wraps
-from inspect import signature
-from typing import Any
 
-from torch.nn.parallel import DistributedDataParallel
-
-import ddp
+from ddp import standing_in_for_torch
 from simulator import UsageError
 
 
@@ -52,29 +45,8 @@ def installed(engine: Engine) -> Iterator[None]:
             "a scenario was started on engine 'ddp' while another one runs on it in this process, expected one at a "
             "time: let the first one end, or use another process"
         )
-    original = DistributedDataParallel.__init__
     try:
-        DistributedDataParallel.__init__ = _becomes_ours(original)  # type: ignore[method-assign]
-        yield
+        with standing_in_for_torch():
+            yield
     finally:
-        DistributedDataParallel.__init__ = original  # type: ignore[method-assign]
         _ONE_AT_A_TIME.release()
-
-
-def _becomes_ours(original: Any) -> Any:
-    # Not by `__new__`: Python cannot take that off a class again (object.__new__ then refuses arguments).
-    @wraps(original)
-    def __init__(wrapper: Any, *arguments: Any, **options: Any) -> None:
-        if type(wrapper) is not DistributedDataParallel:
-            original(wrapper, *arguments, **options)
-            return
-        unknown = [name for name in options if name not in signature(ddp.DistributedDataParallel).parameters]
-        if unknown:
-            raise UsageError(
-                f"engine 'ddp' has no option {', '.join(unknown)}: leave it out, or use engine {Engine.TORCH.value!r}"
-            )
-        object.__setattr__(wrapper, "__class__", ddp.DistributedDataParallel)
-        own: Any = ddp.DistributedDataParallel.__init__
-        own(wrapper, *arguments, **options)
-
-    return __init__

@@ -1,0 +1,53 @@
+"""Our engine where a program asks for torch's: to run unmodified programs on it.
+
+with standing_in_for_torch():
+    train()  # its DistributedDataParallel(module, ...) makes a ddp.DistributedDataParallel
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from inspect import signature
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel as TorchsEngine
+
+from ddp.engine import DistributedDataParallel
+from ddp.errors import UsageError
+
+
+@contextmanager
+def standing_in_for_torch() -> Iterator[None]:
+    """Inside, torch's DistributedDataParallel becomes ours when it is made, under whatever name it was imported.
+
+    A subclass of torch's class stays torch's. This is for the whole process, so not for two threads at a time.
+    """
+    original = TorchsEngine.__init__
+    TorchsEngine.__init__ = _becomes_ours(original)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        TorchsEngine.__init__ = original  # type: ignore[method-assign]
+
+
+def _becomes_ours(original: Callable[..., None]) -> Any:
+    # Not by `__new__`: Python cannot take that off a class again (object.__new__ then refuses arguments).
+    @wraps(original)
+    def __init__(wrapper: Any, *arguments: Any, **options: Any) -> None:
+        if type(wrapper) is not TorchsEngine:
+            original(wrapper, *arguments, **options)
+            return
+        known = signature(DistributedDataParallel).parameters
+        unknown = [name for name in options if name not in known]
+        if unknown:
+            raise UsageError(
+                f"DistributedDataParallel got {', '.join(unknown)}, which this engine does not have: leave it out, or "
+                "use torch's"
+            )
+        object.__setattr__(wrapper, "__class__", DistributedDataParallel)
+        own: Any = DistributedDataParallel.__init__
+        own(wrapper, *arguments, **options)
+
+    return __init__
