@@ -1,0 +1,52 @@
+"""What a run came to against what was expected of it: as an exit status, and in a line."""
+
+from __future__ import annotations
+
+from scenarios.cli.status import Status
+from scenarios.model import Expectation, found_line, found_text
+from simulator import Result, Verdict
+
+_SCHEDULES = 10
+"""`Expectation.shows` counts the random schedules of so many seeds, from 0."""
+
+
+def judge(expected: Expectation, result: Result) -> Status:
+    """The exit status for a run."""
+    if expected.is_met_by(result):
+        return Status.AS_EXPECTED
+    return Status.UNKNOWN if result.verdict is Verdict.UNKNOWN else Status.OTHERWISE
+
+
+def conclusion(expected: Expectation, result: Result) -> str:
+    """Whether a run is what was expected, in one line."""
+    depends = _dependence(expected, result.world_size)
+    found = found_text(result)
+    if expected.is_met_by(result):
+        return f"as expected: {found}{f'; {depends}' if depends else ''}"
+    word = "unknown" if result.verdict is Verdict.UNKNOWN else "not as expected"
+    if misses_line(expected, result):
+        lines = " or ".join(str(line) for line in expected.lines)
+        return f"{word}: found {found} at line {found_line(result)}; expected it at line {lines}"
+    return f"{word}: found {found}; expected {depends or _strictly(expected, result.world_size)}"
+
+
+def misses_line(expected: Expectation, result: Result) -> bool:
+    """True if the finding is the expected one, and only the line that it names is not."""
+    is_it = expected.code is not None and expected.text(result.world_size) == found_text(result)
+    return is_it and not expected.is_met_by(result)
+
+
+def _dependence(expected: Expectation, world_size: int) -> str:
+    """What it comes to in one interleaving and in another; "" if that does not matter."""
+    if expected.otherwise is None and expected.shows is None:
+        return ""
+    text = _strictly(expected, world_size)
+    if expected.shows is not None:
+        text += f" in {expected.shows} of {_SCHEDULES} random schedules"
+    if expected.otherwise is not None:
+        text += f", else {_strictly(expected.otherwise, world_size)}"
+    return f"{text} (it depends on the interleaving)"
+
+
+def _strictly(expected: Expectation, world_size: int) -> str:
+    return expected.text(world_size) + (" without a finding" if expected.is_clean else "")

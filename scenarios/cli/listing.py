@@ -1,0 +1,93 @@
+"""`ddpsim list`: the scenarios that come with ddpsim, or those in files of the user's own.
+
+What can be listed is listed; a file that cannot be loaded gets a line on stderr, and makes the exit status 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import Tags, tagged
+from scenarios.cli.status import Status
+
+if TYPE_CHECKING:
+    from scenarios.model import Scenario
+
+
+def list_(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[PATH]...",
+            help="Files or folders of yours: Python files with functions under @scenario, and TOML files.  "
+            "[default: the scenarios that come with ddpsim]",
+            show_default=False,
+        ),
+    ] = None,
+    tags: Tags = None,
+    with_twins: Annotated[bool, typer.Option("--all", help="List the repaired twins, too.")] = False,
+) -> int:
+    """List scenarios, each with what is expected of it."""
+    from scenarios.registered import registry
+
+    found, broken = _scenarios_at(paths) if paths else (registry, registry.broken)
+    for problem in broken:
+        output.note(problem)
+    if found:
+        _show(tagged(found, tags or ()), with_twins=with_twins)
+    return Status.OTHERWISE if broken else Status.AS_EXPECTED
+
+
+def _show(scenarios: Mapping[str, Scenario], *, with_twins: bool) -> None:
+    twins = [name for name, scenario in scenarios.items() if scenario.repairs and not with_twins]
+    if shown := {name: scenario for name, scenario in scenarios.items() if name not in twins}:
+        output.show_scenarios(shown)
+    if twins:
+        output.note(f"repaired twins are left out, such as {twins[0]}: --all lists them ({len(twins)})")
+
+
+def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]]:
+    """The scenarios in files, by what `ddpsim run` calls them, and why some files cannot be loaded."""
+    from scenarios.files import scenarios_in
+    from simulator import UsageError
+
+    chosen = list(paths)
+    found: dict[str, Scenario] = {}
+    broken: list[str] = []
+    for file in [file for path in chosen for file in _files_at(path)]:
+        try:
+            found |= {_name_in(file, scenario): scenario for scenario in scenarios_in(file)}
+        except UsageError as error:
+            broken.append(str(error))
+    if not found and not broken:
+        places = ", ".join(str(path) for path in chosen)
+        raise UsageError(
+            f"no scenario is in {places}, expected functions under @scenario, or TOML files: see docs/scenarios.md"
+        )
+    return found, broken
+
+
+def _files_at(path: Path) -> Iterator[Path]:
+    """A file, or the files of a folder that may hold scenarios."""
+    from scenarios.files import SUFFIXES
+    from simulator import UsageError
+
+    if path.is_dir():
+        yield from (file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES and file.name[0] not in "_.")
+    elif not path.exists():
+        raise UsageError(f"path is {str(path)!r}, but there is nothing: correct the path")
+    elif path.suffix not in SUFFIXES:
+        raise UsageError(f"path is {str(path)!r}, expected a folder, or a file that ends in {' or '.join(SUFFIXES)}")
+    else:
+        yield path
+
+
+def _name_in(path: Path, scenario: Scenario) -> str:
+    if path.suffix != ".py":
+        return str(path)
+    return f"{path}:{getattr(scenario.program, '__name__', scenario.name)}"

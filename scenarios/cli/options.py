@@ -1,0 +1,66 @@
+"""What several commands take, and how they say what is wrong with it.
+
+No torch here: `--help` shows these. What has to know the scenarios imports them when it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from scenarios.engines import Engine
+    from scenarios.model import Scenario
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME", help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank."
+    ),
+]
+WorldSize = Annotated[
+    int | None, typer.Option(help="How many ranks.  [default: the scenario's own]", show_default=False)
+]
+EngineOrBoth = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch, ddp or both.")]
+OneEngine = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch or ddp.")]
+PolicyName = Annotated[str, typer.Option("--policy", help="Who runs next: round_robin or random.")]
+Seed = Annotated[int, typer.Option(help="What a random policy draws from.")]
+Tags = Annotated[
+    list[str] | None,
+    typer.Option("--tag", help="Only those with this tag; given again, those with all of them.", show_default=False),
+]
+
+
+def engines_named(name: str) -> tuple[Engine, ...]:
+    """The engine of that name, or all of them for "both". Raises UsageError if there is none."""
+    from scenarios.engines import Engine
+    from simulator import UsageError
+
+    names = [*(engine.value for engine in Engine), "both"]
+    if name not in names:
+        raise UsageError(f"engine is {name!r}, expected one of {', '.join(names)}: give one of these names")
+    return tuple(Engine) if name == "both" else (Engine(name),)
+
+
+def policy_text(policy: str, seed: int) -> str:
+    """The policy as a head line names it."""
+    return f"policy {policy}" + (f", seed {seed}" if policy != "round_robin" else "")
+
+
+def tagged(scenarios: Mapping[str, Scenario], tags: Iterable[str]) -> dict[str, Scenario]:
+    """Those that have all the tags. Raises UsageError for a tag that none has, and if none is left."""
+    from scenarios.names import nearest
+    from simulator import UsageError
+
+    wanted = list(tags)
+    known = sorted({tag for scenario in scenarios.values() for tag in scenario.tags})
+    for tag in wanted:
+        if tag not in known:
+            advice = nearest(tag, known) or "give one of these"
+            raise UsageError(f"tag is {tag!r}, expected one of {', '.join(known) or 'none'}: {advice}")
+    found = {name: scenario for name, scenario in scenarios.items() if set(wanted) <= set(scenario.tags)}
+    if wanted and not found:
+        raise UsageError(f"tags are {', '.join(wanted)}, expected some that one scenario has all of: leave one out")
+    return found

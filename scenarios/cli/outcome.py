@@ -1,0 +1,63 @@
+"""What came of one scenario of many: enough for a row, and the whole text where it surprises."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from dataclasses import dataclass
+
+from scenarios.cli.judgement import conclusion, judge, misses_line
+from scenarios.cli.status import Status
+from scenarios.engines import Engine
+from scenarios.model import Expectation, Scenario, found_line, found_text
+from scenarios.runner import run_scenario
+from simulator import Result, UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run of a scenario on an engine."""
+
+    name: str
+    engine: Engine
+    status: Status
+    expected: str
+    found: str
+    """"" if it is just what is expected."""
+    seconds: float
+    text: str = ""
+    """All there is to say, if it is not as expected."""
+
+
+def outcome_of(scenario: Scenario, engine: Engine, *, policy: str, seed: int) -> Outcome:
+    """Run a scenario. An exception of ours is what came of it, and ends nothing else."""
+    expected = scenario.expected_by(engine)
+    start = time.perf_counter()
+    try:
+        result = run_scenario(scenario, engine, policy=policy, seed=seed)
+    except Exception as error:
+        status, found, text = Status.OTHERWISE, type(error).__name__, _error_text(error)
+    else:
+        status, found = judge(expected, result), _found_cell(expected, result)
+        text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{conclusion(expected, result)}"
+    seconds = time.perf_counter() - start
+    return Outcome(scenario.name, engine, status, _brief(expected.text(scenario.world_size)), found, seconds, text)
+
+
+def _found_cell(expected: Expectation, result: Result) -> str:
+    found = found_text(result)
+    if misses_line(expected, result):
+        return f"it at line {found_line(result)}"
+    return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _brief(found)
+
+
+def _brief(text: str) -> str:
+    """Without the verdict, where a code follows that has one itself."""
+    verdict, _, finding = text.partition(", ")
+    return finding or verdict
+
+
+def _error_text(error: Exception) -> str:
+    if isinstance(error, UsageError):
+        return f"{type(error).__name__}: {error}"
+    return "".join(traceback.format_exception(error)).rstrip()

@@ -1,0 +1,78 @@
+"""`ddpsim run` and `ddpsim replay`: one scenario, with the whole text of what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import EngineOrBoth, Name, OneEngine, PolicyName, Seed, WorldSize, engines_named, policy_text
+from scenarios.cli.status import worst
+
+if TYPE_CHECKING:
+    from scenarios.engines import Engine
+    from scenarios.model import Scenario
+    from simulator import Result
+
+
+def run(
+    name: Name,
+    engine: EngineOrBoth = "torch",
+    world_size: WorldSize = None,
+    policy: PolicyName = "round_robin",
+    seed: Seed = 0,
+) -> int:
+    """Run a scenario, or a function of yours, and say what came of it."""
+    from scenarios.runner import run_scenario
+
+    def simulate(scenario: Scenario, engine: Engine) -> Result:
+        return run_scenario(scenario, engine, world_size=world_size, policy=policy, seed=seed)
+
+    return _run(name, engines_named(engine), policy_text(policy, seed), simulate)
+
+
+def replay(
+    name: Name,
+    token: Annotated[str, typer.Argument(metavar="TOKEN", help="The replay token at the end of a report.")],
+    engine: OneEngine = "torch",
+    world_size: WorldSize = None,
+) -> int:
+    """Run a scenario again exactly as a report recorded it.
+
+    The report ends with the command to paste.
+    """
+    from scenarios.engines import Engine
+    from scenarios.runner import replay_scenario
+
+    def simulate(scenario: Scenario, engine: Engine) -> Result:
+        return replay_scenario(scenario, token, engine, world_size=world_size)
+
+    return _run(name, (Engine.named(engine),), "replayed", simulate)
+
+
+def _run(name: str, engines: tuple[Engine, ...], how: str, simulate: Callable[[Scenario, Engine], Result]) -> int:
+    from scenarios.cli.judgement import conclusion, judge
+    from scenarios.loader import load
+
+    scenario = load(name)
+    statuses = []
+    for number, engine in enumerate(engines):
+        start = time.perf_counter()
+        result = simulate(scenario, engine)
+        seconds = time.perf_counter() - start
+        if len(engines) > 1:
+            output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
+        expected = scenario.expected_by(engine)
+        output.show(f"{_head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
+        output.show(conclusion(expected, result))
+        statuses.append(judge(expected, result))
+    return worst(statuses)
+
+
+def _head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
+    """What was run; the engine stands there where it is not the one that people expect."""
+    by = "" if engine.value == "torch" else f"  engine {engine.value}"
+    return f"{scenario.name}  world size {result.world_size}{by}  {how}"

@@ -1,0 +1,57 @@
+"""The table of `ddpsim zoo`: a row for each run, then all that is to be said of those that surprise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scenarios.cli.outcome import Outcome
+from scenarios.cli.status import Status
+from scenarios.engines import Engine
+from scenarios.model import Scenario
+
+_WIDTH = 100
+_TIME_WIDTH = 5
+_MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?"}
+
+
+class Table:
+    """Rows whose columns are as wide as the longest of what will stand there, and as their heads."""
+
+    def __init__(self, pairs: Sequence[tuple[Scenario, Engine]]) -> None:
+        engines = {engine for _, engine in pairs}
+        self._name_width = max(map(len, ["name", *(scenario.name for scenario, _ in pairs)]))
+        self._engine_width = max(len(engine.value) for engine in engines) if len(engines) > 1 else None
+        """None if there is one engine, which needs no column."""
+
+    def head(self) -> str:
+        """The names of the columns."""
+        return f"{self._cells('name', 'by', 'ms')}    expected"
+
+    def row(self, outcome: Outcome) -> str:
+        """A run: "=" and what was expected; what was found, if it is something else."""
+        cells = self._cells(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
+        line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
+        if not outcome.found:
+            return line
+        found = f"found {outcome.found}"
+        return f"{line}; {found}" if len(line) + 2 + len(found) <= _WIDTH else f"{line};\n{'':{len(cells)}}    {found}"
+
+    def _cells(self, name: str, engine: str, milliseconds: str) -> str:
+        by = "" if self._engine_width is None else f"  {engine:<{self._engine_width}}"
+        return f"{name:<{self._name_width}}{by}  {milliseconds:>{_TIME_WIDTH}}"
+
+
+def closing(outcomes: Sequence[Outcome], seconds: float) -> str:
+    """The whole text of each surprise, and how many there were."""
+    surprising = [outcome for outcome in outcomes if outcome.status is not Status.AS_EXPECTED]
+    texts = [f"\n--- {each.name}, engine {each.engine.value}\n{each.text}" for each in surprising]
+    surprises = sum(outcome.status is Status.OTHERWISE for outcome in outcomes)
+    unknown = len(surprising) - surprises
+    noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
+    counts = [f"{_counted(len(outcomes) - len(surprising), noun)} as expected", _counted(surprises, "surprise")]
+    counts += [f"{unknown} unknown"] if unknown else []
+    return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -1,0 +1,65 @@
+"""`ddpsim zoo`: everything that comes with ddpsim, as a table of what was expected and what was found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import EngineOrBoth, PolicyName, Seed, Tags, engines_named, tagged
+from scenarios.cli.status import Status, worst
+
+if TYPE_CHECKING:
+    from scenarios.model import Scenario
+
+
+def zoo(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="Only these, each with its repaired twin.", show_default=False),
+    ] = None,
+    tags: Tags = None,
+    engine: EngineOrBoth = "torch",
+    policy: PolicyName = "round_robin",
+    seed: Seed = 0,
+    with_twins: Annotated[bool, typer.Option("--repaired/--no-repaired", help="Run the repaired twins, too.")] = True,
+) -> int:
+    """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
+    from scenarios.cli.outcome import outcome_of
+    from scenarios.cli.table import Table, closing
+    from scenarios.registered import registry
+    from simulator import simulate
+
+    engines = engines_named(engine)
+    simulate(lambda rank: None, 1, policy=policy, seed=seed)  # refuses a policy once, and not in every row
+    broken = () if names else registry.broken
+    for problem in broken:
+        output.note(problem)
+    pairs = [(scenario, each) for scenario in _chosen(names, tags or (), with_twins=with_twins) for each in engines]
+    start = time.perf_counter()
+    running = (outcome_of(scenario, each, policy=policy, seed=seed) for scenario, each in pairs)
+    table = Table(pairs)
+    output.show(table.head())
+    outcomes = []
+    for outcome in output.followed(running, len(pairs)):
+        output.show(table.row(outcome))
+        outcomes.append(outcome)
+    output.show(closing(outcomes, time.perf_counter() - start))
+    return worst([*(outcome.status for outcome in outcomes), *(Status.OTHERWISE for _ in broken)])
+
+
+def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
+    """What to run, each twin below its bug. One that is named itself is run in any case."""
+    from scenarios.loader import load
+    from scenarios.registered import registry
+
+    named = {name: load(name) for name in names or ()}
+    pool: Mapping[str, Scenario] = registry
+    if named:
+        pool = named | {name: scenario for name, scenario in registry.items() if scenario.repairs in named}
+    found = tagged(pool, tags).items()
+    chosen = [scenario for name, scenario in found if with_twins or name in named or not scenario.repairs]
+    return sorted(chosen, key=lambda scenario: (scenario.repairs or scenario.name, bool(scenario.repairs)))
