@@ -1,0 +1,55 @@
+"""The model's forward makes a collective of its own, which a rank that has joined does not make for the others.
+
+Torch's join makes up for the wrapper's calls only, so the model's all_reduce meets a call of join, of another size: on
+real gloo one process aborts. Engine "ddp" announces each call to the ranks that have joined, and they make it as well.
+"""
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from scenarios.model import CLEAN, finds, repairs, scenario
+from simulator import Code
+
+
+class Centred(torch.nn.Module):
+    """A linear layer on what is left of a batch without the mean over all ranks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(4, 1)
+
+    def forward(self, batch: torch.Tensor) -> torch.Tensor:
+        """The prediction."""
+        mean = batch.mean(dim=0)
+        dist.all_reduce(mean)  # found here
+        return self.linear(batch - mean / dist.get_world_size())  # type: ignore[no-any-return]
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    under_ddp=CLEAN,
+    reports=["pytorch/pytorch#57448", "pytorch/pytorch#38174", "Lightning-AI/pytorch-lightning#3325"],
+    tags=["ddp", "join"],
+)
+def join_with_collective_in_forward(rank: int) -> None:
+    """Train on 4 batches, and on 2 on rank 1."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(Centred())
+    with model.join():  # found here
+        for _ in range(2 if rank == 1 else 4):
+            model(torch.randn(8, 4)).square().mean().backward()
+
+
+@repairs(join_with_collective_in_forward)
+def repaired(rank: int) -> None:
+    """All ranks end the loop when the first one runs out."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(Centred())
+    try:
+        with model.join(throw_on_early_termination=True):
+            for _ in range(2 if rank == 1 else 4):
+                model(torch.randn(8, 4)).square().mean().backward()
+    except RuntimeError:
+        pass  # a rank ran out of input: the epoch is over, everywhere
