@@ -1,7 +1,7 @@
 """One rank's last batch leaves a branch out, and its next collective meets the bucket of that branch.
 
-The buckets before it are reduced as ever, and no forward follows that would raise. Real gloo: tensors of different sizes
-meet, and one process aborts.
+The buckets before it are reduced as ever, and no forward follows that would raise. Real gloo: tensors of different
+sizes meet, and one process aborts.
 """
 
 import torch
