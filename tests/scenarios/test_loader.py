@@ -54,7 +54,7 @@ def test_load_finds_by_name():
     ],
 )
 def test_unknown_name(name, advice):
-    expected = f"scenario is {name!r}, expected a name in `ddpsim list` or FILE.py:FUNCTION: {advice}"
+    expected = f"scenario is {name!r}, expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION: {advice}"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         load(name)
 

@@ -1,10 +1,13 @@
 """Running scenarios from Python: defaults, replay, and arguments it cannot work with."""
 
+import dataclasses
 import re
 
 import pytest
 
 from scenarios import Expectation, Scenario, load, replay_scenario, run_scenario
+from scenarios.engines import Engine
+from scenarios.model import finds
 from simulator import Code, Crash, ReplayError, UsageError, Verdict
 
 
@@ -22,12 +25,6 @@ def test_world_too_small(world_size):
 def test_world_size_that_is_no_number():
     with pytest.raises(UsageError, match=r"^world_size is '4', expected a whole number from 1 to 16384"):
         run_scenario("send-send", world_size="4")
-
-
-@pytest.mark.parametrize("engine", ["ddp", "nothing"])
-def test_unknown_engine(engine):
-    with pytest.raises(UsageError, match=f"^engine is '{engine}', expected 'torch'"):
-        run_scenario("send-send", engine)
 
 
 def test_unknown_transport():
@@ -93,3 +90,45 @@ def test_expectation_of_a_run_that_passed(expected, is_met, text):
 )
 def test_expectation_of_a_run_that_failed(expected, is_met):
     assert expected.is_met_by(run_scenario("send-send")) is is_met
+
+
+def test_expected_is_judged_by_engine():
+    clean = Expectation(is_clean=True)
+    bug = dataclasses.replace(load("send-send"), expected_under_ddp=clean)
+    assert bug.expected_by(Engine.TORCH) is bug.expected
+    assert bug.expected_by(Engine.DDP) is clean
+    assert not bug.expected_by(Engine.DDP).is_met_by(run_scenario(bug, "ddp"))
+
+
+def test_clean_is_more_than_a_pass():
+    def leaves_a_work(rank):
+        import torch
+        import torch.distributed as dist
+
+        dist.all_reduce(torch.ones(1), async_op=True)
+
+    result = run_scenario(Scenario("own", "", leaves_a_work))
+    assert result.verdict is Verdict.PASS
+    assert Expectation().is_met_by(result)
+    assert not Expectation(is_clean=True).is_met_by(result)
+    assert finds(Code.HAZARD_UNWAITED_WORK, ranks=(0, 1, 2, 3)).is_met_by(result)
+
+
+def test_what_depends_on_the_interleaving_may_come_out_otherwise():
+    result = run_scenario("send-send")
+    otherwise = finds(Code.DEADLOCK_CYCLE, ranks=(0, 1, 2, 3))
+    assert finds(Code.MISMATCH_ORIGIN, ranks=1, shows=3, otherwise=otherwise).is_met_by(result)
+    assert not finds(Code.MISMATCH_ORIGIN, ranks=1).is_met_by(result)
+
+
+def test_the_replay_line_names_the_engine():
+    assert str(run_scenario("send-send", "ddp")).endswith(" --engine ddp")
+    assert "--engine" not in str(run_scenario("send-send"))
+
+
+def test_a_twin_keeps_the_world_and_not_the_faults():
+    bug, twin = load("rank-crash"), load("rank-crash-repaired")
+    assert bug.faults
+    assert twin.faults == ()
+    assert (twin.world_size, twin.tags, twin.reports) == (bug.world_size, bug.tags, bug.reports)
+    assert twin.repairs == bug.name
