@@ -23,7 +23,7 @@ def list_(
     paths: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="[PATH]...",
+            metavar="PATH",
             help="Files or folders of yours: Python files with functions under @scenario, and TOML files.  "
             "[default: the scenarios that come with ddpsim]",
             show_default=False,

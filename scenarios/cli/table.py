@@ -10,16 +10,18 @@ from scenarios.engines import Engine
 from scenarios.model import Scenario
 
 _WIDTH = 100
+_NAME_WIDTH = 48
+"""At most; the few names that are longer push their own row to the right, and not the whole table off the page."""
 _TIME_WIDTH = 5
 _MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?"}
 
 
 class Table:
-    """Rows whose columns are as wide as the longest of what will stand there, and as their heads."""
+    """Rows whose columns are as wide as what will stand there, and as their heads."""
 
     def __init__(self, pairs: Sequence[tuple[Scenario, Engine]]) -> None:
         engines = {engine for _, engine in pairs}
-        self._name_width = max(map(len, ["name", *(scenario.name for scenario, _ in pairs)]))
+        self._name_width = min(_NAME_WIDTH, max(map(len, ["name", *(scenario.name for scenario, _ in pairs)])))
         self._engine_width = max(len(engine.value) for engine in engines) if len(engines) > 1 else None
         """None if there is one engine, which needs no column."""
 

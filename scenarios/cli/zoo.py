@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def zoo(
     names: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[NAME]...", help="Only these, each with its repaired twin.", show_default=False),
+        typer.Argument(metavar="NAME", help="Only these, each with its repaired twin.", show_default=False),
     ] = None,
     tags: Tags = None,
     engine: EngineOrBoth = "torch",
