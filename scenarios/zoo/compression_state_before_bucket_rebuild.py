@@ -18,17 +18,12 @@ from simulator import Code
 Errors = dict[int | torch.Tensor, torch.Tensor]
 
 
-class Network(torch.nn.Module):
-    """It uses its layers in another order than it has them in."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.head = torch.nn.Linear(3, 1)
-        self.body = torch.nn.Linear(4, 3)
+class Backwards(torch.nn.Sequential):
+    """Uses its layers in another order than it has them in."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        """The prediction."""
-        return self.head(self.body(batch))  # type: ignore[no-any-return]
+        """The last layer comes first."""
+        return self[0](self[1](batch))  # type: ignore[no-any-return]
 
 
 def train(parts_of: Callable[[Any], Errors]) -> None:
@@ -42,7 +37,8 @@ def train(parts_of: Callable[[Any], Errors]) -> None:
         work = dist.all_reduce(bucket.buffer().half() / dist.get_world_size(), async_op=True)
         return work.get_future().then(lambda future: future.value()[0].float())  # type: ignore[no-any-return]
 
-    model = DistributedDataParallel(Network(), bucket_cap_mb=1e-5)
+    module = Backwards(torch.nn.Linear(3, 1), torch.nn.Linear(4, 3))
+    model = DistributedDataParallel(module, bucket_cap_mb=1e-5)
     model.register_comm_hook({}, hook)
     for _ in range(3):
         model(torch.randn(8, 4)).square().mean().backward()

@@ -13,12 +13,6 @@ from scenarios.snapshot import Snapshot, snapshot
 from simulator import Code
 
 
-def network() -> torch.nn.Module:
-    """The same on every rank."""
-    torch.manual_seed(0)
-    return torch.nn.Linear(4, 3)
-
-
 def samples(rank: int) -> torch.Tensor:
     """The rank's own."""
     return torch.randn(8, 4, generator=torch.Generator().manual_seed(rank))
@@ -29,41 +23,39 @@ def contrast(features: torch.Tensor) -> torch.Tensor:
     return (features @ features.T).square().mean()
 
 
-def gathered(features: torch.Tensor) -> torch.Tensor:
-    """Those of all ranks, with a gradient for the rank's own."""
-    parts = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, features.detach())
-    parts[dist.get_rank()] = features
-    return torch.cat(parts)
-
-
 def alone(world_size: int) -> Snapshot:
-    """One step on all samples."""
-    model = network()
+    """The gradient of the loss over all samples."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 3)
     contrast(model(torch.cat([samples(rank) for rank in range(world_size)]))).backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return snapshot(model)
+    return snapshot(model, gradients=True)
+
+
+def train(rank: int, scale: float) -> Snapshot:
+    """The gradient of the loss over the features of all ranks."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 3))
+    features = model(samples(rank))
+    gathered = [torch.zeros_like(features) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, features.detach())
+    gathered[rank] = features
+    (scale * contrast(torch.cat(gathered))).backward()  # found here
+    return snapshot(model.module, gradients=True)
 
 
 @scenario(
     about=__doc__,
-    expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: tuple(range(world_size))),
+    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=lambda world_size: tuple(range(world_size))),
     reports=["mlfoundations/open_clip#616", "texttron/tevatron#30", "lightly-ai/lightly#1977", "ShiqiYu/OpenGait#36"],
     tags=["ddp", "oracle"],
     reference=alone,
 )
 def gradient_scale_through_gather(rank: int) -> Snapshot:
-    """One step by the loss over all features."""
-    model = DistributedDataParallel(network())
-    contrast(gathered(model(samples(rank)))).backward()  # found here
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return snapshot(model.module)
+    """The loss as it is."""
+    return train(rank, scale=1.0)
 
 
 @repairs(gradient_scale_through_gather)
 def repaired(rank: int) -> Snapshot:
     """The loss is multiplied by the number of ranks, which the wrapper divides by."""
-    model = DistributedDataParallel(network())
-    (contrast(gathered(model(samples(rank)))) * dist.get_world_size()).backward()
-    torch.optim.SGD(model.parameters(), lr=0.1).step()
-    return snapshot(model.module)
+    return train(rank, scale=float(dist.get_world_size()))

@@ -13,39 +13,21 @@ from scenarios.snapshot import Snapshot, snapshot
 from simulator import Code
 
 
-def network() -> torch.nn.Module:
-    """The same on every rank."""
-    torch.manual_seed(0)
-    return torch.nn.Linear(4, 1)
-
-
-def batch(rank: int, step: int) -> torch.Tensor:
-    """The rank's own."""
-    return torch.randn(8, 4, generator=torch.Generator().manual_seed(10 * rank + step))
+def train(model: torch.nn.Module, batches: torch.Tensor) -> None:
+    """One step for each batch."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in batches:
+        optimizer.zero_grad()
+        model(batch).square().mean().backward()
+        optimizer.step()
 
 
 def alone(world_size: int) -> Snapshot:
-    """Each step by the mean of the gradients of the ranks with input."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(4):
-        present = [rank for rank in range(world_size) if rank != 1 or step < 2]
-        optimizer.zero_grad()
-        for rank in present:
-            (model(batch(rank, step)).square().mean() / len(present)).backward()
-        optimizer.step()
+    """As all ranks have the same batches, the mean over those with input is what one process has."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    train(model, torch.eye(4))
     return snapshot(model)
-
-
-def train(rank: int, model: DistributedDataParallel) -> Snapshot:
-    """On 2 batches on rank 1, on 4 elsewhere."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with model.join(divide_by_initial_world_size=False):  # found here
-        for step in range(2 if rank == 1 else 4):
-            optimizer.zero_grad()
-            model(batch(rank, step)).square().mean().backward()
-            optimizer.step()
-    return snapshot(model.module)
 
 
 @scenario(
@@ -57,12 +39,19 @@ def train(rank: int, model: DistributedDataParallel) -> Snapshot:
 )
 def join_divisor_ignored_by_communication_hook(rank: int) -> Snapshot:
     """Register the hook that does what the wrapper does without one."""
-    model = DistributedDataParallel(network())
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
     model.register_comm_hook(None, allreduce_hook)
-    return train(rank, model)
+    with model.join(divide_by_initial_world_size=False):  # found here
+        train(model, torch.eye(4)[:2] if rank == 1 else torch.eye(4))
+    return snapshot(model.module)
 
 
 @repairs(join_divisor_ignored_by_communication_hook)
 def repaired(rank: int) -> Snapshot:
     """No hook."""
-    return train(rank, DistributedDataParallel(network()))
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    with model.join(divide_by_initial_world_size=False):
+        train(model, torch.eye(4)[:2] if rank == 1 else torch.eye(4))
+    return snapshot(model.module)

@@ -14,35 +14,20 @@ from scenarios.snapshot import Snapshot, snapshot
 from simulator import Code
 
 
-def network() -> torch.nn.Module:
-    """The same on every rank."""
-    torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
-
-
-def train(rank: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """On 2 batches on rank 1, on 4 elsewhere."""
-    for step in range(2 if rank == 1 else 4):
+def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, weights: list[float]) -> None:
+    """One step for each weight of the loss."""
+    for batch, weight in zip(torch.eye(4), weights, strict=False):
         optimizer.zero_grad()
-        model(batch(rank, step)).square().mean().backward()
+        (weight * model(batch).square().mean()).backward()
         optimizer.step()
-
-
-def batch(rank: int, step: int) -> torch.Tensor:
-    """The rank's own."""
-    return torch.randn(8, 4, generator=torch.Generator().manual_seed(10 * rank + step))
 
 
 def alone(world_size: int) -> Snapshot:
-    """Each step by the gradients of the ranks with input, over the world size."""
-    model = network()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for step in range(4):
-        optimizer.zero_grad()
-        for rank in range(world_size):
-            if rank != 1 or step < 2:
-                (model(batch(rank, step)).square().mean() / world_size).backward()
-        optimizer.step()
+    """As all ranks have the same batches, the loss weighs less once rank 1 has no more."""
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    less = (world_size - 1) / world_size
+    train(model, torch.optim.SGD(model.parameters(), lr=0.1), [1, 1, less, less])
     return snapshot(model)
 
 
@@ -56,17 +41,20 @@ def alone(world_size: int) -> Snapshot:
 )
 def join_sharded_optimizer_stale_shard(rank: int) -> Snapshot:
     """Join the model and its sharded optimizer."""
-    model = DistributedDataParallel(network())
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
     optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
     with Join([model, optimizer]):  # found here
-        train(rank, model, optimizer)
+        train(model, optimizer, [1, 1] if rank == 1 else [1, 1, 1, 1])
     return snapshot(model.module)
 
 
 @repairs(join_sharded_optimizer_stale_shard)
 def repaired(rank: int) -> Snapshot:
     """Every rank has the whole optimizer."""
-    model = DistributedDataParallel(network())
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with model.join():
-        train(rank, model, torch.optim.SGD(model.parameters(), lr=0.1))
+        train(model, optimizer, [1, 1] if rank == 1 else [1, 1, 1, 1])
     return snapshot(model.module)

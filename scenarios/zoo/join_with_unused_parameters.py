@@ -12,37 +12,29 @@ from scenarios.model import CLEAN, finds, repairs, scenario
 from scenarios.snapshot import Snapshot, snapshot
 from simulator import Code
 
-TASKS = (0, 1, 1)
-"""Which layer each step trains. Rank 1 has input for the first step only."""
-
 
 class Tasks(torch.nn.ModuleList):
     """A layer for each of two tasks."""
 
     def forward(self, task: int) -> torch.Tensor:
         """The loss of the task."""
-        return self[task](torch.ones(4)).square().sum()  # type: ignore[no-any-return]
+        return self[task](torch.tensor([-1.0])).square().sum()  # type: ignore[no-any-return]
 
 
-def network() -> torch.nn.Module:
-    """The same on every rank."""
-    torch.manual_seed(0)
-    return Tasks([torch.nn.Linear(4, 1), torch.nn.Linear(4, 1)])
-
-
-def sgd(model: torch.nn.Module) -> torch.optim.Optimizer:
-    """With momentum: it moves a parameter that has a gradient of zeros, but none without a gradient."""
-    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+def train(model: torch.nn.Module, weights: list[float]) -> None:
+    """One step of task 0, and two of task 1, or as many as there are weights for the loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    for task, weight in zip([0, 1, 1], weights, strict=False):
+        optimizer.zero_grad()
+        (weight * model(task)).backward()
+        optimizer.step()
 
 
 def alone(world_size: int) -> Snapshot:
-    """The loss is that of the ranks with input, over the world size."""
-    model = network()
-    optimizer = sgd(model)
-    for step, task in enumerate(TASKS):
-        optimizer.zero_grad()
-        (model(task) * (world_size - (step > 0)) / world_size).backward()
-        optimizer.step()
+    """As all ranks have the same losses, they weigh less once rank 1 has no more."""
+    model = Tasks([torch.nn.PReLU(), torch.nn.PReLU()])
+    less = (world_size - 1) / world_size
+    train(model, [1, less, less])
     return snapshot(model)
 
 
@@ -55,23 +47,15 @@ def alone(world_size: int) -> Snapshot:
 )
 def join_with_unused_parameters(rank: int) -> Snapshot:
     """Join with find_unused_parameters."""
-    model = DistributedDataParallel(network(), find_unused_parameters=True)
-    optimizer = sgd(model)
+    model = DistributedDataParallel(Tasks([torch.nn.PReLU(), torch.nn.PReLU()]), find_unused_parameters=True)
     with model.join():  # found here
-        for task in TASKS[:1] if rank == 1 else TASKS:
-            optimizer.zero_grad()
-            model(task).backward()
-            optimizer.step()
+        train(model, [1] if rank == 1 else [1, 1, 1])
     return snapshot(model.module)
 
 
 @repairs(join_with_unused_parameters)
 def repaired(rank: int) -> Snapshot:
     """No join: rank 1 makes every step, with a loss of zero where it has no input."""
-    model = DistributedDataParallel(network(), find_unused_parameters=True)
-    optimizer = sgd(model)
-    for step, task in enumerate(TASKS):
-        optimizer.zero_grad()
-        (model(task) * (0 if rank == 1 and step > 0 else 1)).backward()
-        optimizer.step()
+    model = DistributedDataParallel(Tasks([torch.nn.PReLU(), torch.nn.PReLU()]), find_unused_parameters=True)
+    train(model, [1, 0, 0] if rank == 1 else [1, 1, 1])
     return snapshot(model.module)
