@@ -1,7 +1,7 @@
 """Scenarios: programs of several ranks, each with what is expected of it; and the command line that runs them.
 
-`registry` maps names to scenarios, `load` finds one by name (or makes one of a function in a file of yours), and
-`run_scenario` simulates it.
+`registry` maps names to scenarios, `load` finds one by name (or in a file of yours), and `run_scenario` simulates it.
+`@scenario` makes one of a function, and `@repairs` its repaired twin.
 """
 
 import importlib
@@ -9,20 +9,35 @@ import typing
 
 if typing.TYPE_CHECKING:
     from scenarios.loader import load
-    from scenarios.model import Expectation, Scenario
+    from scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
     from scenarios.registered import registry
     from scenarios.runner import replay_scenario, run_scenario
 
-__all__ = ["Expectation", "Scenario", "load", "registry", "replay_scenario", "run_scenario"]
-
 _HOMES = {
+    "CLEAN": "scenarios.model",
     "Expectation": "scenarios.model",
     "Scenario": "scenarios.model",
+    "finds": "scenarios.model",
     "load": "scenarios.loader",
     "registry": "scenarios.registered",
+    "repairs": "scenarios.model",
     "replay_scenario": "scenarios.runner",
     "run_scenario": "scenarios.runner",
+    "scenario": "scenarios.model",
 }
+
+__all__ = [
+    "CLEAN",
+    "Expectation",
+    "Scenario",
+    "finds",
+    "load",
+    "registry",
+    "repairs",
+    "replay_scenario",
+    "run_scenario",
+    "scenario",
+]
 
 
 def __getattr__(name: str) -> object:

@@ -26,8 +26,9 @@ def scenarios_in(path: Path) -> tuple[Scenario, ...]:
 
 
 def scenarios_of(module: ModuleType) -> tuple[Scenario, ...]:
-    """The scenarios that a module has made."""
-    return tuple(value for value in vars(module).values() if isinstance(value, Scenario))
+    """The scenarios that a module has made itself, not those it has imported."""
+    made = [value for value in vars(module).values() if isinstance(value, Scenario)]
+    return tuple(each for each in made if _is_defined_in(module, each))
 
 
 def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
@@ -67,7 +68,9 @@ def execute(path: Path) -> ModuleType:
 def import_problem(path: Path, error: BaseException) -> str:
     """One line about what a file raised while it was imported, with the line of the file."""
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(path)]
+    lines = [
+        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.absolute()
+    ]
     line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
     return (
         f"{path}{f':{line}' if line else ''} raised {message} while it was imported, expected it to define functions "

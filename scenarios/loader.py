@@ -29,6 +29,8 @@ def load(name: str) -> Scenario:
         return _from_file(name, Path(file), function)
     if name not in registry:
         advice = nearest(name, registry) or "see `ddpsim list`"
+        if registry.broken:
+            advice += f" ({len(registry.broken)} files could not be loaded)"
         raise UsageError(f"scenario is {name!r}, {_EXPECTED}: {advice}")
     return registry[name]
 

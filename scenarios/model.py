@@ -32,6 +32,9 @@ from simulator.faults import Fault
 
 Ranks = tuple[int, ...]
 
+TWIN = "-repaired"
+"""What the name of a repaired twin ends in."""
+
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
@@ -188,7 +191,7 @@ def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
     def make(program: Callable[..., Any]) -> Scenario:
         return replace(
             bug,
-            name=f"{bug.name}-repaired",
+            name=bug.name + TWIN,
             about=inspect.getdoc(program) or "",
             program=program,
             expected=CLEAN,

@@ -1,56 +1,71 @@
 """The scenarios that come with ddpsim, by name: the zoo of real bugs, and the join matrix.
 
-A file that cannot be loaded takes none of the others with it: why it cannot stands in `broken`.
+A file has the name of the scenario in it, so that a scenario is found without loading the others. A file that cannot be
+loaded takes none of the others with it: why it cannot stands in `broken`.
 """
 
 from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from types import ModuleType
 
 from scenarios.files import SUFFIXES, import_problem, scenarios_in, scenarios_of
-from scenarios.model import Scenario
+from scenarios.model import TWIN, Scenario
 from simulator import UsageError
 
-_PACKAGES = ("zoo", "join")
+_FOLDERS = ("zoo", "join")
 
 
 class Registry(Mapping[str, Scenario]):
     """The scenarios of some folders of this package, in the order of their names."""
 
     def __init__(self, root: Path, folders: tuple[str, ...]) -> None:
-        found: dict[str, Scenario] = {}
-        broken: list[str] = []
-        for path in (path for folder in folders for path in sorted((root / folder).iterdir())):
-            if path.suffix in SUFFIXES and not path.name.startswith("_"):
-                try:
-                    found |= {scenario.name: scenario for scenario in _load(path)}
-                except UsageError as error:
-                    broken.append(str(error))
-        self._scenarios = MappingProxyType(dict(sorted(found.items())))
-        self.broken = tuple(broken)
+        paths = [path for folder in folders for path in (root / folder).iterdir()]
+        self._paths = {
+            path.stem.replace("_", "-"): path
+            for path in sorted(paths)
+            if path.suffix in SUFFIXES and not path.name.startswith("_")
+        }
+
+    @property
+    def broken(self) -> tuple[str, ...]:
         """For each file that could not be loaded, why."""
+        return tuple(loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), str))
 
     def __getitem__(self, name: str) -> Scenario:
-        return self._scenarios[name]
+        path = self._paths.get(name) or self._paths.get(name.removesuffix(TWIN))
+        loaded = () if path is None else _loaded(path)
+        for scenario in loaded if isinstance(loaded, tuple) else ():
+            if scenario.name == name:
+                return scenario
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._scenarios)
+        files = [loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), tuple)]
+        return iter(sorted(scenario.name for own in files for scenario in own))
 
     def __len__(self) -> int:
-        return len(self._scenarios)
+        return sum(1 for _ in self)
 
 
-def _load(path: Path) -> tuple[Scenario, ...]:
-    if path.suffix != ".py":
-        return scenarios_in(path)
+@cache
+def _loaded(path: Path) -> tuple[Scenario, ...] | str:
+    """The scenarios in a file, or why it cannot be loaded."""
     try:
-        return scenarios_of(importlib.import_module(f"{__package__}.{path.parent.name}.{path.stem}"))
+        return scenarios_in(path) if path.suffix != ".py" else scenarios_of(_imported(path))
+    except UsageError as error:
+        return str(error)
+
+
+def _imported(path: Path) -> ModuleType:
+    try:
+        return importlib.import_module(f"{__package__}.{path.parent.name}.{path.stem}")
     except Exception as error:
         raise UsageError(import_problem(path, error)) from error
 
 
-registry = Registry(Path(__file__).parent, _PACKAGES)
+registry = Registry(Path(__file__).parent, _FOLDERS)
 """The scenarios that come with ddpsim."""

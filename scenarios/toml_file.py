@@ -94,8 +94,6 @@ def read_toml(path: Path) -> Scenario:
     world = _World(table.whole("world_size", 4, least=1))
     training = _training(table, world)
     summary, cause = table.text("summary"), table.text("cause")
-    if not summary:
-        table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
     expect = table.table("expect") or Table({}, ("expect",), table.source)
     has_oracle = expect.flag("oracle")
     expected = _expectation(expect, world)
@@ -121,6 +119,8 @@ def read_toml(path: Path) -> Scenario:
         reference=partial(by_oracle, training) if has_oracle else None,
     )
     table.done()
+    if not summary:
+        table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
     if has_oracle:
         _check_oracle(expect, training, world)
     return scenario

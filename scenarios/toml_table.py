@@ -1,4 +1,4 @@
-"""Tables of a TOML file, read key by key; whatever is wrong is told with file, line, key, what was found and expected."""
+"""Tables of a TOML file, read key by key; what is wrong is told with file, line, key, what was found and expected."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ KeyPath = tuple["str | int", ...]
 
 def open_toml(path: Path) -> Table:
     """The whole of a file. Raises UsageError if it is no TOML."""
+    text = ""
     try:
         text = path.read_text(encoding="utf-8")
         return Table(tomllib.loads(text), (), Source(path, text))
@@ -33,8 +34,8 @@ def open_toml(path: Path) -> Table:
         raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         place = re.search(r"\(at line (\d+).*\)", str(error))
-        line = f":{place[1]}" if place else ""
-        raise UsageError(f"{path}{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
+        line = place[1] if place else max(1, len(text.splitlines()))  # else it says: at the end of the document
+        raise UsageError(f"{path}:{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
 
 
 class Source:
@@ -62,11 +63,11 @@ class Source:
             elif key := self._KEY.match(line):
                 self._lines.setdefault((*table, *_keys(key[1])), number)
 
-    def line(self, path: KeyPath) -> int | None:
+    def line(self, path: KeyPath) -> int:
         """The line of a key, or of what it stands in."""
         while path and path not in self._lines:
             path = path[:-1]
-        return self._lines.get(path)
+        return self._lines.get(path, 1)
 
 
 def _keys(text: str) -> KeyPath:
@@ -180,8 +181,7 @@ class Table:
 
     def place(self, key: str) -> str:
         """File and line of a key, as an error begins."""
-        line = self.source.line((*self._path, key))
-        return f"{self.source.path}:{line}:" if line else f"{self.source.path}:"
+        return f"{self.source.path}:{self.source.line((*self._path, key))}:"
 
     def _name(self, key: str) -> str:
         name = ""

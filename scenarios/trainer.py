@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from torch.distributed.algorithms.join import Join
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
@@ -55,7 +54,11 @@ def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> An
     if choice.name is OptimizerName.SGD:
         options["momentum"] = choice.momentum
     kind = _OPTIMIZERS[choice.name]
-    return ZeroRedundancyOptimizer(parameters, kind, **options) if choice.is_sharded else kind(parameters, **options)
+    if not choice.is_sharded:
+        return kind(parameters, **options)
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # takes seconds to import, and few need it
+
+    return ZeroRedundancyOptimizer(parameters, kind, **options)
 
 
 def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteration: int) -> None:

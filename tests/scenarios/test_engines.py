@@ -60,7 +60,10 @@ def test_an_option_that_our_engine_does_not_have():
         DistributedDataParallel(torch.nn.Linear(2, 1), mixed_precision=None, batched_grad_copy=True)
 
     result = run_scenario(Scenario("own", "", program, world_size=2), "ddp")
-    expected = "DistributedDataParallel got mixed_precision, batched_grad_copy, which this engine does not have: leave it out, or use torch's"
+    expected = (
+        "DistributedDataParallel got mixed_precision, batched_grad_copy, which this engine does not have: leave it "
+        "out, or use torch's"
+    )
     assert [str(error) for error in result.errors.values()] == [expected] * 2
 
 

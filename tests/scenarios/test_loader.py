@@ -1,11 +1,14 @@
 """Finding a scenario by name, and making one of a function in a file."""
 
 import re
+import subprocess
 import sys
 
 import pytest
 
 from scenarios import load, registry, run_scenario
+from scenarios.files import scenarios_in
+from scenarios.registered import Registry
 from simulator import UsageError, Verdict
 
 PROGRAM = '''
@@ -109,3 +112,39 @@ def test_file_without_a_function_name():
         UsageError, match=r"^scenario is 'hang.py', expected FILE.py:FUNCTION: say which function takes"
     ):
         load("hang.py")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder of scenario files, of which one raises and one is no TOML."""
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "fine_one.toml").write_text('summary = "fine"')
+    (tmp_path / "own" / "bad_one.toml").write_text("summary = ")
+    (tmp_path / "own" / "_not_one.toml").write_text("summary = ")
+    (tmp_path / "own" / "notes.txt").write_text("nothing")
+    return Registry(tmp_path, ("own",))
+
+
+def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
+    assert list(folder) == ["fine-one"]
+    assert len(folder) == 1
+    assert folder["fine-one"].summary == "fine"
+    [problem] = folder.broken
+    assert re.search(r"bad_one.toml:1 is no TOML", problem)
+    for name in ("bad-one", "nothing", "fine-one-repaired"):
+        assert name not in folder
+
+
+def test_a_scenario_is_found_without_loading_the_others():
+    code = (
+        "import sys\nfrom scenarios import load\n"
+        "assert load('send-send-repaired').repairs == 'send-send'\n"
+        "print([name for name in sys.modules if name.startswith('scenarios.zoo.')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
+    assert found.stdout.strip() == "['scenarios.zoo.send_send']"
+
+
+def test_a_module_shows_its_own_scenarios_only(write):
+    path = write("from scenarios.zoo.send_send import repaired, send_send\n\ndef other(rank):\n    pass\n")
+    assert scenarios_in(path) == ()

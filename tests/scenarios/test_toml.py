@@ -268,7 +268,7 @@ def test_keys_are_found_where_they_stand(write):
 def test_a_file_that_is_no_text(tmp_path):
     path = tmp_path / "own.toml"
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UsageError, match=r"own.toml is no TOML \(.*\), expected lines like"):
+    with pytest.raises(UsageError, match=r"own.toml:1 is no TOML \(.*\), expected lines like"):
         load(str(path))
 
 
