@@ -1,7 +1,8 @@
 """The table of causes: what usually leads to a finding, and what to try.
 
 The other files of this folder decide which cause applies, and fill in what stands in braces: ranks as `rank 2` or
-`ranks 0, 1`, where `{culprits}` are those to blame and `{others}` the rest, and names of operations or parameters.
+`ranks 0, 1`, where `{culprits}` are those to blame, and names of operations or parameters. `{its}`, `{has}` and `{is}`
+follow the number of the culprits by themselves.
 """
 
 from __future__ import annotations
@@ -10,6 +11,9 @@ from enum import Enum, unique
 from typing import NamedTuple
 
 from simulator.diagnosis.explain import indent
+
+_SINGULAR = {"its": "its", "has": "has", "is": "is"}
+_PLURAL = {"its": "their", "has": "have", "is": "are"}
 
 
 class Advice(NamedTuple):
@@ -26,13 +30,19 @@ class Cause(Enum):
     # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
 
     RAN_OUT_OF_INPUT = Advice(
-        "{culprits} ran out of input before the others and nothing shadows its collectives",
-        "wrap the loop in `with model.join():`",
+        "{culprits} ran out of input, or stopped, before the others, and nothing shadows {its} collectives",
+        "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
     LEFT_LOOP = Advice(
-        "{culprits} left the training loop before the others, or skipped part of a step, and went on to {operation}",
+        "{culprits} left the training loop before the others, skipped part of a step, or made a call that the others "
+        "did not, and went on to {operation}",
         "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision to "
-        "stop or skip",
+        "stop, skip or save",
+    )
+    STAYED_IN_LOOP = Advice(
+        "{culprits} went on to train without {operation}, which the others made: a branch that only some ranks take, "
+        "or a loop longer than theirs",
+        "let one rank decide and broadcast it, or agree on the loop's length by all_reduce(MIN)",
     )
     FORWARD_ALONE = Advice(
         "a forward through the wrapper broadcasts buffers, in evaluation too; {culprits} made one that the others did "
@@ -59,8 +69,8 @@ class Cause(Enum):
         "through model.module",
     )
     BACKWARD_WITHOUT_BUCKET = Advice(
-        "{culprits} went on past this step without reducing this bucket: its loss does not depend on these "
-        "parameters, or its backward ran under no_sync()",
+        "{culprits} went on past this step without reducing this bucket: {its} loss does not depend on these "
+        "parameters, or {its} forward ran under no_sync()",
         "let every rank's loss depend on the model's output, multiplied by zero where there is nothing to learn; enter "
         "no_sync() on all ranks alike",
     )
@@ -90,6 +100,16 @@ class Cause(Enum):
         "{culprits} passed another {field} to the same call",
         "pass the same {field} on every rank of the group",
     )
+    OTHER_REDUCTION = Advice(
+        "{culprits} passed another reduction to the same call; no backend compares them, and all ranks get the result "
+        "of one",
+        "pass the same reduction on every rank of the group",
+    )
+    OTHER_LAYOUT = Advice(
+        "{culprits} passed as many elements in another shape; backends move them in memory order and notice nothing, "
+        "so elements are combined that do not belong together",
+        "bring the tensor into one shape on every rank of the group",
+    )
     OTHER_SHAPE_GATHERED = Advice(
         "{culprits} passed another shape to the same call, as a last batch or a filter may leave it",
         "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object",
@@ -98,6 +118,11 @@ class Cause(Enum):
         "{culprits} passed another root to the same call",
         "pass the same root on every rank of the group: a global rank as src or dst, a rank within the group as "
         "group_src or group_dst",
+    )
+    OTHER_DESTINATION = Advice(
+        "{culprits} passed another root to the same call, and only one rank can have its result",
+        "pass the same root on every rank of the group, or use all_reduce or all_gather where every rank wants the "
+        "result",
     )
     OTHER_SPLITS = Advice(
         "the splits of {culprits} do not fit what the others send or expect",
@@ -112,16 +137,21 @@ class Cause(Enum):
     # --- groups, the store, messages (deadlock.*, mismatch.*) ---------------------------------------------------------
 
     OTHER_MEMBERS = Advice(
-        "{culprits} named other members for the same group",
+        "{culprits} named other members for the same group, or {has} made more or fewer groups before, by whose number "
+        "groups are known",
         "let every rank create the same groups, with the same members, in the same order",
     )
     GROUP_NOT_CREATED = Advice(
-        "creating a group takes every rank of the world, member or not, and {culprits} did not come to it",
+        "creating a group takes all its members at once, and {culprits} did not come to it",
         "create all groups on every rank, in one order, before anything else communicates",
     )
     GROUPS_IN_OTHER_ORDER = Advice(
         "the ranks call groups {groups} in different orders",
         "let every rank use its groups in one global order",
+    )
+    GROUPS_IN_A_RING = Advice(
+        "the ranks begin with different ones of groups {groups}, and each waits for one that begins elsewhere",
+        "let every rank use its groups in one global order, for instance that in which they were made",
     )
     KEY_NEVER_SET = Advice(
         "nobody who still runs will set the key",
@@ -169,10 +199,9 @@ class Cause(Enum):
         "same options",
     )
     WRAPPERS_IN_OTHER_ORDER = Advice(
-        "{culprits} used the wrappers in another order than the others, so gradients or buffers of one model meet "
-        "those of another",
-        "run forwards and backwards of several wrappers in one order on every rank, or give each a process group of "
-        "its own",
+        "{culprits} used the wrappers in another order than the others, so what one model reduces or broadcasts meets "
+        "another's, or waits for it",
+        "run forwards and backwards of several wrappers in one order on every rank; groups of their own do not help",
     )
     UNUSED_ON_SOME_RANKS = Advice(
         "{culprits} filled other buckets than the others: the loss left parameters out there, or only there used them",
@@ -180,14 +209,14 @@ class Cause(Enum):
         "by zero where need be",
     )
     BUCKET_LEFT_OUT = Advice(
-        "{culprits} reduced the buckets before this one and went on without it: its loss does not depend on all of "
+        "{culprits} reduced the buckets before this one and went on without it: {its} loss does not depend on all of "
         "{parameters}",
         "pass find_unused_parameters=True on every rank, or let every rank's loss depend on them, weighted by zero "
         "where need be",
     )
     REDUCED_IN_OTHER_WAY = Advice(
         "the wrapper of {culprits} communicates in another order than the others': its options differ "
-        "(find_unused_parameters, static_graph, bucket sizes), or its loss left parameters out",
+        "(find_unused_parameters, static_graph, bucket sizes), or the loss left parameters out",
         "construct the wrapper with the same options on every rank, with find_unused_parameters=True if a loss may "
         "leave parameters out",
     )
@@ -221,7 +250,7 @@ class Cause(Enum):
         "give Join all that communicate in the loop, in the order of use, each with its whole forward and backward",
     )
     JOINED_ON_SOME_RANKS = Advice(
-        "some ranks are inside join and {culprits} is not, or has left it",
+        "some ranks are inside join and {culprits} {is} not, or {has} left it",
         "enter the join on every rank, and leave it by no break, return or exception",
     )
 
@@ -388,4 +417,6 @@ class Cause(Enum):
     def lines(self, **facts: str) -> list[str]:
         """The last lines of a finding; `facts` fill the braces."""
         advice: Advice = self.value
-        return [indent("cause", advice.cause.format(**facts)), indent("try", advice.remedy.format(**facts))]
+        number = _PLURAL if facts.get("culprits", "").startswith(("ranks", "some")) else _SINGULAR
+        cause, remedy = (text.format(**number, **facts) for text in advice)
+        return [indent("cause", cause), indent("try", remedy)]

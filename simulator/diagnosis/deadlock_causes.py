@@ -8,7 +8,7 @@ from simulator.calls import Call, Phase
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
 from simulator.diagnosis.mismatch_causes import WRAPPING, bucket_left_out, is_later_bucket
-from simulator.diagnosis.situation import Situation
+from simulator.diagnosis.situation import Meeting, Situation
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code
 from simulator.waits import CallWait, StoreWait
@@ -24,6 +24,8 @@ def at_fault(situation: Situation, reading: Reading) -> tuple[int, ...]:
     """
     if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(situation, reading):
         return reading.victims
+    if reading.code is Code.DEADLOCK_CYCLE:
+        return _absent_from_creation(situation, reading) or _odd_ones(situation, reading) or reading.culprits
     return reading.culprits
 
 
@@ -32,7 +34,7 @@ def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) ->
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return Cause.DIED.lines(culprits=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
-        return _advise_cycle(situation, reading)
+        return _advise_cycle(situation, reading, culprits)
     calls = _calls_of(situation, reading.victims)
     if not calls or any(isinstance(situation.ranks[rank].wait, StoreWait) for rank in reading.culprits):
         return Cause.KEY_NEVER_SET.lines()
@@ -114,7 +116,35 @@ def _is_call_of_few(situation: Situation, reading: Reading) -> bool:
 # --- a cycle ----------------------------------------------------------------------------------------------------------
 
 
-def _advise_cycle(situation: Situation, reading: Reading) -> list[str]:
+def _absent_from_creation(situation: Situation, reading: Reading) -> tuple[int, ...]:
+    """The ranks that wait elsewhere while others of the cycle make a group with them; () if there are none."""
+    calls = _cycle_calls(situation, reading)
+    creating = [call for call in calls if call.operation in CREATING]
+    missing = {rank for call in creating for rank in _meeting(situation, call).missing}
+    return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
+
+
+def _odd_ones(situation: Situation, reading: Reading) -> tuple[int, ...]:
+    """The ranks whose wrappers' order is not that of most, in a cycle of groups with the same members; () if unclear.
+
+    Most ranks do not decide about the user's own groups: either order may be the one that was meant.
+    """
+    calls = _cycle_calls(situation, reading)
+    if len(calls) < len(reading.cycle) or any(call.origin.phase is Phase.USER for call in calls):
+        return ()
+    meetings = [_meeting(situation, call) for call in calls]
+    members = {frozenset((*meeting.arrived, *meeting.missing)) for meeting in meetings}
+    *few, most = sorted(meetings, key=lambda meeting: len(meeting.arrived))
+    if len(members) > 1 or len(few[-1].arrived) == len(most.arrived):
+        return ()
+    return tuple(sorted({rank for meeting in few for rank in meeting.arrived}))
+
+
+def _meeting(situation: Situation, call: Call) -> Meeting:
+    return situation.meetings[situation.meeting_by_call[call]]
+
+
+def _advise_cycle(situation: Situation, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
     calls = _cycle_calls(situation, reading)
     operations = {call.operation for call in calls}
     if not calls:
@@ -126,12 +156,15 @@ def _advise_cycle(situation: Situation, reading: Reading) -> list[str]:
     if operations == {"send", "recv"} and all(call.peer in reading.cycle for call in calls) and len(calls) == 2:
         return Cause.MESSAGES_MISS_EACH_OTHER.lines()
     if operations & CREATING:
-        others = [call.rank for call in calls if call.operation not in CREATING]
-        return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(others or reading.cycle))
+        return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(culprits))
     *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
-    if groups:
-        return Cause.GROUPS_IN_OTHER_ORDER.lines(groups=f"{', '.join(groups)} and {last}")
-    return Cause.CIRCLE.lines()
+    if not groups:
+        return Cause.CIRCLE.lines()
+    if all(call.origin.phase is not Phase.USER for call in calls):
+        who = "some ranks" if culprits == reading.culprits else rank_list(culprits)
+        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(culprits=who)
+    cause = Cause.GROUPS_IN_OTHER_ORDER if len(groups) == 1 else Cause.GROUPS_IN_A_RING
+    return cause.lines(groups=f"{', '.join(groups)} and {last}")
 
 
 def _cycle_calls(situation: Situation, reading: Reading) -> list[Call]:

@@ -6,10 +6,12 @@ Told from what the calls are: the user's own, a wrapper's in one of its phases, 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import prod
 
-from simulator.calls import Call, Phase
+from simulator.calls import Call, Phase, Shape
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
+from simulator.matching.agreement import compared_values
 from simulator.verdict import Code
 
 FIELDS = {
@@ -36,11 +38,11 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
         return _with_joined_ranks(calls)
     users = [call for call in calls if call.origin.phase is Phase.USER]
     if not users:
-        return _between_wrappers(calls, code, _who(calls, culprits))
+        return _between_wrappers(calls, code, _who(calls, code, culprits))
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _user_meets_wrapper(users, wrappers)
-    return _between_users(calls, code, _who(calls, culprits))
+    return _between_users(calls, code, _who(calls, code, culprits))
 
 
 def advise_pair(send: Call, receive: Call, code: Code) -> list[str]:
@@ -50,8 +52,11 @@ def advise_pair(send: Call, receive: Call, code: Code) -> list[str]:
     return Cause.OTHER_MESSAGE.lines(field=FIELDS[code])
 
 
-def _who(calls: Sequence[Call], culprits: tuple[int, ...]) -> str:
-    return "the ranks" if len(culprits) == len(calls) else rank_list(culprits)
+def _who(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
+    """The culprits in words that suit "passed another root"."""
+    if len(culprits) < len(calls):
+        return rank_list(culprits)
+    return "each rank" if len(set(compared_values(calls, code))) == len(calls) else "some ranks"
 
 
 def _ranks(calls: Iterable[Call]) -> str:
@@ -68,11 +73,25 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[str]:
         return Cause.OTHER_SPLITS.lines(culprits=who)
     if code is Code.MISMATCH_OPERATION or any(call.site[:2] != calls[0].site[:2] for call in calls):
         return Cause.OTHER_BRANCH.lines(culprits=who)
+    return _other_argument(calls, code).lines(culprits=who, field=FIELDS[code])
+
+
+def _other_argument(calls: Sequence[Call], code: Code) -> Cause:
+    """For one line of the program that passes something else on some ranks."""
+    operation = calls[0].operation
     if code is Code.MISMATCH_ROOT:
-        return Cause.OTHER_ROOT.lines(culprits=who)
-    if code is Code.MISMATCH_SHAPE and "gather" in calls[0].operation:
-        return Cause.OTHER_SHAPE_GATHERED.lines(culprits=who)
-    return Cause.OTHER_ARGUMENT.lines(culprits=who, field=FIELDS[code])
+        return Cause.OTHER_DESTINATION if operation in ("reduce", "gather") else Cause.OTHER_ROOT
+    if code is Code.MISMATCH_REDUCTION:
+        return Cause.OTHER_REDUCTION
+    if code is Code.MISMATCH_SHAPE and "gather" in operation:
+        return Cause.OTHER_SHAPE_GATHERED
+    if code is Code.MISMATCH_SHAPE and len({_elements(call.signature.shapes) for call in calls}) == 1:
+        return Cause.OTHER_LAYOUT
+    return Cause.OTHER_ARGUMENT
+
+
+def _elements(shapes: tuple[Shape, ...]) -> tuple[int, ...]:
+    return tuple(prod(shape) for shape in shapes)
 
 
 def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[str]:
@@ -86,7 +105,10 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
         return Cause.COLLECTIVE_IN_FORWARD.lines(culprits=_ranks(side))
     if all(call.origin.phase is Phase.BUFFERS for call in wrappers) and len(wrappers) <= len(users):
         return Cause.FORWARD_ALONE.lines(culprits=_ranks(wrappers))
-    return Cause.LEFT_LOOP.lines(culprits=_ranks(users), operation=" and ".join(_operations(users)))
+    operation = " and ".join(_operations(users))
+    if len(wrappers) < len(users):
+        return Cause.STAYED_IN_LOOP.lines(culprits=_ranks(wrappers), operation=operation)
+    return Cause.LEFT_LOOP.lines(culprits=_ranks(users), operation=operation)
 
 
 def _operations(calls: Sequence[Call]) -> list[str]:

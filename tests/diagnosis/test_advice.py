@@ -8,7 +8,7 @@ import pytest
 import simulator
 from simulator.diagnosis.advice import Cause
 
-FACTS = ("culprits", "others", "operation", "field", "groups", "joined", "name", "fact", "parameters", "remedy")
+FACTS = ("culprits", "operation", "field", "groups", "joined", "name", "fact", "parameters", "remedy")
 
 
 @pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.name)
@@ -22,10 +22,17 @@ def test_the_texts_of_a_cause_are_two_plain_lines(cause):
 def test_a_fact_that_a_cause_needs_must_be_given():
     with pytest.raises(KeyError, match="culprits"):
         Cause.RAN_OUT_OF_INPUT.lines()
-    assert Cause.RAN_OUT_OF_INPUT.lines(culprits="rank 2") == [
-        "  cause   rank 2 ran out of input before the others and nothing shadows its collectives",
-        "  try     wrap the loop in `with model.join():`",
-    ]
+    assert Cause.RETURNED_EARLY.lines(culprits="rank 2", operation="barrier #1")[0] == (
+        "  cause   rank 2 returned without making barrier #1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("culprits", "words"),
+    [("rank 2", "is not, or has"), ("ranks 1, 2", "are not, or have"), ("some ranks", "are not")],
+)
+def test_verbs_follow_the_number_of_the_culprits(culprits, words):
+    assert words in Cause.JOINED_ON_SOME_RANKS.lines(culprits=culprits)[0]
 
 
 def test_every_cause_is_one_that_some_finding_has():

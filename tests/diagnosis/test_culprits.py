@@ -166,7 +166,11 @@ CASES = {
         joins, "mismatch.origin", ("rank 2 ran out of input", "is not known to it", "Joinable"), line="with model.join"
     ),
     "another model": Case(wraps_another, "rank_error", ("what rank 2 wrapped differs", "the same model")),
-    "other order of wrappers": Case(wrappers_in_another_order, "mismatch.origin", ("another order", "of its own")),
+    "other order of wrappers": Case(
+        wrappers_in_another_order,
+        "mismatch.origin",
+        ("rank 2 used the wrappers in another order", "in one order on every rank"),
+    ),
     "another shape": Case(passes_another_shape, "mismatch.shape", ("rank 2 passed another shape", "the same shape")),
     "another root": Case(passes_another_root, "mismatch.root", ("rank 2 passed another root", "group_src")),
     "one barrier more": Case(saves_alone, "deadlock.missing_rank", ("rank 2 made barrier #1", "or on none")),

@@ -65,14 +65,15 @@ def one_and_three(operation, origin=USER_ORIGIN, **options):
 def test_a_rank_without_input(origin):
     finding = three_and(returned(2), origin=origin)
     assert (finding.code, finding.ranks) == ("deadlock.missing_rank", (2,))
-    assert end(finding) == (
-        "rank 2 ran out of input before the others and nothing shadows its collectives",
-        "wrap the loop in `with model.join():`",
-    )
+    cause, remedy = end(finding)
+    assert cause == "rank 2 ran out of input, or stopped, before the others, and nothing shadows its collectives"
+    assert remedy.startswith("wrap the loop in `with model.join():`; if a rank decides to stop, share that")
 
 
 def test_many_ranks_without_input_are_at_fault_too():
-    assert one_and_three("all_reduce", BUCKET).ranks == (1, 2, 3)
+    finding = one_and_three("all_reduce", BUCKET)
+    assert finding.ranks == (1, 2, 3)
+    assert end(finding)[0].endswith("nothing shadows their collectives")
 
 
 @pytest.mark.parametrize("step", [0, 2, 3])
@@ -85,7 +86,7 @@ def test_a_forward_without_gradients_on_one_rank_is_an_evaluation(step):
 
 
 def test_one_forward_more_in_training_is_uneven_input():
-    assert end(one_and_three("broadcast", BUFFERS))[1] == "wrap the loop in `with model.join():`"
+    assert end(one_and_three("broadcast", BUFFERS))[1].startswith("wrap the loop in `with model.join():`")
 
 
 def test_one_call_more_on_one_rank():
@@ -110,7 +111,7 @@ def test_two_against_two_are_put_down_to_those_that_left():
 def test_a_step_that_did_not_reduce():
     finding = three_and(returned(2, steps=4), origin=BUCKET)
     assert finding.ranks == (2,)
-    assert "its loss does not depend on these parameters, or its backward ran under no_sync()" in end(finding)[0]
+    assert "its loss does not depend on these parameters, or its forward ran under no_sync()" in end(finding)[0]
     assert "multiplied by zero" in end(finding)[1]
 
 
@@ -140,9 +141,15 @@ def test_a_group_that_some_ranks_do_not_create():
     assert "rank 2 did not come to it" in end(finding)[0]
     finding = found(waiting(0, "barrier"), waiting(1, "new_group", group="1"))
     assert finding.code == "deadlock.cycle"
-    assert "creating a group takes every rank of the world" in end(finding)[0]
-    assert "rank 0 did not come to it" in end(finding)[0]
+    assert finding.ranks == (0,)
+    assert end(finding)[0] == "creating a group takes all its members at once, and rank 0 did not come to it"
     assert "in one order" in end(finding)[1]
+
+
+def test_two_groups_that_are_created_at_once():
+    finding = found(waiting(0, "new_group", group="1"), waiting(1, "new_group", group="2"))
+    assert (finding.code, finding.ranks) == ("deadlock.cycle", (0, 1))
+    assert "ranks 0, 1 did not come to it" in end(finding)[0]
 
 
 def test_groups_in_other_orders():
@@ -152,7 +159,25 @@ def test_groups_in_other_orders():
         "let every rank use its groups in one global order",
     )
     ring = (waiting(rank, "all_reduce", group=group) for rank, group in enumerate("abc"))
-    assert '"a", "b" and "c"' in end(ring_of(*ring))[0]
+    finding = ring_of(*ring)
+    assert finding.ranks == (0, 1, 2)
+    assert 'begin with different ones of groups "a", "b" and "c"' in end(finding)[0]
+
+
+def test_one_order_of_the_users_own_groups_is_as_good_as_the_other():
+    finding = found(*(waiting(rank, "all_reduce", group="b" if rank == 2 else "a") for rank in range(4)))
+    assert finding.ranks == (0, 2)
+
+
+def test_wrappers_in_another_order_each_in_its_own_group():
+    ranks = [waiting(rank, "all_reduce", BUCKET, group="b" if rank == 2 else "a") for rank in range(4)]
+    finding = found(*ranks)
+    assert (finding.code, finding.ranks, finding.cycle) == ("deadlock.cycle", (2,), (0, 2))
+    assert end(finding)[0].startswith("rank 2 used the wrappers in another order than the others")
+    assert "groups of their own do not help" in end(finding)[1]
+    tie = found(*ranks[:3], waiting(3, "all_reduce", BUCKET, group="b"))
+    assert tie.ranks == (0, 2)
+    assert end(tie)[0].startswith("some ranks used the wrappers")
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,15 @@ def test_a_rank_that_left_its_loop_for_another_collective(others, goes_on_to):
     assert "broadcast the decision to stop" in remedy
 
 
+@pytest.mark.parametrize("phase", [Phase.BUCKET, Phase.REBUILD])
+def test_a_rank_that_went_on_to_train_without_a_call_of_the_others(phase):
+    finding = found((BARRIER, USER_ORIGIN, LATER), (SUM, of(phase, bucket=0), LOOP))
+    assert finding.ranks == (2,)
+    cause, remedy = end(finding)
+    assert cause.startswith("rank 2 went on to train without barrier, which the others made")
+    assert remedy.startswith("let one rank decide and broadcast it")
+
+
 @pytest.mark.parametrize("others", [BARRIER, METRIC])
 def test_a_forward_through_the_wrapper_on_one_rank_only(others):
     finding = found((others, USER_ORIGIN, LATER), (BROADCAST, of(Phase.BUFFERS, step=3), LOOP), who=0)
@@ -121,7 +130,7 @@ def test_wrappers_used_in_another_order(signature):
     finding = found(BUCKET, (signature, of(Phase.BUCKET, wrapper=1, bucket=0), LOOP))
     assert finding.ranks == (2,)
     assert "rank 2 used the wrappers in another order" in end(finding)[0]
-    assert "process group of its own" in end(finding)[1]
+    assert "in one order on every rank; groups of their own do not help" in end(finding)[1]
 
 
 @pytest.mark.parametrize("phase", [Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST])
@@ -211,6 +220,8 @@ def test_two_lines_of_the_program_are_a_branch():
         (SUM, SUM._replace(reduction="MAX"), "pass the same reduction"),
         (BROADCAST, BROADCAST._replace(root=1), "group_src or group_dst"),
         (SUM._replace(operation="all_gather"), METRIC._replace(operation="all_gather"), "gather the sizes first"),
+        (SUM, SUM._replace(shapes=((5, 5),)), "into one shape"),
+        (BROADCAST._replace(operation="gather"), BROADCAST._replace(operation="gather", root=1), "or all_gather where"),
         (Signature("new_group", members=(0, 1)), Signature("new_group", members=(0, 2)), "same members"),
     ],
 )
@@ -219,6 +230,18 @@ def test_one_line_that_passes_other_arguments(most, odd, words):
     assert finding.ranks == (2,)
     assert "rank 2" in end(finding)[0]
     assert words in end(finding)[1]
+
+
+def test_who_differs_if_nobody_is_in_the_minority():
+    def cause_of(*roots):
+        calls = [
+            Call(rank, "g", 0, BROADCAST._replace(operation="reduce", root=root), LOOP)
+            for rank, root in enumerate(roots)
+        ]
+        return end(mismatch(calls, disagreement(calls), 7))[0]
+
+    assert cause_of(0, 1).startswith("each rank passed another root")
+    assert cause_of(0, 0, 1, 1).startswith("some ranks passed another root")
 
 
 def test_a_message_that_does_not_fit_its_receive():
