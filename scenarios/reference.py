@@ -20,7 +20,8 @@ from scenarios.snapshot import History, Snapshot
 from scenarios.training import Training
 from simulator import Code, Finding, Result, Trace
 from simulator.calls import Site
-from simulator.diagnosis.explain import indent, rank_list, table
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list, table
 from simulator.events import EventKind
 
 _ROUNDINGS = 64
@@ -81,7 +82,7 @@ def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding 
                 if (each := _difference(rank, own, reference, iteration, code, kind))
             ]
             if found:
-                return _finding(found, result.trace)
+                return _finding(found, result.trace, result.world_size)
     return None
 
 
@@ -143,7 +144,7 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
-def _finding(found: Sequence[_Difference], trace: Trace) -> Finding:
+def _finding(found: Sequence[_Difference], trace: Trace, world_size: int) -> Finding:
     """The ranks that differ in what the first of them does."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
@@ -160,10 +161,20 @@ def _finding(found: Sequence[_Difference], trace: Trace) -> Finding:
         f"DIVERGENCE  {first.code}  {when}",
         f"  {summary}",
         *table(rows),
-        indent("cause", "the ranks do not compute what one process would on all their batches"),
-        indent("try", "compare what each rank adds, and what the sum is divided by, with the oracle's page"),
+        *_cause(alike, is_everybody=len(ranks) == world_size).lines(culprits=rank_list(ranks)),
     ]
     return Finding(first.code, ranks, summary, "\n".join(lines), tuple(dict.fromkeys(site for site in sites if site)))
+
+
+def _cause(alike: Sequence[_Difference], *, is_everybody: bool) -> Cause:
+    if any(_is_number(each.expected) and not _is_number(each.found) for each in alike):
+        return Cause.NO_NUMBER
+    return Cause.OTHER_THAN_PLAIN_TRAINING if is_everybody else Cause.OTHER_ON_SOME_RANKS
+
+
+def _is_number(text: str) -> bool:
+    """False for what a float that is nan or infinite reads like."""
+    return not text.lstrip("-").startswith(("nan", "inf"))
 
 
 def _site(trace: Trace, rank: int, iteration: int | None) -> Site | None:

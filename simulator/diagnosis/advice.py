@@ -290,7 +290,22 @@ class Cause(Enum):
     )
     BUFFERS_NOT_SYNCHRONISED = Advice(
         "the buffers differed when training began, and nothing synchronises them",
-        "broadcast them by hand, or pass forward_sync_buffers or broadcast_buffers",
+        "leave broadcast_buffers=False out, or broadcast them by hand",
+    )
+
+    # --- what differs from plain training (divergence.*) --------------------------------------------------------------
+
+    OTHER_THAN_PLAIN_TRAINING = Advice(
+        "the ranks do not compute what one process would on all their batches",
+        "compare what each rank adds, and what the sum is divided by, with what plain training does",
+    )
+    OTHER_ON_SOME_RANKS = Advice(
+        "what {culprits} received or computed is not what plain training gives, though no calls that met disagree",
+        "look at what no wrapper makes equal: the order of messages, the root of a broadcast, changes of one rank",
+    )
+    NO_NUMBER = Advice(
+        "a loss or gradient that is no number came up on some rank, and averaging hands it to all",
+        "leave such a batch out on all ranks alike, by an all_reduce(MAX) of isnan(loss); drop batches that are empty",
     )
 
     # --- what passes here (hazard.*) ----------------------------------------------------------------------------------

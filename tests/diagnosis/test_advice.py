@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+import scenarios
 import simulator
 from simulator.diagnosis.advice import Cause
 
+FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
 FACTS = ("culprits", "operation", "field", "groups", "joined", "name", "fact", "parameters", "remedy")
 
 
@@ -36,12 +38,12 @@ def test_verbs_follow_the_number_of_the_culprits(culprits, words):
 
 
 def test_every_cause_is_one_that_some_finding_has():
-    sources = [path.read_text(encoding="utf-8") for path in Path(simulator.__file__).parent.rglob("*.py")]
+    sources = [path.read_text(encoding="utf-8") for folder in FOLDERS for path in folder.rglob("*.py")]
     used = {name for text in sources for name in re.findall(r"\bCause\.([A-Z_]+)", text)}
     assert used == {cause.name for cause in Cause}
 
 
 def test_causes_stand_in_the_table_only():
-    folder = Path(simulator.__file__).parent
-    labelled = [path.name for path in folder.rglob("*.py") if re.search(r'"(cause|try)"', path.read_text("utf-8"))]
+    paths = [path for folder in FOLDERS for path in folder.rglob("*.py")]
+    labelled = [path.name for path in paths if re.search(r'indent\("(cause|try)"', path.read_text("utf-8"))]
     assert labelled == ["advice.py"]
