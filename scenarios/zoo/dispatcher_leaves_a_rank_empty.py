@@ -15,16 +15,15 @@ from simulator import Code
 
 
 class WeightedLoss(torch.nn.Module):
-    """A parameter to fit to the samples, and how uncertain the fit is, which weighs the loss."""
+    """A loss with a learned weight."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.uncertainty = torch.nn.Parameter(torch.zeros(()))
-        self.centre = torch.nn.Parameter(torch.zeros(()))
+        self.weight = torch.nn.Parameter(torch.ones(()))
 
     def forward(self, samples: Tensor) -> Tensor:
         """The loss."""
-        return (samples - self.centre).square().mean() * torch.exp(-self.uncertainty) + self.uncertainty
+        return self.weight * samples.square().mean()
 
 
 def blocks(world_size: int) -> list[Tensor]:
@@ -36,11 +35,10 @@ def alone(world_size: int) -> Snapshot:
     """The same training in one process, on the blocks that go round."""
     model = WeightedLoss()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for block in blocks(world_size):
-        if len(block) == world_size:
-            optimizer.zero_grad()
-            model(block).backward()
-            optimizer.step()
+    for block in [block for block in blocks(world_size) if len(block) == world_size]:
+        optimizer.zero_grad()
+        model(block).backward()
+        optimizer.step()
     return snapshot(model)
 
 
@@ -49,11 +47,10 @@ def train(rank: int, *, drop_last: bool) -> Snapshot:
     model = DistributedDataParallel(WeightedLoss())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for block in blocks(dist.get_world_size()):
-        if drop_last and len(block) < dist.get_world_size():
-            continue
-        optimizer.zero_grad()
-        model(block[rank : rank + 1]).backward()  # found here
-        optimizer.step()
+        if len(block) == dist.get_world_size() or not drop_last:
+            optimizer.zero_grad()
+            model(block[rank : rank + 1]).backward()  # found here
+            optimizer.step()
     return snapshot(model.module)
 
 

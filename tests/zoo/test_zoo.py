@@ -59,7 +59,7 @@ STARRED = {
 }
 """What the catalogue that the zoo was built from says to build first."""
 
-LONGEST_FILE = 62
+LONGEST_FILE = 60
 MOST_SHOWN = 10
 
 
@@ -107,7 +107,7 @@ def test_what_follows_the_leading_finding_blames_nobody_else(scenario, engine):
         leading, *others = result.findings
         raised = set(result.errors)
         for other in others:
-            is_consequence = other.code is Code.DEADLOCK_DEAD_RANK and set(other.ranks) <= raised
+            is_consequence = other.code in (Code.DEADLOCK_DEAD_RANK, Code.RANK_ERROR) and set(other.ranks) <= raised
             assert is_consequence or set(other.ranks) <= set(leading.ranks), str(result)
 
 
@@ -139,7 +139,7 @@ def test_a_wrong_line_or_rank_or_code_is_a_surprise():
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_file_is_short_and_says_first_what_goes_wrong(path):
     lines = path.read_text().splitlines()
-    assert len(lines) <= LONGEST_FILE
+    assert sum(bool(line.strip()) for line in lines) <= LONGEST_FILE
     assert lines[0].startswith('"""')
     assert lines[0].rstrip('"').endswith((".", ":", ";", ","))
     assert ast.get_docstring(ast.parse(path.read_text())).count("\n\n") <= 1
