@@ -1,7 +1,7 @@
 """Two wrapped models run backward in another order on one rank, each in a process group of its own, and all wait.
 
 Groups of their own keep the gradients apart, but a backward ends only when its reductions do: each side waits for the
-other in another group. Real gloo: all ranks time out.
+other in another group. Real gloo: all ranks wait, for half an hour unless `new_group` is given a time-out.
 """
 
 import torch
