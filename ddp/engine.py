@@ -239,6 +239,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.reducer.check_closed()
         is_due = self._passage is not None and self._passage.is_reduction_due
         roll = self._call_roll(kind, inputs, kwargs, continues=is_due and kind is not Forward.SYNCHRONIZED)
+        if kind is Forward.SYNCHRONIZED:
+            self.reducer.steps.begin_forward(is_training=self.training)
         passage = _Passage(kind, roll, is_reduction_due=is_due or kind is Forward.SYNCHRONIZED)
         if self._terms is not None:
             self._passage = passage
@@ -467,8 +469,12 @@ class DistributedDataParallel(nn.Module, Joinable):
     def _named_buffers(self) -> list[tuple[str, Tensor]]:
         return [(name, b) for name, b in self.module.named_buffers() if name not in self.parameters_to_ignore]
 
+    def __ddp_call__(self) -> dict[str, object]:
+        """What the call being made belongs to (the simulator reads it; see simulator/process_group/phases.py)."""
+        return {"step": self.reducer.steps.latest} if "reducer" in vars(self) else {}
+
     def __ddp_progress__(self) -> dict[str, object]:
-        """How far this replica is, for a diagnosis (see simulator/process_group/wrappers.py)."""
+        """How far this replica is, for a diagnosis (see simulator/process_group/wrapper.py)."""
         if "reducer" not in vars(self):
             return {}  # its construction failed
         terms = self._terms

@@ -31,6 +31,7 @@ from ddp.open_backward import describe_open_backward
 from ddp.rebuild import DiscoveredOrder
 from ddp.stage import Event, Stage, follows
 from ddp.static_graph import StaticGraph
+from ddp.steps import Steps
 from ddp.used_map import UsedMap
 
 __ddp_phases__ = {
@@ -84,9 +85,9 @@ class Reducer:
         self.parameters = tuple(parameters.values())
         self.process_group = group
         self.backwards = 0
-        """How many backwards have been reduced."""
-        self._aligned_backwards = 0
-        """How many there had been when a join ended last."""
+        """How many backwards have been reduced since a join ended last: on ranks that have input, equally many."""
+        self.steps = Steps()
+        """Told to a diagnosis."""
         self.bytes_started_early = 0
         """Of the last backward: bytes whose reduction started before its last gradient came."""
         self._owner = weakref.ref(owner)
@@ -137,7 +138,7 @@ class Reducer:
             return
         came = frozenset[int]() if self._static_graph is None else self._static_graph.came
         missing = [self.names[index] for index in sorted(self._waiting - came)]
-        key = f"ddp/open backward/{self.backwards}/{len(self.names)}/{self.names[0]}"
+        key = f"ddp/open backward/{self.steps.aligned}/{self.backwards}/{len(self.names)}/{self.names[0]}"
         if self._join is None:  # a join first makes the calls that other ranks wait for
             self.give_up()
         raise OpenBackwardError(describe_open_backward(missing, key=key, group=self.process_group))
@@ -209,6 +210,7 @@ class Reducer:
     def _open(self) -> None:
         """Begin to reduce; the parameters that are known to get no gradient are not waited for."""
         self._advance(Event.GRADIENT)
+        self.steps.begin_backward()
         self.bytes_started_early = 0
         everybody = range(len(self.parameters))
         if self._static_graph is not None:
@@ -399,9 +401,10 @@ class Reducer:
 
     def share_knowledge(self, source: int) -> None:
         """After a join: take over what group rank `source` has found out."""
-        found = Knowledge.of(self.backwards, self._order, self._static_graph, len(self.parameters))
+        found = Knowledge.of(self.steps.latest, self._order, self._static_graph, len(self.parameters))
         knowledge = found.shared(source, self.process_group, self.parameters[0].device)
-        self.backwards = self._aligned_backwards = knowledge.backwards
+        self.backwards = 0
+        self.steps.align(knowledge.backwards)
         if knowledge.order is not None and knowledge.order != self._order.agreed:
             self._line.lay_out(self._order.adopt(knowledge.order))
         if knowledge.times is not None and self._static_graph is not None:
@@ -412,20 +415,19 @@ class Reducer:
     def __ddp_call__(self) -> dict[str, object]:
         """What the call being made belongs to (the simulator reads it; see simulator/process_group/phases.py)."""
         told: dict[str, object] = {"wrapper": self._owner() or self, "shadow": self._line.is_shadowing}
+        if not self._line.is_shadowing:
+            told["step"] = self.steps.latest
         if self._line.current is not None:
             told["bucket"] = self._line.current.index
             told["parameters"] = self._line.current.names
-            if not self._line.is_shadowing:
-                told["step"] = self.backwards + 1
         return told
 
     def __ddp_progress__(self) -> dict[str, object]:
-        """How far the reductions are (the simulator reads it; see simulator/process_group/wrappers.py)."""
-        is_reducing = self._stage is Stage.REDUCING
-        unreduced = self._line.next if is_reducing else None
+        """How far the reductions are (the simulator reads it; see simulator/process_group/wrapper.py)."""
+        unreduced = self._line.next if self._stage is Stage.REDUCING else None
         return {
-            "step": self.backwards + is_reducing,
-            "aligned_step": self._aligned_backwards,
+            "step": self.steps.latest,
+            "aligned_step": self.steps.aligned,
             "reduced": self.names,
             "unreduced": unreduced and (unreduced.index, unreduced.names),
         }

@@ -151,6 +151,17 @@ def test_micro_batches_under_no_sync_are_no_steps(engine):
     assert read(result) == [(1, [(0, 2, shadows(control, 2)), (1, 4, {})])]
 
 
+def test_two_forwards_before_one_backward_are_two_steps():
+    # Rank 0 shadows two forwards and one bucket; torch's join makes up for one forward.
+    def program(rank):
+        model = linear("ddp")
+        with model.join():
+            for _ in range(1 + rank):
+                backward(lambda inputs: model(inputs) + model(inputs), rank)
+
+    assert read(run(program, 2)) == [(1, [(0, 2, shadows(2 + 1 + 1, 1, rebuild=1)), (1, 4, {})])]
+
+
 @both_engines
 def test_the_second_epoch_goes_on_from_where_all_were(engine):
     result = run(lambda rank: train(rank, lambda: linear(engine), (2, 4), (0, 1), (3, 2)), 2)
@@ -266,7 +277,7 @@ def test_each_group_has_its_own_join(engine):
 @both_engines
 def test_a_join_that_is_ended_early_keeps_no_model(engine):
     # The rank that ran out says so: torch's in two calls, ours in a round. The forward that this ended was a step of
-    # torch's already, and brought no reduction yet, which ours counts.
+    # torch's already; ours counts it after the round.
     def program(rank):
         model = linear(engine)
         for count in (2 + rank, rank):

@@ -17,7 +17,8 @@ from simulator.calls import NOWHERE, USER_ORIGIN, Origin, Phase, Signature, Site
 from simulator.events import EventKind
 from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
-from simulator.process_group.wrappers import PROGRESS, Wrapper, Wrappers
+from simulator.process_group.wrapper import PROGRESS, Wrapper
+from simulator.process_group.wrappers import Wrappers
 from simulator.runtime.call_sites import site_at
 from simulator.runtime.execution import Execution
 
@@ -110,10 +111,9 @@ class OriginTracker:
     def _notice_join(self, members: Iterable[Any]) -> None:
         """The rank ran out of input.
 
-        Note [Step of joining]. A rank joins at the step that its wrapper is at, see Note [Steps] in wrappers.py: how
-        often it has synchronised gradients. So micro-batches under no_sync do not count, and a second epoch goes on
-        from where all were at the end of the first. Of several wrappers in a join, the one with the most steps counts.
-        Two forwards before one backward are two steps, but one for an engine that counts its reductions, as ours does.
+        Note [Step of joining]. A rank joins at the step that its wrapper is at, see Note [Steps] in wrapper.py. So
+        micro-batches under no_sync do not count, and a second epoch goes on from where all were at the end of the
+        first. Of several wrappers in a join, the one with the most steps counts.
         """
         wrappers = self._wrappers_in(members)
         for wrapper in wrappers:
@@ -146,13 +146,15 @@ def _told(reading: Reading, wrapper: Wrapper) -> Origin:
     told = reading.told or {}
     wrapper.tells_steps = True
     assert reading.phase is not None
+    step: int | None = None
     if reading.phase not in _STEPLESS:
-        wrapper.look(told.get("step") or 0)
+        step = told.get("step")
+        wrapper.look(step or 0)
     return Origin(
         reading.phase,
         wrapper.number,
         told.get("bucket"),
-        told.get("step"),
+        step,
         told.get("shadow", False),
         tuple(told.get("parameters", ())),
     )

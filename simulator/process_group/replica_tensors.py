@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from simulator.process_group.wrappers import Wrapper
+from simulator.process_group.wrapper import Wrapper
 from simulator.verdict import Code
 
 

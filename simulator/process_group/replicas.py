@@ -5,7 +5,7 @@ after the forward. Those that are synchronised before each forward, as is the de
 rank updates its running statistics). They are compared where it would tell: when the inner module runs in evaluation
 mode, past the wrapper; and at the first step if nothing ever synchronises them.
 
-Ranks are compared at the same step of the wrapper (Note [Steps] in wrappers.py) and the same optimizer step since.
+Ranks are compared at the same step of the wrapper (Note [Steps] in wrapper.py) and the same optimizer step since.
 Note [Several optimizers]. Ranks may step several optimizers of one wrapper in different order. So steps are counted for
 each optimizer, which is told on all ranks by the place of its first parameter in the model; and what another optimizer
 changes is left out, once that has made a step. Of an optimizer's state only what has a parameter's shape is compared:
@@ -35,7 +35,8 @@ from simulator.process_group.replica_tensors import (
     syncs_buffers,
     syncs_buffers_last,
 )
-from simulator.process_group.wrappers import PROGRESS, Wrapper, WrapperKey, Wrappers
+from simulator.process_group.wrapper import PROGRESS, Wrapper, WrapperKey
+from simulator.process_group.wrappers import Wrappers
 from simulator.runtime.call_sites import site_here
 from simulator.verdict import Code, Finding
 
@@ -139,7 +140,7 @@ class Replicas:
         self._has_run.update(wrappers)
 
     def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward, or another engine's reduction, begins."""
+        """A synchronising forward has begun, or another engine tells of one."""
         if wrapper.inner is not None:
             self._latest_parameters[wrapper] = parameters_in(wrapper)
 

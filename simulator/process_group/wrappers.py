@@ -1,4 +1,4 @@
-"""DDP wrappers: which there are on each rank, which step each is at, and what its buckets hold.
+"""DDP wrappers: which there are on each rank, and what torch's own tell while they run.
 
 torch's DistributedDataParallel runs as it is. While an execution runs, four of its functions tell where it stands:
 `_ddp_init_helper` (there is a new Reducer), `Reducer.prepare_for_forward` and `prepare_for_backward` (the first and
@@ -8,212 +8,19 @@ to be its bucket's).
 Wrappers are numbered within their process group, because its members have to construct them in the same order; a
 wrapper on another group, which only some of them have, shifts nothing.
 
-Another engine is numbered at its first call (phases.py). check="replicas" compares its replicas if the wrapper has the
-inner module as `module`, and knows more with a method `__ddp_progress__()` of the wrapper's, which returns a dict with
-any of these keys. It is asked at each of the wrapper's calls that belongs to a step, and where replicas are compared:
-
-- `step`: how many of its reductions have begun, those that it shadowed before the last end of a join included;
-- `joined`: whether it shadows the others because its rank ran out of input;
-- `aligned_step`: the step at which a join ended last;
-- `reduced`: the names of the parameters that are in a bucket;
-- `unreduced`: the number, and the parameters' names, of the first bucket that the step under way has not reduced;
-- `buffers`: by name, when a buffer is synchronised that is an exception: "before" or "after" a forward, or "never".
-
-Note [Steps]. A wrapper's step is the number of its synchronising forward, from 1. A forward in evaluation mode counts
-only once a backward follows it: evaluating without no_grad on one rank, through a wrapper without buffers, disturbs
-nobody. For another engine, which knows of backwards, it is the number of its reduction. Under join the steps of ranks
-that ran out stand still, and all are even again at its end (`align`).
+Another engine is numbered at its first call (phases.py).
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import wraps
-from math import prod
-from types import FrameType
-from typing import Any, NamedTuple, Protocol
-from weakref import WeakKeyDictionary, ref
+from typing import Any
+from weakref import WeakKeyDictionary
 
-from simulator.calls import Signature
+from simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
 
-PROGRESS = "__ddp_progress__"
-
-WrapperKey = tuple[str, int]
-"""A wrapper on all its ranks: the label of its process group, and its number there."""
-
-
-class Bucket(NamedTuple):
-    """What one bucket of a Reducer holds."""
-
-    elements: int
-    parameters: tuple[str, ...]
-
-
-class Wrapper:
-    """One rank's DDP instance."""
-
-    __slots__ = (
-        "_buckets",
-        "_module",
-        "_names",
-        "_next_bucket",
-        "_observers",
-        "_reduced",
-        "_uncounted_forward",
-        "_unreduced",
-        "aligned_step",
-        "chosen_buffers",
-        "is_joined",
-        "key",
-        "rank",
-        "step",
-        "tells_steps",
-    )
-
-    def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[Observer]) -> None:
-        self.key = key
-        self.rank = rank
-        self.step = 0
-        """See Note [Steps]."""
-        self.tells_steps = False
-        """Another engine's, which says itself what step a call belongs to, if any."""
-        self.is_joined = False
-        """Shadows the others because its rank ran out of input."""
-        self.aligned_step = 0
-        """The step at which join ended last."""
-        self.chosen_buffers: Mapping[str, str] = {}
-        """When buffers are synchronised that another engine treats as exceptions: "before", "after" or "never"."""
-        self._module = ref(module)
-        self._buckets: Sequence[Bucket] = ()
-        self._reduced: Collection[str] = ()
-        self._unreduced: tuple[int, Sequence[str]] | None = None
-        """Of another engine: the first bucket not reduced."""
-        self._observers = observers
-        self._names: dict[int, str] = {}
-        """By id of the parameter; they live as long as the module."""
-        self._next_bucket = 0
-        self._uncounted_forward = False
-
-    @property
-    def is_running(self) -> bool:
-        """True inside a forward through the wrapper, which is on the stack then."""
-        module = self.module
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if frame.f_code.co_name == "forward" and frame.f_locals.get("self") is module is not None:
-                return True
-            frame = frame.f_back
-        return False
-
-    @property
-    def number(self) -> int:
-        """Its number among the wrappers of its process group."""
-        return self.key[1]
-
-    @property
-    def module(self) -> Any:
-        """The DDP instance; None once it is gone."""
-        return self._module()
-
-    @property
-    def inner(self) -> Any:
-        """The module that it wraps; None once that is gone, or if it wraps none."""
-        return getattr(self.module, "module", None)
-
-    def launches(self, bucket: int) -> None:
-        """The Reducer launches a bucket."""
-        self._next_bucket = bucket + 1
-        if self._uncounted_forward:
-            self._uncounted_forward = False
-            self.step += 1
-
-    def begin_step(self, *, is_training: bool) -> None:
-        """A synchronising forward begins: the Reducer's next call is for bucket 0."""
-        self.is_joined = False
-        self._next_bucket = 0
-        self._uncounted_forward = not is_training
-        self.step += is_training
-        self._tell()
-
-    def look(self, told_step: int = 0) -> None:
-        """Ask another engine how far its wrapper is; `told_step` is what its call says, if it does."""
-        if not self._observers:
-            return
-        progress: Mapping[str, Any] = getattr(self.module, PROGRESS, dict)()
-        before, self.step = self.step, progress.get("step", max(self.step, told_step))
-        self.is_joined = progress.get("joined", self.is_joined)
-        self.aligned_step = progress.get("aligned_step", self.aligned_step)
-        self.chosen_buffers = progress.get("buffers", self.chosen_buffers)
-        self._reduced = progress.get("reduced", self._reduced)
-        self._unreduced = progress.get("unreduced")
-        if self.step > before:
-            self._tell()
-
-    def bucket_for(self, signature: Signature) -> int | None:
-        """The bucket that the Reducer's next all_reduce is for; None if it does not look like one.
-
-        Buckets are launched in order. One that no rank used may be left out (`skip_all_reduce_unused_params`), so it is
-        the next one of this size.
-        """
-        if signature.operation != "all_reduce":
-            return None
-        buckets = self._buckets
-        if not buckets:
-            self.launches(self._next_bucket)
-            return self._next_bucket - 1
-        elements = prod(signature.shapes[0])
-        for index in range(self._next_bucket, len(buckets)):
-            if buckets[index].elements == elements:
-                self.launches(index)
-                return index
-        return None
-
-    def parameters(self, bucket: int) -> tuple[str, ...]:
-        """The names of the parameters of a bucket, in bucket order."""
-        return self._buckets[bucket].parameters if bucket < len(self._buckets) else ()
-
-    def learn_buckets(self) -> None:
-        """Ask the Reducer what its buckets hold, once per layout. Not inside backward, where the Reducer is locked."""
-        if not self._buckets:
-            module = self.module
-            if not self._names:
-                self._names = {id(parameter): name for name, parameter in module.module.named_parameters()}
-            try:
-                buckets = module.reducer._get_zeros_like_grad_buckets()
-            except RuntimeError:
-                return  # a sparse bucket has no tensor until its gradient comes; the names are left out
-            self._buckets = [self._bucket(bucket) for bucket in buckets]
-            self._reduced = frozenset(name for bucket in self._buckets for name in bucket.parameters)
-
-    def is_reduced(self, parameter: str) -> bool:
-        """False if the parameter is in none of the buckets that the Reducer made last."""
-        return not self._reduced or parameter in self._reduced
-
-    @property
-    def unreduced_bucket(self) -> str:
-        """The first bucket that was not launched in this step, in words; "" if all were."""
-        index, names = self._unreduced or (self._next_bucket, self.parameters(self._next_bucket))
-        return f"bucket {index} ({', '.join(names)})" if names else ""
-
-    def rebuilds(self) -> None:
-        """The Reducer makes new buckets."""
-        self._buckets = ()
-
-    def _tell(self) -> None:
-        for observer in self._observers:
-            observer.step_begins(self)
-
-    def _bucket(self, bucket: Any) -> Bucket:
-        names = self._names
-        return Bucket(bucket.buffer().numel(), tuple([names.get(id(each), "?") for each in bucket.parameters()]))
-
-
-class Observer(Protocol):
-    """Is told what wrappers do."""
-
-    def step_begins(self, wrapper: Wrapper) -> None:
-        """A synchronising forward, or another engine's reduction, begins."""
+__all__ = ["Wrapper", "Wrappers"]
 
 
 class Wrappers:

@@ -760,9 +760,9 @@ JOIN_FAULTS = (
         (FOUND + "test_a_static_graph_that_only_the_last_rank_has_seen_is_everyones_after_a_join",),
     ),
     Fault(
-        "the number of backwards is not shared after a join",
+        "the step is not shared after a join",
         "reducer",
-        "        self.backwards = knowledge.backwards\n",
+        "        self.steps.align(knowledge.backwards)\n",
         "",
         (JOIN + "test_several_joins_in_a_row",),
     ),

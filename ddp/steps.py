@@ -1,0 +1,35 @@
+"""The number of a wrapper's synchronising forward, from 1: by it a diagnosis tells apart what meets on different ranks.
+
+What counts is in Note [Steps] in simulator/process_group/wrapper.py. Nothing that the engine does depends on it.
+"""
+
+from __future__ import annotations
+
+
+class Steps:
+    """Counts the synchronising forwards of one wrapper."""
+
+    __slots__ = ("_is_uncounted", "aligned", "latest")
+
+    def __init__(self) -> None:
+        self.latest = 0
+        """The number of the latest forward that counts."""
+        self.aligned = 0
+        """The step at which a join ended last, on all ranks."""
+        self._is_uncounted = False
+        """The latest forward counts only once a backward follows."""
+
+    def begin_forward(self, *, is_training: bool) -> None:
+        """A synchronising forward begins."""
+        self.latest += is_training
+        self._is_uncounted = not is_training
+
+    def begin_backward(self) -> None:
+        """Gradients come that are to be reduced."""
+        self.latest += self._is_uncounted
+        self._is_uncounted = False
+
+    def align(self, step: int) -> None:
+        """A join ended: all ranks go on from the step of the last to join."""
+        self.latest = self.aligned = step
+        self._is_uncounted = False

@@ -1,0 +1,43 @@
+"""The count of synchronising forwards by itself; with both engines in tests/process_group/test_steps.py."""
+
+from ddp.steps import Steps
+
+
+def forwards(steps, *modes):
+    for mode in modes:
+        steps.begin_forward(is_training=mode == "train")
+
+
+def test_each_forward_in_training_mode_counts_from_1():
+    steps = Steps()
+    assert steps.latest == 0
+    forwards(steps, "train", "train")
+    assert steps.latest == 2
+    steps.begin_backward()
+    assert steps.latest == 2
+
+
+def test_of_forwards_in_evaluation_mode_the_last_before_a_backward_counts():
+    steps = Steps()
+    forwards(steps, "evaluation", "evaluation")
+    assert steps.latest == 0
+    steps.begin_backward()
+    steps.begin_backward()
+    assert steps.latest == 1
+
+
+def test_a_forward_in_training_mode_makes_up_for_an_evaluation_before_it():
+    steps = Steps()
+    forwards(steps, "train", "evaluation", "train")
+    steps.begin_backward()
+    assert steps.latest == 2
+
+
+def test_a_rank_that_ran_out_of_input_goes_on_from_where_the_others_are():
+    steps = Steps()
+    forwards(steps, "train", "evaluation")
+    steps.align(5)
+    assert (steps.latest, steps.aligned) == (5, 5)
+    steps.begin_backward()
+    forwards(steps, "train")
+    assert (steps.latest, steps.aligned) == (6, 5)
