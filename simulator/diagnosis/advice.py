@@ -240,10 +240,10 @@ class Cause(Enum):
         "throw_on_early_termination=True",
     )
     OTHER_SHARE_IN_JOIN = Advice(
-        "{joined} ran out of input, and join makes up for one training forward and one backward of the wrapper in "
-        "each step, no more and no less",
-        "evaluate on model.module, run one backward per forward, and give every rank at least one batch if the graph "
-        "is static",
+        "{joined} ran out of input, and join makes up for one training forward, buffers before it, and one backward of "
+        "the wrapper in each step, no more and no less",
+        "evaluate on model.module, run one backward per forward, and no buffer hook after it; with a static graph, "
+        "give every rank a batch and leave find_unused_parameters out",
     )
     NOT_IN_JOIN = Advice(
         "{joined} ran out of input, and the join does not list the wrappers that the others used, or in another order",
@@ -270,7 +270,8 @@ class Cause(Enum):
     )
     BUCKET_NOT_REDUCED = Advice(
         "{name} was not reduced in this step, as some parameter in it got no gradient",
-        "pass find_unused_parameters=True, or let every parameter take part in the loss",
+        "pass find_unused_parameters=True, or let every parameter take part in the loss; freeze parameters before "
+        "wrapping",
     )
     STEP_SKIPPED = Advice(
         "{fact}: a rank that decides this by a rule of its own lets its parameters and optimizer lag behind",
@@ -282,7 +283,7 @@ class Cause(Enum):
     )
     BUFFERS_IN_EVALUATION = Advice(
         "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
-        "evaluate through the wrapper, or broadcast or average the buffers first",
+        "evaluate through the wrapper, or broadcast those of one rank or average them first",
     )
     BUFFER_HOOK_DIFFERS = Advice(
         "the buffer hook did not leave all ranks with the same values",
@@ -297,7 +298,8 @@ class Cause(Enum):
 
     OTHER_THAN_PLAIN_TRAINING = Advice(
         "the ranks do not compute what one process would on all their batches",
-        "compare what each rank adds, and what the sum is divided by, with what plain training does",
+        "weigh each rank by its samples, and check what the sum is divided by and whom it leaves out, ranks that have "
+        "joined included",
     )
     OTHER_ON_SOME_RANKS = Advice(
         "what {culprits} received or computed is not what plain training gives, though no calls that met disagree",
@@ -377,7 +379,7 @@ class Cause(Enum):
         "leave it unwrapped, and unfreeze parameters before wrapping",
     )
     PARAMETERS_CHANGED = Advice(
-        "parameters were frozen, unfrozen, replaced or added after the model was wrapped",
+        "{parameters} changed after the model was wrapped: frozen, unfrozen, replaced or added",
         "do it on every rank before wrapping, or wrap the model again",
     )
     TOO_SMALL_A_BATCH = Advice(

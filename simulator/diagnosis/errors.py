@@ -50,6 +50,9 @@ _BY_TYPE = {
     "JoinError": Cause.JOIN_BROKEN,
 }
 
+FROZEN = " (frozen now)"
+"""What stands after the name of a parameter that got no gradient and requires none any more."""
+
 _RANKS = r"\branks? (\d+(?:(?:, | and )\d+)*)"
 _FAULTS = {
     "ReplicaMismatchError": _RANKS + r" ha(?:s|ve)\b",
@@ -109,6 +112,12 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]]) -> list[s
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
         return Cause.CALL_REFUSED.lines(remedy=message.rpartition(": ")[2])
+    if (
+        cause is Cause.UNUSED_PARAMETERS
+        and unused
+        and all(n.endswith(FROZEN) for names in unused.values() for n in names)
+    ):
+        cause = Cause.PARAMETERS_CHANGED
     return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused) or _told_unused(message))
 
 

@@ -140,7 +140,7 @@ def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Cal
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [
-        (rank, f"{_named(first)}, then {_named(then)}", f"{first.site}, {then.site}", "")
+        (rank, f"{_named(first)}, then {_named(then)}", ", ".join(dict.fromkeys([str(first.site), str(then.site)])), "")
         for rank, (first, then) in sorted(pairs.items())
     ]
     text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(groups=names)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from simulator.diagnosis.errors import FROZEN
 from simulator.process_group.wrappers import Wrapper, Wrappers
 
 _NO_PARAMETER = ""
@@ -12,6 +13,8 @@ _NO_PARAMETER = ""
 
 def parameter_names(wrappers: Wrappers, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
     """The names behind a Reducer's indices on a rank; () if the rank has several wrappers, or its model is gone.
+
+    Of those that require no gradient any more, FROZEN follows the name.
 
     A Reducer counts the parameters that required a gradient when the model was wrapped, those to ignore left out.
     """
@@ -27,4 +30,4 @@ def _reduced(wrapper: Wrapper) -> list[str]:
     named = [(name, p) for name, p in wrapper.module.module.named_parameters() if name not in ignored]
     if wrapper.is_reduced(_NO_PARAMETER):  # its buckets are not known yet, so nothing has been frozen since
         return [name for name, parameter in named if parameter.requires_grad]
-    return [name for name, _ in named if wrapper.is_reduced(name)]
+    return [name + FROZEN * (not parameter.requires_grad) for name, parameter in named if wrapper.is_reduced(name)]

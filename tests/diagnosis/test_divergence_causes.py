@@ -32,7 +32,7 @@ def test_what_is_no_number_came_from_some_rank(value):
 
 
 def test_all_ranks_compute_something_else_than_plain_training():
-    assert end(unlike_plain_training(2.0, 2.0))[1].startswith("compare what each rank adds")
+    assert end(unlike_plain_training(2.0, 2.0))[1].startswith("weigh each rank by its samples")
 
 
 def test_one_rank_holds_something_else_than_plain_training():

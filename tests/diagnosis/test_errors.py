@@ -133,3 +133,10 @@ def test_errors_that_differ_in_the_ranks_own_view_only_are_one():
     assert kind(refused[0]) == kind(refused[1]) != kind(refused[0].replace("rank 0", "rank 3", 1))
     shape = "RuntimeError: [{}]: params[0] appears not to match sizes of the same param in process 0."
     assert kind(shape.format(1)) == kind(shape.format(2))
+
+
+def test_parameters_that_were_frozen_are_not_unused():
+    cause, remedy = end(found(UNUSED, {2: ["a.weight (frozen now)", "a.bias (frozen now)"]}))
+    assert cause.startswith("a.weight (frozen now), a.bias (frozen now) changed after the model was wrapped")
+    assert remedy == "do it on every rank before wrapping, or wrap the model again"
+    assert "got no gradient" in end(found(UNUSED, {2: ["a.weight (frozen now)", "b"]}))[0]
