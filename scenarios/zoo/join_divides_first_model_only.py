@@ -50,7 +50,7 @@ def wrapped() -> list[DistributedDataParallel]:
 def join_divides_first_model_only(rank: int) -> Snapshot:
     """Train both in one join, on 2 batches, and on 1 on rank 1."""
     models = wrapped()
-    with Join(models, divide_by_initial_world_size=False):  # found here by torch
+    with Join([*models], divide_by_initial_world_size=False):  # found here by torch
         train(models, 1 if rank == 1 else 2)
     return together({str(index): snapshot(model.module) for index, model in enumerate(models)})
 
