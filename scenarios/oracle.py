@@ -39,6 +39,8 @@ class _Rank:
     """What a rank does not share with the others."""
 
     number: int
+    count: int
+    """How many iterations it has."""
     buffers: dict[str, Tensor]
     gradients: Gradients
     history: list[Snapshot]
@@ -53,76 +55,94 @@ def train(training: Training, world_size: int) -> tuple[History, ...]:
     leave a loop that no join surrounds.
     """
     check_has_meaning(training, world_size)
-    networks = [_train(training, index, world_size) for index in range(len(training.networks))]
+    models = [_Plain(training, index, world_size).train() for index in range(len(training.networks))]
     return tuple(
-        tuple(
-            together({str(i): moment for i, moment in enumerate(moments)}) for moments in zip(*histories, strict=True)
-        )
-        for histories in zip(*networks, strict=True)
+        tuple(together(dict(zip(map(str, range(len(models))), each, strict=True))) for each in zip(*own, strict=True))
+        for own in zip(*models, strict=True)
     )
 
 
-def _train(training: Training, index: int, world_size: int) -> list[History]:
-    model = training.network(index)
-    optimizer = optimizer_of(replace(training.optimizer, is_sharded=False), model.parameters())
-    names = [name for name, _ in model.named_parameters()]
-    ranks = [_Rank(rank, _buffers(model), dict.fromkeys(names), []) for rank in range(world_size)]
-    shares_buffers = _shares_buffers(training)
-    is_stale = shares_buffers  # somebody's buffers are to be taken over before the next forward
-    counts = [training.count(rank) for rank in range(world_size)]
-    for iteration in range(max(counts)):
-        present = [rank for rank in ranks if iteration < counts[rank.number]]
-        action = training.action(present[0].number, iteration)
-        if is_stale and (action.has_forward or action is Action.EVALUATE):
-            source = present[-1] if training.join else ranks[0]
-            for rank in ranks:
-                rank.buffers = dict(source.buffers)
-        if action.has_forward:
-            _forward(training, model, present, iteration)
+class _Plain:
+    """One of a training's networks, in one process; see Note [What DDP means]."""
+
+    def __init__(self, training: Training, index: int, world_size: int) -> None:
+        self._training = training
+        self._model = training.network(index)
+        self._names = [name for name, _ in self._model.named_parameters()]
+        self._optimizer = optimizer_of(replace(training.optimizer, is_sharded=False), self._model.parameters())
+        self._ranks = [
+            _Rank(rank, training.count(rank), _buffers(self._model), dict.fromkeys(self._names), [])
+            for rank in range(world_size)
+        ]
+        options = training.engine_options
+        self._shares_buffers = bool(options.get("broadcast_buffers", True)) and not training.averages_buffers
+        self._buffers_are_due = self._shares_buffers
+
+    def train(self) -> list[History]:
+        """Each rank's history."""
+        for iteration in range(max(rank.count for rank in self._ranks)):
+            present = [rank for rank in self._ranks if iteration < rank.count]
+            self._iterate(present, iteration, self._training.action(present[0].number, iteration))
+        self._end()
+        return [tuple(rank.history) for rank in self._ranks]
+
+    def _iterate(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
         if action.has_forward or action is Action.EVALUATE:
-            for rank in present:
-                rank.forwards += 1
-            is_stale = shares_buffers and action not in (Action.ACCUMULATE, Action.EVALUATE)
+            self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
+        if action.has_forward:
+            self._forward(present, iteration, action)
         if action in (Action.TRAIN, Action.SKIP_STEP):
-            divisor = (
-                world_size if training.join is None or training.join.divide_by_initial_world_size else len(present)
-            )
-            met = _meet([rank.gradients for rank in present], divisor, training.communication_hook)
-            for rank in present:
-                rank.gradients = dict(met)
+            self._meet(present)
         if action is Action.TRAIN:
-            _load(model, present[0])
-            optimizer.step()
+            _load(self._model, present[0])
+            self._optimizer.step()
         for rank in present:
-            _load(model, rank)
-            rank.history.append(snapshot(model, iteration, gradients=True))
+            _load(self._model, rank)
+            rank.history.append(snapshot(self._model, iteration, gradients=True))
             if action is Action.TRAIN:
-                rank.gradients = dict.fromkeys(names)
-    last = max(ranks, key=lambda rank: (rank.forwards, rank.number))
-    for rank in ranks:
-        if training.join and shares_buffers:
-            rank.buffers = last.buffers
-        _load(model, rank)
-        rank.history.append(snapshot(model))
-    return [tuple(rank.history) for rank in ranks]
+                rank.gradients = dict.fromkeys(self._names)
 
+    def _share_buffers(self, present: Sequence[_Rank], *, again: bool) -> None:
+        """Before a forward through the wrapper, which says whether it is due `again` before the next one."""
+        if self._buffers_are_due:
+            source = present[-1] if self._training.join else self._ranks[0]
+            for rank in self._ranks:
+                rank.buffers = dict(source.buffers)
+        self._buffers_are_due = self._shares_buffers and again
+        for rank in present:
+            rank.forwards += 1
 
-def _forward(training: Training, model: Network, present: Sequence[_Rank], iteration: int) -> None:
-    """Each rank's forward, and its backward if it makes one, with its own buffers and gradients."""
-    teams = [present] if model.communicates else [[rank] for rank in present]
-    for team in teams:
-        batches = [training.batch(model, rank.number, iteration) for rank in team]
-        _load(model, team[0])
-        outputs = model(torch.cat(batches), training.uses(team[0].number, iteration))
-        losses = [output.square().mean() for output in outputs.split([len(batch) for batch in batches])]
-        if training.action(team[0].number, iteration).has_backward:
-            torch.stack(losses).sum().backward()
-        for rank in team:
-            rank.buffers = _buffers(model)
-        # A team's sum stands with its first member: only the sum over the ranks is ever used.
-        team[0].gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
-    if training.averages_buffers:
-        _average_buffers(present)
+    def _forward(self, present: Sequence[_Rank], iteration: int, action: Action) -> None:
+        """Each rank's forward, and its backward if it makes one, with its own buffers and gradients."""
+        model, training = self._model, self._training
+        for team in [present] if model.communicates else [[rank] for rank in present]:
+            _load(model, team[0])
+            batches = [training.batch(model, rank.number, iteration) for rank in team]
+            outputs = model(torch.cat(batches), training.uses(team[0].number, iteration))
+            if action.has_backward:
+                parts = outputs.split([len(batch) for batch in batches])
+                torch.stack([part.square().mean() for part in parts]).sum().backward()
+            for rank in team:
+                rank.buffers = _buffers(model)
+            # A team's sum stands with its first member: only the sum over the ranks is ever used.
+            team[0].gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
+        if training.averages_buffers:
+            _average_buffers(present)
+
+    def _meet(self, present: Sequence[_Rank]) -> None:
+        join = self._training.join
+        divisor = len(self._ranks) if join is None or join.divide_by_initial_world_size else len(present)
+        met = _averaged([rank.gradients for rank in present], divisor, self._training.communication_hook)
+        for rank in present:
+            rank.gradients = dict(met)
+
+    def _end(self) -> None:
+        last = max(self._ranks, key=lambda rank: (rank.forwards, rank.number))
+        for rank in self._ranks:
+            if self._training.join and self._shares_buffers:
+                rank.buffers = last.buffers
+            _load(self._model, rank)
+            rank.history.append(snapshot(self._model))
 
 
 def _average_buffers(present: Sequence[_Rank]) -> None:
@@ -133,7 +153,7 @@ def _average_buffers(present: Sequence[_Rank]) -> None:
                 rank.buffers[name] = mean
 
 
-def _meet(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
+def _averaged(gradients: Sequence[Gradients], divisor: int, hook: CommunicationHook | None) -> Gradients:
     """Of each parameter: the sum over the ranks that have a gradient, divided; added in `hook`'s dtype."""
     met: Gradients = {}
     for name in gradients[0]:
@@ -148,10 +168,6 @@ def dtype_of(hook: CommunicationHook | None) -> torch.dtype | None:
     return {CommunicationHook.FP16_COMPRESS: torch.float16, CommunicationHook.BF16_COMPRESS: torch.bfloat16}.get(
         hook or CommunicationHook.ALLREDUCE
     )
-
-
-def _shares_buffers(training: Training) -> bool:
-    return bool(training.engine_options.get("broadcast_buffers", True)) and not training.averages_buffers
 
 
 def _buffers(model: Network) -> dict[str, Tensor]:
