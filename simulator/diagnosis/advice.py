@@ -266,7 +266,23 @@ class Cause(Enum):
     )
     STEP_WITHOUT_SYNCHRONISATION = Advice(
         "no synchronising forward preceded this optimizer step, so each rank applied gradients of its own",
-        "synchronise in the last micro-batch of every window, the short one at the end included",
+        "synchronise in the last micro-batch of every window, the short one at the end included: no_sync() has to end "
+        "before its forward, which decides whether the backward reduces",
+    )
+    BACKWARD_AFTER_REDUCTION = Advice(
+        "a backward ran when this step's reduction was over, a second one over its graph or another's, and "
+        "its gradients stayed each rank's own",
+        "add the losses up and run one backward, or run each backward before the next forward",
+    )
+    PARAMETERS_IN_OTHER_ORDER = Advice(
+        "the model of {culprits} has its parameters in another order; a wrapper pairs them by position, so values and "
+        "gradients go to those of other names",
+        "register the layers in one order on every rank: sort their names, and iterate over no set",
+    )
+    READ_BEFORE_WAIT = Advice(
+        "{operation} had not been waited for: until then its tensor holds the rank's own value on some ranks, and the "
+        "result on others",
+        "wait() for the work before the tensor is read",
     )
     BUCKET_NOT_REDUCED = Advice(
         "{name} was not reduced in this step, as some parameter in it got no gradient",
@@ -363,7 +379,7 @@ class Cause(Enum):
     )
     BACKWARD_NOT_ANNOUNCED = Advice(
         "a backward ran that no forward through the wrapper announced",
-        "call the wrapper, not its inner module, for the loss, once for each backward",
+        "call the wrapper, not its inner module, for the loss, once for each backward, or add losses up and run one",
     )
     BUFFERS_OVERWRITTEN = Advice(
         "a tensor that the backward needs was changed in place since the forward, as a second forward through the "

@@ -48,6 +48,26 @@ class Moment(NamedTuple):
         return f"after {which} that followed {where}" if self.step else f"after {which} since {where}"
 
 
+class Circumstances(NamedTuple):
+    """What is known besides the values, for the cause."""
+
+    is_order: bool = False
+    """What differs is which parameter stands at a place."""
+    is_reduced: bool = True
+    """False for a parameter that is in no bucket."""
+    unreduced: str = ""
+    """A bucket that was not reduced in this step."""
+    skipped: str = ""
+    """Tells of ranks (`skippers`) that left out an optimizer step."""
+    skippers: tuple[int, ...] = ()
+    has_run: bool = False
+    """A training forward went through the wrapper."""
+    is_late: bool = False
+    """Gradients came when the reduction of the step was over."""
+    unwaited: str = ""
+    """A call of the user's that a rank had not waited for."""
+
+
 def divergence(
     code: Code,
     moment: Moment,
@@ -55,22 +75,18 @@ def divergence(
     sides: Sequence[Side],
     *,
     sites: Mapping[int, Site],
-    is_reduced: bool = True,
-    unreduced: str = "",
-    skipped: str = "",
-    skippers: tuple[int, ...] = (),
     place: str = "",
+    known: Circumstances,
 ) -> Finding:
     """The finding for replicas that differ first in `name`.
 
-    `sites` are the lines that the ranks were compared at, and `place` is where in the tensor. `is_reduced` is False for
-    a parameter that is in no bucket, and `unreduced` names a bucket that was not reduced in this step; `skipped` tells
-    of ranks (`skippers`) that left out an optimizer step.
+    `sites` are the lines that the ranks were compared at, and `place` is where in the tensor.
     """
-    culprits = skippers or minority(sides)
+    culprits = known.skippers or minority(sides)
     summary = f"{name}{place} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
     rows = [(rank, f"{name}{place} = {side.value}", _where(sites[rank]), "") for side in sides for rank in side.ranks]
-    advice = _advise(code, moment, name, is_reduced, unreduced, skipped)
+    who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
+    advice = _advise(code, moment, name, who, known)
     lines = [f"DIVERGENCE  {code}  {moment}", *table(rows), *advice]
     return Finding(code, culprits, summary, "\n".join(lines), _known([sites[rank] for rank in _first(culprits, sites)]))
 
@@ -123,19 +139,25 @@ def _after(moment: Moment) -> str:
     return f"after step {moment.step} of DDP #{moment.wrapper}"
 
 
-def _advise(code: Code, moment: Moment, name: str, is_reduced: bool, unreduced: str, skipped: str) -> list[str]:
+def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[str]:
     if code is Code.DIVERGENCE_BUFFERS:
         return _advise_buffers(moment).lines()
-    if skipped:
-        return Cause.STEP_SKIPPED.lines(fact=skipped)
-    if moment.step == 0:
+    if known.skipped:
+        return Cause.STEP_SKIPPED.lines(fact=known.skipped)
+    if known.is_order:
+        return Cause.PARAMETERS_IN_OTHER_ORDER.lines(culprits=who)
+    if moment.step == 0 and not known.has_run:
         return Cause.INNER_MODULE_TRAINED.lines()
-    if not is_reduced:
+    if not known.is_reduced:
         return Cause.NOT_IN_A_BUCKET.lines(name=name)
-    if moment.optimizer_step > 1:
+    if moment.optimizer_step > 1 or moment.step == 0:
         return Cause.STEP_WITHOUT_SYNCHRONISATION.lines()
-    if unreduced:
-        return Cause.BUCKET_NOT_REDUCED.lines(name=unreduced)
+    if known.unreduced:
+        return Cause.BUCKET_NOT_REDUCED.lines(name=known.unreduced)
+    if known.is_late:
+        return Cause.BACKWARD_AFTER_REDUCTION.lines()
+    if known.unwaited:
+        return Cause.READ_BEFORE_WAIT.lines(operation=known.unwaited)
     return Cause.CHANGED_ALONE.lines()
 
 

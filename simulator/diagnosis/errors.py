@@ -112,11 +112,8 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]]) -> list[s
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
         return Cause.CALL_REFUSED.lines(remedy=message.rpartition(": ")[2])
-    if (
-        cause is Cause.UNUSED_PARAMETERS
-        and unused
-        and all(n.endswith(FROZEN) for names in unused.values() for n in names)
-    ):
+    names = [name for own in unused.values() for name in own]
+    if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
         cause = Cause.PARAMETERS_CHANGED
     return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused) or _told_unused(message))
 

@@ -52,7 +52,7 @@ class Backend:
     def __init__(self, execution: Execution, *, check_replicas: bool = False) -> None:
         self._execution = execution
         self._wrappers = Wrappers(self._running_rank)
-        self._replicas = Replicas(self._wrappers) if check_replicas else None
+        self._replicas = Replicas(self._wrappers, execution.hazards.unwaited) if check_replicas else None
         self._groups = GroupMaker(execution, self._wrappers)
 
     # --- around the whole run -----------------------------------------------------------------------------------------

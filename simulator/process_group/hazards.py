@@ -115,6 +115,10 @@ class Hazards:
         if watched is not None and any(tensor.has_changed(pending) for tensor in watched[1]):
             self._changed.append(pending.call)
 
+    def unwaited(self, rank: int) -> Sequence[Call]:
+        """The user's calls that a rank has not waited for yet."""
+        return [pending.call for pending, _ in self._in_flight[rank].values()]
+
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
         if self._parts:

@@ -17,15 +17,15 @@ go once everybody who can come has come.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from simulator.calls import NOWHERE, Site
-from simulator.diagnosis.divergence import Moment, Side, divergence, skip_text, skipped_step
+from simulator.calls import NOWHERE, Call, Site
+from simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence, skip_text, skipped_step
 from simulator.process_group.replica_tensors import (
     Named,
     buffers_in,
@@ -60,12 +60,18 @@ class _Group:
 class _Comparison:
     """All ranks' replicas at one moment."""
 
-    __slots__ = ("groups", "sites")
+    __slots__ = ("groups", "is_late", "sites", "unreduced", "unwaited")
 
     def __init__(self) -> None:
         self.groups: list[_Group] = []
         self.sites: dict[int, Site] = {}
         """The line that each rank was at."""
+        self.is_late = False
+        """Gradients came on some rank when the reduction of the step was over."""
+        self.unreduced = ""
+        """A bucket that some rank had not reduced."""
+        self.unwaited: Call | None = None
+        """A call of the user's that some rank had not waited for."""
 
     @property
     def ranks(self) -> Collection[int]:
@@ -96,8 +102,12 @@ class _Skip(NamedTuple):
 class Replicas:
     """Compares the replicas of one execution."""
 
-    def __init__(self, wrappers: Wrappers, *, tolerance: float = 0.0) -> None:
+    def __init__(
+        self, wrappers: Wrappers, unwaited: Callable[[int], Sequence[Call]], *, tolerance: float = 0.0
+    ) -> None:
         self._wrappers = wrappers
+        self._unwaited = unwaited
+        """The user's calls that a rank has not waited for."""
         self._tolerance = tolerance
         self._open: dict[WrapperKey, dict[Moment, _Comparison]] = {}
         self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
@@ -116,6 +126,8 @@ class Replicas:
         self._returned: set[int] = set()
         self._has_run: set[Wrapper] = set()
         """Those whose inner module has run, through the wrapper or past it, so that buffers may have changed."""
+        self._has_trained: set[WrapperKey] = set()
+        """Those that a training forward went through."""
         wrappers.observers.append(self)
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -138,6 +150,8 @@ class Replicas:
             moment = Moment(wrapper.number, 0, text="at the first forward")
             self._compare(wrapper, moment, buffers_in(wrapper, (None,)))
         self._has_run.update(wrappers)
+        if wrapper is not None and module.training and torch.is_grad_enabled():
+            self._has_trained.add(wrapper.key)
 
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward has begun, or another engine tells of one."""
@@ -217,6 +231,9 @@ class Replicas:
         comparison.add(wrapper.rank, tensors, site=site, tolerance=self._tolerance)
         if moment.optimizer_step:
             self._latest_sites[wrapper.key, wrapper.rank] = site
+            comparison.unreduced = comparison.unreduced or wrapper.unreduced_bucket
+            comparison.is_late |= wrapper.has_late_gradients
+            comparison.unwaited = comparison.unwaited or next(iter(self._unwaited(wrapper.rank)), None)
         if self._is_complete(wrapper, comparison):
             self._close_until(wrapper.key, moment)
 
@@ -264,11 +281,21 @@ class Replicas:
                 Side(tuple(group.ranks), own[place] if place < len(own) else "none")
                 for group, own in zip(groups, names, strict=True)
             ]
-            return divergence(difference.code, moment, f"name of tensor {place}", sides, sites=sites)
+            known = Circumstances(is_order=True)
+            return divergence(difference.code, moment, f"name of tensor {place}", sides, sites=sites, known=known)
         index = _first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
         sides = [Side(tuple(group.ranks), _value(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))
-        peer = self._wrappers.peers(key)[0]
+        call = comparison.unwaited
+        known = Circumstances(
+            is_reduced=difference.is_state or self._wrappers.peers(key)[0].is_reduced(name),
+            unreduced=comparison.unreduced,
+            skipped=skipped,
+            skippers=skippers,
+            has_run=key in self._has_trained,
+            is_late=comparison.is_late,
+            unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
+        )
         return divergence(
             difference.code,
             moment,
@@ -276,10 +303,7 @@ class Replicas:
             sides,
             sites=sites,
             place=str(list(index)) if index else "",
-            is_reduced=difference.is_state or peer.is_reduced(name),
-            unreduced=peer.unreduced_bucket if peer.step == moment.step else "",
-            skipped=skipped,
-            skippers=skippers,
+            known=known,
         )
 
     def _went_past(self, peer: Wrapper, moment: Moment) -> bool:

@@ -56,6 +56,7 @@ class Wrapper:
         "_unreduced",
         "aligned_step",
         "chosen_buffers",
+        "has_late_gradients",
         "is_joined",
         "key",
         "rank",
@@ -74,6 +75,8 @@ class Wrapper:
         """Shadows the others because its rank ran out of input."""
         self.aligned_step = 0
         """The step at which join ended last."""
+        self.has_late_gradients = False
+        """A backward accumulated gradients when the reduction of the step was over; told to observers only."""
         self.chosen_buffers: Mapping[str, str] = {}
         """When buffers are synchronised that another engine treats as exceptions: "before", "after" or "never"."""
         self._module = ref(module)
@@ -122,7 +125,7 @@ class Wrapper:
 
     def begin_step(self, *, is_training: bool) -> None:
         """A synchronising forward begins: the Reducer's next call is for bucket 0."""
-        self.is_joined = False
+        self.is_joined = self.has_late_gradients = False
         self._next_bucket = 0
         self._uncounted_forward = not is_training
         self.step += is_training
@@ -141,6 +144,11 @@ class Wrapper:
         self._unreduced = progress.get("unreduced")
         if self.step > before:
             self._tell()
+
+    def accumulates(self) -> None:
+        """A parameter gets its gradient; all buckets are launched only after the last one's of the step."""
+        if self._buckets and self._next_bucket >= len(self._buckets):
+            self.has_late_gradients = True
 
     def bucket_for(self, signature: Signature) -> int | None:
         """The bucket that the Reducer's next all_reduce is for; None if it does not look like one.

@@ -148,10 +148,13 @@ class Wrappers:
     def _tell_apart(self, wrapper: Wrapper) -> None:
         """Note [Whose backward]. With several wrappers on a rank, their parameters say whose Reducer calls next.
 
-        A post-accumulate-grad hook runs just before the Reducer's own hook of the same parameter.
+        A post-accumulate-grad hook runs just before the Reducer's own hook of the same parameter. It also tells of
+        gradients that come too late, so with observers every wrapper has it.
         """
         mine = self._by_rank[wrapper.rank]
-        if len(mine) > 1:
+        if self.observers:
+            self._hook_parameters(wrapper)
+        elif len(mine) > 1:
             for other in mine if len(mine) == 2 else (wrapper,):
                 self._hook_parameters(other)
 
@@ -160,6 +163,7 @@ class Wrappers:
 
         def note(parameter: Any) -> None:
             last_hooked[rank] = wrapper
+            wrapper.accumulates()
 
         if wrapper.module is not None:
             for parameter in wrapper.module.parameters():

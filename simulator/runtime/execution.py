@@ -366,6 +366,9 @@ class HazardWatch(Protocol):
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete."""
 
+    def unwaited(self, rank: int) -> Sequence[Call]:
+        """The user's calls that a rank has not waited for yet."""
+
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
 

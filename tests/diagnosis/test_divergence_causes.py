@@ -5,7 +5,9 @@ import torch
 
 from scenarios.reference import divergence_from
 from scenarios.snapshot import Snapshot
-from simulator import simulate
+from simulator import Code, simulate
+from simulator.calls import NOWHERE
+from simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence
 
 
 def end(finding):
@@ -40,3 +42,34 @@ def test_one_rank_holds_something_else_than_plain_training():
     assert finding.ranks == (1,)
     assert end(finding)[0].startswith("what rank 1 received or computed is not what plain training gives")
     assert "the order of messages" in end(finding)[1]
+
+
+def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
+    """The finding for replicas that differ after an optimizer step."""
+    return divergence(
+        Code.DIVERGENCE_PARAMETERS,
+        Moment(0, step, optimizer_step),
+        "weight",
+        [Side(ranks, str(place)) for place, ranks in enumerate(sides)],
+        sites=dict.fromkeys(sorted(rank for ranks in sides for rank in ranks), NOWHERE),
+        known=Circumstances(**known),
+    )
+
+
+@pytest.mark.parametrize(
+    ("circumstances", "words"),
+    [
+        ({}, "did not start from the same state"),
+        ({"step": 0}, "no synchronising forward went through the wrapper"),
+        ({"step": 0, "has_run": True}, "no synchronising forward preceded this optimizer step"),
+        ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),
+        ({"is_reduced": False}, "weight is in no bucket"),
+        ({"unreduced": "bucket 0 (a)", "is_late": True}, "bucket 0 (a) was not reduced"),
+        ({"is_late": True, "unwaited": "all_reduce #3"}, "a backward ran when this step's reduction was over"),
+        ({"unwaited": "all_reduce #3 (train.py:7)"}, "all_reduce #3 (train.py:7) had not been waited for"),
+        ({"is_order": True}, "the model of rank 2 has its parameters in another order"),
+        ({"is_order": True, "sides": ((0, 1), (2, 3))}, "the model of some ranks has its parameters in another order"),
+    ],
+)
+def test_what_is_known_besides_the_values_decides(circumstances, words):
+    assert words in end(found(**circumstances))[0]

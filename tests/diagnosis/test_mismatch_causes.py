@@ -107,7 +107,7 @@ def test_a_collective_that_join_does_not_know(most):
 def test_an_evaluation_inside_join():
     control = (METRIC, of(Phase.JOIN_CONTROL), LOOP)
     finding = found(control, (SUM, of(Phase.BUCKET, step=None, bucket=0, shadow=True), LATER))
-    assert "one training forward and one backward" in end(finding)[0]
+    assert "one training forward, buffers before it, and one backward" in end(finding)[0]
     assert "model.module" in end(finding)[1]
 
 
