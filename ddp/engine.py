@@ -438,6 +438,7 @@ class DistributedDataParallel(nn.Module, Joinable):
             self.reducer.share_knowledge(authoritative)
         else:
             self.reducer.give_up()
+            self.reducer.steps.forget_unreduced()
 
     # --- state --------------------------------------------------------------------------------------------------------
 

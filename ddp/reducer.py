@@ -283,6 +283,7 @@ class Reducer:
         self._line.hand_out(self._kept, self._unused_everywhere())
         self._order.end_backward()
         self.backwards += 1
+        self.steps.end_backward()
         self._advance(Event.ALL_REDUCED)
         self._reset()
         if self._join is not None:

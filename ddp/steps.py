@@ -9,7 +9,7 @@ from __future__ import annotations
 class Steps:
     """Counts the synchronising forwards of one wrapper."""
 
-    __slots__ = ("_is_uncounted", "aligned", "latest")
+    __slots__ = ("_is_uncounted", "_reduced", "aligned", "latest")
 
     def __init__(self) -> None:
         self.latest = 0
@@ -18,6 +18,8 @@ class Steps:
         """The step at which a join ended last, on all ranks."""
         self._is_uncounted = False
         """The latest forward counts only once a backward follows."""
+        self._reduced = 0
+        """The step whose gradients were reduced last."""
 
     def begin_forward(self, *, is_training: bool) -> None:
         """A synchronising forward begins."""
@@ -29,7 +31,16 @@ class Steps:
         self.latest += self._is_uncounted
         self._is_uncounted = False
 
+    def end_backward(self) -> None:
+        """They are reduced."""
+        self._reduced = self.latest
+
     def align(self, step: int) -> None:
         """A join ended: all ranks go on from the step of the last to join."""
-        self.latest = self.aligned = step
+        self.latest = self.aligned = self._reduced = step
+        self._is_uncounted = False
+
+    def forget_unreduced(self) -> None:
+        """A join ended by an error: forwards that came to nothing do not count, as joined ranks made none of them."""
+        self.latest = self._reduced
         self._is_uncounted = False

@@ -443,15 +443,15 @@ JOIN_FAULTS = (
     Fault(
         "the rebuild is not shadowed",
         "attendance",
-        "reducer.rebuild(self.present[-1])",
+        "reducer.shadow_rebuild(self.present[-1])",
         "pass",
         (JOIN + "test_the_order_is_discovered_while_a_rank_has_joined",),
     ),
     Fault(
         "the rebuild follows a rank of its own on joined ranks",
         "attendance",
-        "reducer.rebuild(self.present[-1])",
-        "reducer.rebuild(self.present[0])",
+        "reducer.shadow_rebuild(self.present[-1])",
+        "reducer.shadow_rebuild(self.present[0])",
         (JOIN + "test_training_equals_one_process[tie-for-last-by-all]",),
     ),
     Fault(
@@ -485,8 +485,8 @@ JOIN_FAULTS = (
     Fault(
         "joined ranks count as users",
         "reducer",
-        ("        self._used.clear()\n        self._start_used_map()"),
-        "        self._start_used_map()",
+        ("        self._used.clear()\n        with self._shadowing():\n            self._start_used_map()"),
+        "        with self._shadowing():\n            self._start_used_map()",
         (FOUND + "test_what_a_rank_used_before_it_joined_does_not_count",),
     ),
     Fault(
@@ -758,6 +758,20 @@ JOIN_FAULTS = (
         "            self._static_graph.adopt(knowledge.times, knowledge.unused_everywhere)",
         "            pass",
         (FOUND + "test_a_static_graph_that_only_the_last_rank_has_seen_is_everyones_after_a_join",),
+    ),
+    Fault(
+        "a forward that came to nothing counts after a join that an error ended",
+        "engine",
+        "            self.reducer.steps.forget_unreduced()\n",
+        "",
+        (ERRORS + "test_an_error_inside_torchs_join_leaves_nothing_behind",),
+    ),
+    Fault(
+        "a forward in evaluation mode counts at once",
+        "steps",
+        "        self.latest += is_training\n",
+        "        self.latest += 1\n",
+        ("test_steps.py",),
     ),
     Fault(
         "the step is not shared after a join",

@@ -33,11 +33,27 @@ def test_a_forward_in_training_mode_makes_up_for_an_evaluation_before_it():
     assert steps.latest == 2
 
 
+def test_after_an_error_only_forwards_whose_gradients_were_reduced_count():
+    steps = Steps()
+    for modes in (["train", "train"], ["evaluation"]):
+        forwards(steps, *modes)
+        steps.begin_backward()
+        steps.end_backward()
+    assert steps.latest == 3
+    forwards(steps, "train", "train")
+    steps.begin_backward()
+    forwards(steps, "evaluation")
+    steps.forget_unreduced()
+    steps.begin_backward()
+    assert steps.latest == 3
+
+
 def test_a_rank_that_ran_out_of_input_goes_on_from_where_the_others_are():
     steps = Steps()
     forwards(steps, "train", "evaluation")
     steps.align(5)
     assert (steps.latest, steps.aligned) == (5, 5)
     steps.begin_backward()
+    steps.forget_unreduced()
     forwards(steps, "train")
     assert (steps.latest, steps.aligned) == (6, 5)
