@@ -29,7 +29,7 @@ def join_left_by_exception(rank: int) -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     with model.join():
         for step in range(4):
-            model(batch_of(rank, step)).square().mean().backward()  # found here by ddp
+            model(batch_of(rank, step)).square().mean().backward()
 
 
 @repairs(join_left_by_exception)

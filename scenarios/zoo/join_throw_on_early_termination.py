@@ -13,15 +13,7 @@ from simulator import Code
 
 @scenario(
     about=__doc__,
-    expected=finds(
-        Code.RANK_ERROR,
-        ranks=1,
-        shows=1,
-        otherwise=finds(
-            Code.RANK_ERROR, ranks=lambda world_size: tuple(rank for rank in range(world_size) if rank != 1)
-        ),
-    ),
-    under_ddp=finds(Code.RANK_ERROR, ranks=1),
+    expected=finds(Code.RANK_ERROR, ranks=1),
     reports=["pytorch/pytorch#47250", "pytorch/pytorch#56755"],
     tags=["ddp", "join"],
 )
@@ -31,7 +23,7 @@ def join_throw_on_early_termination(rank: int) -> None:
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
     with model.join(throw_on_early_termination=True):  # found here
         for _ in range(2 if rank == 1 else 4):
-            model(torch.randn(8, 4)).square().mean().backward()  # found here
+            model(torch.randn(8, 4)).square().mean().backward()
 
 
 @repairs(join_throw_on_early_termination)

@@ -85,9 +85,10 @@ class Cause(Enum):
         "when all are done",
     )
     OTHER_BRANCH = Advice(
-        "{culprits} took another branch, or made one call more or fewer, so different calls meet",
-        "let every rank of the group make the same calls in the same order; broadcast what decides a branch, and keep "
-        "what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
+        "{culprits} took another branch, left a loop earlier or later, or made one call more or fewer, so different "
+        "calls meet",
+        "let every rank of the group make the same calls in the same order; share what decides a branch or ends a "
+        "loop, and keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
     )
     CIRCLE = Advice(
         "each rank of the cycle waits in a call that the next one reaches only after its own",
@@ -286,8 +287,7 @@ class Cause(Enum):
     )
     BUCKET_NOT_REDUCED = Advice(
         "{name} was not reduced in this step, as some parameter in it got no gradient",
-        "pass find_unused_parameters=True, or let every parameter take part in the loss; freeze parameters before "
-        "wrapping",
+        "pass find_unused_parameters=True, or let every parameter take part in the loss",
     )
     STEP_SKIPPED = Advice(
         "{fact}: a rank that decides this by a rule of its own lets its parameters and optimizer lag behind",
@@ -366,8 +366,7 @@ class Cause(Enum):
     )
     UNUSED_PARAMETERS = Advice(
         "in the step before, {parameters} got no gradient, so the bucket was never reduced",
-        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss; "
-        "freeze parameters before wrapping",
+        "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
     )
     READY_TWICE = Advice(
         "a parameter's gradient was accumulated twice in one backward (reentrant checkpointing, or a layer used twice)",
@@ -419,7 +418,7 @@ class Cause(Enum):
         "look at what that rank did instead, and let every rank come to it",
     )
     THROWN_BY_JOIN = Advice(
-        "a rank ran out of input, and throw_on_early_termination=True ends the loop of all ranks by this error",
+        "{culprits} ran out of input, and throw_on_early_termination=True ends the loop of all ranks by an error",
         "catch it on every rank, around the join; or leave the option out, and the others train on",
     )
     JOIN_BROKEN = Advice(

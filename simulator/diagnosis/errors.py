@@ -17,6 +17,8 @@ from simulator.verdict import Code, Finding
 _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"
 _NO_MEMBER = "is not part of group"
+_RAN_OUT = "exhausted all inputs"
+_OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
 _BY_WORDS = (
     ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
@@ -37,8 +39,8 @@ _BY_WORDS = (
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
     ("to pass monitoredBarrier", Cause.BARRIER_MISSED),
-    ("exhausted all inputs", Cause.THROWN_BY_JOIN),
-    ("at least one rank that exhausted inputs", Cause.THROWN_BY_JOIN),
+    (_RAN_OUT, Cause.THROWN_BY_JOIN),
+    (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),
 )
 _BY_TYPE = {
@@ -66,7 +68,7 @@ def kind(error: str) -> str:
     """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
     if _NO_MEMBER in error:
         return error.partition(_NO_MEMBER)[0]  # a group's text differs between its members
-    return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE) if words in error), error)
+    return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT) if words in error), error)
 
 
 def unused_indices(message: str) -> tuple[int, ...]:
@@ -75,15 +77,25 @@ def unused_indices(message: str) -> tuple[int, ...]:
     return tuple(map(int, found[1].split())) if found else ()
 
 
+def ran_out(errors: Mapping[int, str]) -> tuple[int, ...]:
+    """The ranks whose error says that they themselves ran out of input."""
+    return tuple(sorted(rank for rank, error in errors.items() if _RAN_OUT in error))
+
+
 def rank_error(
-    errors: Mapping[int, str], site: Site | None, traceback_text: str, unused: Mapping[int, Sequence[str]]
+    errors: Mapping[int, str],
+    site: Site | None,
+    traceback_text: str,
+    unused: Mapping[int, Sequence[str]],
+    out_of_input: tuple[int, ...] = (),
 ) -> Finding:
     """The finding for exceptions of one kind that left the program of ranks at one line.
 
-    `errors` are their types and messages in one line each, and `unused` the parameters that got no gradient, by rank.
+    `errors` are their types and messages in one line each, `unused` the parameters that got no gradient, by rank, and
+    `out_of_input` the ranks that are to blame where others only tell that some rank ran out of input.
     """
     error = next(iter(errors.values()))
-    culprits = _at_fault(errors)
+    culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
     summary = f"{rank_list(errors)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
     lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]

@@ -9,7 +9,7 @@ from simulator.budget import Budget
 from simulator.calls import ANY_SOURCE, Call, Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock import waiting_lines
-from simulator.diagnosis.errors import kind, rank_error, unused_indices
+from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
@@ -64,19 +64,26 @@ NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
 
 
 def raised(errors: Mapping[int, BaseException], name_parameters: NameParameters | None = None) -> list[Finding]:
-    """What ranks raised, in the order they did; the same error at the same line once for all."""
+    """What ranks raised, in the order they did; the same error at the same line once for all.
+
+    What finds fault with other ranks only comes after the rest, which those ranks may have raised themselves.
+    """
+    lines = {rank: _one_line(error) for rank, error in errors.items()}
     alike: dict[tuple[str, Site | None], list[int]] = {}
     for rank, error in errors.items():
-        alike.setdefault((kind(_one_line(error)), site_of_error(error)), []).append(rank)
-    return [
+        alike.setdefault((kind(lines[rank]), site_of_error(error)), []).append(rank)
+    found = [
         rank_error(
-            {rank: _one_line(errors[rank]) for rank in ranks},
+            {rank: lines[rank] for rank in ranks},
             site,
             traceback_text(errors[ranks[0]]),
             {rank: names for rank in ranks if (names := _unused(rank, errors[rank], name_parameters))},
+            ran_out(lines),
         )
         for (_, site), ranks in alike.items()
     ]
+    raisers = zip(alike.values(), found, strict=True)
+    return [each for _, each in sorted(raisers, key=lambda pair: set(pair[0]).isdisjoint(pair[1].ranks))]
 
 
 def _unused(rank: int, error: BaseException, name_parameters: NameParameters | None) -> Sequence[str]:

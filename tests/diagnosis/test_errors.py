@@ -3,7 +3,7 @@
 import pytest
 
 from simulator.calls import Site
-from simulator.diagnosis.errors import kind, rank_error, unused_indices
+from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
 
 SITE = Site("train.py", 3, "main")
 UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
@@ -140,3 +140,14 @@ def test_parameters_that_were_frozen_are_not_unused():
     assert cause.startswith("a.weight (frozen now), a.bias (frozen now) changed after the model was wrapped")
     assert remedy == "do it on every rank before wrapping, or wrap the model again"
     assert "got no gradient" in end(found(UNUSED, {2: ["a.weight (frozen now)", "b"]}))[0]
+
+
+def test_who_ran_out_of_input_is_to_blame_for_what_join_throws_on_the_others():
+    others = "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks."
+    own = {rank: f"RuntimeError: Rank {rank} exhausted all inputs." for rank in (2, 1)}
+    assert ran_out({0: others, **own}) == (1, 2)
+    assert len({kind(error) for error in own.values()}) == 1
+    finding = rank_error({0: others}, SITE, "", {}, out_of_input=(1, 2))
+    assert finding.ranks == (1, 2)
+    assert end(finding)[0].startswith("ranks 1, 2 ran out of input")
+    assert rank_error({0: "ValueError: no"}, SITE, "", {}, out_of_input=(1, 2)).ranks == (0,)
