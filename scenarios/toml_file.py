@@ -64,6 +64,10 @@ class _FaultKind(str, Enum):
     EARLY_RETURN = "early_return"
 
 
+_UNSET = ("broadcast_buffers", "bucket_cap_mb", "forward_sync_buffers")
+"""Arguments of DistributedDataParallel whose default is None; the others that a file can say have a flag or number."""
+
+
 @dataclass(frozen=True, slots=True)
 class _World:
     """What the numbers of ranks in a file are checked against."""
@@ -201,16 +205,17 @@ def _engine_options(table: Table | None) -> dict[str, object]:
     """The constructor's arguments that a file can say: those that are true, false, or a number."""
     if table is None:
         return {}
-    found: dict[str, object] = {}
-    for key, argument in signature(DistributedDataParallel.__init__).parameters.items():
-        if key == "bucket_cap_mb" and key in table:
-            found[key] = table.number(key, 0.0)
-        elif isinstance(argument.default, bool) or key in ("broadcast_buffers", "forward_sync_buffers"):
-            value = table.flag(key)
-            found |= {key: value} if key in table else {}
-    table.raw("bucket_cap_mb")
+    arguments = signature(DistributedDataParallel.__init__).parameters.items()
+    known = {key: each.default for key, each in arguments if key in _UNSET or isinstance(each.default, int)}
+    found = {key: _engine_option(table, key, default) for key, default in known.items()}
     table.done()
-    return found
+    return {key: value for key, value in found.items() if key in table}
+
+
+def _engine_option(table: Table, key: str, default: object) -> object:
+    if key == "bucket_cap_mb":
+        return table.number(key, 0.0)
+    return table.whole(key, 0) if type(default) is int else table.flag(key)
 
 
 def _join(table: Table) -> JoinTerms | None:

@@ -175,6 +175,7 @@ WRONG = {
     "hook": ('communication_hook = "zip"', ":2: communication_hook is 'zip', expected one of allreduce, fp16_compress"),
     "engine": ("[engine]\nstatic = true", ":3: engine.static is no key, expected one of "),
     "engine flag": ("[engine]\nstatic_graph = 1", ":3: engine.static_graph is 1, expected true or false"),
+    "engine whole": ("[engine]\ndim = true", ":3: engine.dim is True, expected a whole number from 0 on"),
     "engine number": (
         "[engine]\nbucket_cap_mb = true",
         ":3: engine.bucket_cap_mb is True, expected a number from 0 on",
