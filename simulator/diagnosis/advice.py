@@ -349,7 +349,7 @@ class Cause(Enum):
     # --- what a rank raised (rank_error, deadlock.dead_rank) ----------------------------------------------------------
 
     DIED = Advice(
-        "{culprits} left by an exception, and the others wait for calls it will never make",
+        "{culprits} left by an exception, and the others wait for calls that will never be made",
         "fix the exception; in production, abort the group on an error so that its peers end too",
     )
     RAISED = Advice(

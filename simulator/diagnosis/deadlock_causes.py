@@ -120,7 +120,7 @@ def _absent_from_creation(situation: Situation, reading: Reading) -> tuple[int, 
     """The ranks that wait elsewhere while others of the cycle make a group with them; () if there are none."""
     calls = _cycle_calls(situation, reading)
     creating = [call for call in calls if call.operation in CREATING]
-    missing = {rank for call in creating for rank in _meeting(situation, call).missing}
+    missing = {rank for meeting in _meetings(situation, creating) for rank in meeting.missing}
     return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
 
 
@@ -130,9 +130,9 @@ def _odd_ones(situation: Situation, reading: Reading) -> tuple[int, ...]:
     Most ranks do not decide about the user's own groups: either order may be the one that was meant.
     """
     calls = _cycle_calls(situation, reading)
-    if len(calls) < len(reading.cycle) or any(call.origin.phase is Phase.USER for call in calls):
+    meetings = _meetings(situation, calls)
+    if len(meetings) < max(2, len(reading.cycle)) or any(call.origin.phase is Phase.USER for call in calls):
         return ()
-    meetings = [_meeting(situation, call) for call in calls]
     members = {frozenset((*meeting.arrived, *meeting.missing)) for meeting in meetings}
     *few, most = sorted(meetings, key=lambda meeting: len(meeting.arrived))
     if len(members) > 1 or len(few[-1].arrived) == len(most.arrived):
@@ -140,8 +140,10 @@ def _odd_ones(situation: Situation, reading: Reading) -> tuple[int, ...]:
     return tuple(sorted({rank for meeting in few for rank in meeting.arrived}))
 
 
-def _meeting(situation: Situation, call: Call) -> Meeting:
-    return situation.meetings[situation.meeting_by_call[call]]
+def _meetings(situation: Situation, calls: Sequence[Call]) -> list[Meeting]:
+    """Where calls wait for others; one of several that a rank waits for may be complete."""
+    indices = situation.meeting_by_call
+    return [situation.meetings[indices[call]] for call in calls if call in indices]
 
 
 def _advise_cycle(situation: Situation, reading: Reading, culprits: tuple[int, ...]) -> list[str]:

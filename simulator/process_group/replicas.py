@@ -281,7 +281,8 @@ class Replicas:
                 Side(tuple(group.ranks), own[place] if place < len(own) else "none")
                 for group, own in zip(groups, names, strict=True)
             ]
-            known = Circumstances(is_order=True)
+            is_order = len({tuple(sorted(own)) for own in names}) == 1
+            known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
             return divergence(difference.code, moment, f"name of tensor {place}", sides, sites=sites, known=known)
         index = _first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
         sides = [Side(tuple(group.ranks), _value(group.tensors.get(name), index)) for group in groups]
