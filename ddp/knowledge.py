@@ -19,8 +19,8 @@ _ROWS = 4
 class Knowledge:
     """Of one reducer; everything by index of the parameter."""
 
-    backwards: int
-    """How many have been reduced."""
+    steps: int
+    """The number of its latest synchronising forward."""
     order: tuple[int, ...] | None
     """Of the gradients, if a backward has shown it."""
     times: tuple[int, ...] | None
@@ -31,11 +31,11 @@ class Knowledge:
     """How many parameters there are."""
 
     @classmethod
-    def of(cls, backwards: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> Knowledge:
+    def of(cls, steps: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> Knowledge:
         """What was found out here."""
         learned = static_graph if static_graph is not None and static_graph.is_learned else None
         return cls(
-            backwards,
+            steps,
             order.best if order.is_known else None,
             None if learned is None else learned.times_by_index(count),
             (learned and learned.unused_everywhere) or frozenset(),
@@ -51,7 +51,7 @@ class Knowledge:
     def encode(self) -> Tensor:
         """As int64 [4, count + 1]: each row begins with a number, or with whether it is known."""
         rows = torch.zeros(_ROWS, self.count + 1, dtype=torch.int64)
-        rows[0, 0] = self.backwards
+        rows[0, 0] = self.steps
         for row, values in ((1, self.order), (2, self.times)):
             if values is not None:
                 rows[row] = torch.tensor([1, *values])
@@ -61,9 +61,9 @@ class Knowledge:
     @classmethod
     def decode(cls, tensor: Tensor) -> Knowledge:
         """From `encode`."""
-        backwards, order, times, unused = tensor.tolist()
+        steps, order, times, unused = tensor.tolist()
         return cls(
-            backwards[0],
+            steps[0],
             tuple(order[1:]) if order[0] else None,
             tuple(times[1:]) if times[0] else None,
             frozenset(index for index, flag in enumerate(unused[1:]) if flag),

@@ -405,7 +405,7 @@ class Reducer:
         found = Knowledge.of(self.steps.latest, self._order, self._static_graph, len(self.parameters))
         knowledge = found.shared(source, self.process_group, self.parameters[0].device)
         self.backwards = 0
-        self.steps.align(knowledge.backwards)
+        self.steps.align(knowledge.steps)
         if knowledge.order is not None and knowledge.order != self._order.agreed:
             self._line.lay_out(self._order.adopt(knowledge.order))
         if knowledge.times is not None and self._static_graph is not None:

@@ -20,8 +20,6 @@ from weakref import WeakKeyDictionary
 
 from simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
 
-__all__ = ["Wrapper", "Wrappers"]
-
 
 class Wrappers:
     """The wrappers of one execution."""

@@ -776,7 +776,7 @@ JOIN_FAULTS = (
     Fault(
         "the step is not shared after a join",
         "reducer",
-        "        self.steps.align(knowledge.backwards)\n",
+        "        self.steps.align(knowledge.steps)\n",
         "",
         (JOIN + "test_several_joins_in_a_row",),
     ),
