@@ -231,10 +231,11 @@ def _leading(result: Result) -> Finding | None:
 
 
 def _at_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
+    """The expectation, and what may be found otherwise, with the lines that the program's file marks."""
     path = inspect.getsourcefile(program)
-    if expected.code is None or path is None:
-        return expected
-    return replace(expected, lines=marked_lines(Path(path), engine))
+    otherwise = expected.otherwise and _at_marked_lines(expected.otherwise, program, engine)
+    lines = () if expected.code is None or path is None else marked_lines(Path(path), engine)
+    return replace(expected, lines=lines, otherwise=otherwise)
 
 
 def _text(verdict: Verdict, code: Code | None, ranks: Ranks) -> str:
