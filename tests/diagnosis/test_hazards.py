@@ -50,11 +50,11 @@ def test_messages_and_making_groups_do_not_count():
 def test_many_ranks_on_a_mesh():
     size, width, rounds = 1024, 32, 4
     orders = [["all", f"row{rank // width}", f"column{rank % width}"] * rounds for rank in range(size)]
-    start = time.perf_counter()
+    start = time.process_time()
     assert group_order(calls(orders)) is None
     orders[500][4], orders[500][5] = orders[500][5], orders[500][4]
     assert group_order(calls(orders)) is None  # only this rank is in both: nobody can be in another order
     orders[500][3], orders[500][4] = orders[500][4], orders[500][3]
     finding = group_order(calls(orders))
     assert finding.ranks == (500,)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10

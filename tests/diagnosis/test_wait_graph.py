@@ -182,7 +182,7 @@ def test_the_text_of_a_large_world_takes_time_near_linear_in_its_ranks(returned)
     size = 6000
     calls = [collective(rank) for rank in range(returned, size)]
     meeting = Meeting(tuple(calls), tuple(range(returned)))
-    start = time.perf_counter()
+    start = time.process_time()
     (finding,) = deadlocks(situation([None] * returned + calls, [meeting], dict.fromkeys(range(returned), RETURNED)))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert len(finding.ranks) == returned
