@@ -38,7 +38,7 @@ def accumulation_window_off_by_one(rank: int) -> None:
 
 @repairs(accumulation_window_off_by_one)
 def repaired(rank: int) -> None:
-    """One condition decides of both."""
+    """One condition decides when to synchronise and when to step."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(10, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""The last batch is shorter on one rank, and `all_gather` takes it that all ranks bring the same shape.
+"""The last batch is shorter on one rank, and `all_gather` assumes the same shape on all ranks.
 
 Each rank makes room for answers of the size that it has itself. On real gloo the rank that expected fewer bytes aborts,
 and the one that expected more may return a half-filled result without an error.

@@ -14,7 +14,7 @@ from simulator import Code
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    reports=[],
+    reports=["NVIDIA/nccl#1417", "NVIDIA/nccl#1394", "pytorch/gloo#456", "AdvancedPhotonSource/pty-chi#47"],
     tags=["raw"],
 )
 def allreduce_layout_differs(rank: int) -> list[float]:

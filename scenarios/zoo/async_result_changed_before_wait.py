@@ -1,7 +1,7 @@
 """A sum is divided by the world size before anybody has waited for it: the collective still reads and writes it.
 
-Whether the own share is divided, the sum, or both depends on who came last. Real gloo moves data on threads of its own,
-so there either value may be sent or kept.
+Whether that divides the rank's own share, the sum, or both depends on who came last. Real gloo moves data on
+threads of its own, so there either value may be sent or kept.
 """
 
 import torch

@@ -15,7 +15,7 @@ from simulator import Code
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_DTYPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    reports=[],
+    reports=["pytorch/pytorch#60237"],
     tags=["raw", "hooks", "ddp"],
 )
 def compression_hook_on_one_rank(rank: int) -> None:

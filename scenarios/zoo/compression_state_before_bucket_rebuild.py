@@ -19,7 +19,7 @@ Errors = dict[int | torch.Tensor, torch.Tensor]
 
 
 class Backwards(torch.nn.Sequential):
-    """Uses its layers in another order than it has them in."""
+    """Runs its layers in the reverse of the order in which they are registered."""
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
         """The last layer comes first."""

@@ -30,12 +30,12 @@ def early_stop_then_return(rank: int) -> None:
 
 @repairs(early_stop_then_return)
 def repaired(rank: int) -> None:
-    """Rank 0 decides and broadcasts what it has decided."""
+    """As soon as the patience of one rank is over, all return."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(torch.nn.Linear(10, 1))
     for step in range(6):
         model(torch.randn(8, 10)).square().mean().backward()
-        patience_is_over = torch.tensor(int(rank == 0 and step == 4))
-        dist.broadcast(patience_is_over, src=0)
+        patience_is_over = torch.tensor(int(rank == 1 and step == 3))
+        dist.all_reduce(patience_is_over, dist.ReduceOp.MAX)
         if patience_is_over:
             return

@@ -5,7 +5,9 @@ divide_by_initial_world_size=False is silently ignored; real gloo shows no error
 """
 
 import torch
+import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.futures import Future
 from torch.nn.parallel import DistributedDataParallel
 
 from scenarios.model import CLEAN, finds, repairs, scenario
@@ -49,9 +51,19 @@ def join_divisor_ignored_by_communication_hook(rank: int) -> Snapshot:
 
 @repairs(join_divisor_ignored_by_communication_hook)
 def repaired(rank: int) -> Snapshot:
-    """No hook."""
+    """A hook of one's own divides by the ranks that have input, of which each counts 1 until its loop is over."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    with model.join(divide_by_initial_world_size=False):
+    count = torch.ones(1)
+
+    def average(count: torch.Tensor, bucket: dist.GradBucket) -> Future[torch.Tensor]:  # type: ignore[name-defined]
+        work = dist.all_reduce(torch.cat([count * bucket.buffer(), count]), async_op=True)
+        return work.get_future().then(  # type: ignore[no-any-return]
+            lambda future: future.value()[0][:-1] / future.value()[0][-1]
+        )
+
+    model.register_comm_hook(count, average)
+    with model.join():
         train(model, torch.eye(4)[:2] if rank == 1 else torch.eye(4))
+        count.zero_()
     return snapshot(model.module)

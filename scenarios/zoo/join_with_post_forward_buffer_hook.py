@@ -20,11 +20,11 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, 3, bias=False), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 1))
 
 
-def average_statistics(model: Any) -> None:
-    """Let running statistics be the mean of all ranks' after each forward."""
+def average_statistics(model: Any, *, when: str) -> None:
+    """Let running statistics be the mean of all ranks', before or after each forward."""
     if hasattr(model, "register_buffer_comm_hook"):  # engine "ddp": by name, and it knows how to average
         for name in ("1.running_mean", "1.running_var"):
-            model.register_buffer_comm_hook(name, "mean", when="after")
+            model.register_buffer_comm_hook(name, "mean", when=when)
         return
 
     def average(state: None, buffers: dict[str, torch.Tensor]) -> None:
@@ -32,7 +32,8 @@ def average_statistics(model: Any) -> None:
             dist.all_reduce(buffers[name])
             buffers[name] /= dist.get_world_size()
 
-    model._register_buffer_comm_hook(None, average, _BufferCommHookLocation.POST_FORWARD)
+    location = _BufferCommHookLocation.POST_FORWARD if when == "after" else _BufferCommHookLocation.PRE_FORWARD
+    model._register_buffer_comm_hook(None, average, location)
 
 
 @scenario(
@@ -46,7 +47,7 @@ def join_with_post_forward_buffer_hook(rank: int) -> None:
     """Train on 4 batches, and on 2 on rank 1."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(network())
-    average_statistics(model)
+    average_statistics(model, when="after")
     with model.join():  # found here
         for _ in range(2 if rank == 1 else 4):
             model(torch.randn(8, 4)).square().mean().backward()  # found here
@@ -54,9 +55,10 @@ def join_with_post_forward_buffer_hook(rank: int) -> None:
 
 @repairs(join_with_post_forward_buffer_hook)
 def repaired(rank: int) -> None:
-    """No hook: each forward broadcasts the statistics of a rank that still has input."""
+    """The hook runs before each forward, where join makes up for it, too."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(network())
+    average_statistics(model, when="before")
     with model.join():
         for _ in range(2 if rank == 1 else 4):
             model(torch.randn(8, 4)).square().mean().backward()

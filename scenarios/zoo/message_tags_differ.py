@@ -1,6 +1,7 @@
 """Sender and receiver number their messages differently: each waits for a partner with its own tag.
 
-A message is taken only by a receive with the same tag. Both ranks talk to each other, and on real gloo both time out.
+A message is taken only by a receive with the same tag. On real gloo one rank times out, and the other then sees a
+closed connection.
 """
 
 import torch

@@ -1,6 +1,7 @@
 """Different reductions meet: one rank asks for the maximum, the others for the sum.
 
-Backends do not compare this: gloo returns the sum on every rank, without a word.
+Backends do not compare this. Real gloo raises nothing: of so small a tensor every rank gets the sum, of a larger one
+part is summed, and part the maximum.
 """
 
 import torch

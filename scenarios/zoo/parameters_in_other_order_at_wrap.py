@@ -39,7 +39,7 @@ def train(rank: int, names: list[str]) -> None:
     about=__doc__,
     expected=finds(Code.DIVERGENCE_PARAMETERS, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
     under_ddp=finds(Code.RANK_ERROR, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
-    reports=["pytorch/pytorch#68803"],
+    reports=[],
     tags=["wrapping", "ddp"],
 )
 def parameters_in_other_order_at_wrap(rank: int) -> None:

@@ -1,7 +1,7 @@
 """Two rules for one metric meet: one rank asks for the smallest loss of all ranks, the others for the largest.
 
 Each rank reads from its own settings whether less is better. No backend compares this, torch's debug mode neither:
-real gloo reduces by one of the two rules, on every rank, without a word, and the run stops training too early or late.
+real gloo reduces a single number by one of the two rules, on every rank, and training stops too early or too late.
 """
 
 import torch

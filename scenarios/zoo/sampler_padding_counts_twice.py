@@ -12,15 +12,18 @@ from scenarios.model import finds, repairs, scenario
 from scenarios.snapshot import Snapshot
 from simulator import Code
 
-IS_RIGHT = (1, 0, 1, 0, 1)
-"""By sample, whether the model predicts it."""
+
+def is_right(world_size: int) -> list[int]:
+    """By sample, whether the model predicts it; there is one sample more than ranks."""
+    return [1 - index % 2 for index in range(world_size + 1)]
 
 
 def share(rank: int) -> torch.Tensor:
     """Which of a rank's samples are predicted, as its sampler deals them out."""
-    samples = TensorDataset(torch.tensor(IS_RIGHT))
-    sampler: DistributedSampler[int] = DistributedSampler(samples, dist.get_world_size(), rank, shuffle=False)
-    return torch.tensor([IS_RIGHT[index] for index in sampler])
+    world_size = dist.get_world_size()
+    right = torch.tensor(is_right(world_size))
+    sampler: DistributedSampler[int] = DistributedSampler(TensorDataset(right), world_size, rank, shuffle=False)
+    return right[list(sampler)]
 
 
 def metric(right: torch.Tensor) -> Snapshot:
@@ -30,7 +33,7 @@ def metric(right: torch.Tensor) -> Snapshot:
 
 def alone(world_size: int) -> Snapshot:
     """Over each sample once."""
-    return metric(torch.tensor(sum(IS_RIGHT)))
+    return metric(torch.tensor(sum(is_right(world_size))))
 
 
 @scenario(
@@ -51,7 +54,8 @@ def sampler_padding_counts_twice(rank: int) -> Snapshot:
 def repaired(rank: int) -> Snapshot:
     """Gather what each sample gives, in the order of the samples, and leave out what comes after the last one."""
     mine = share(rank)
-    shares = [torch.zeros_like(mine) for _ in range(dist.get_world_size())]
+    world_size = dist.get_world_size()
+    shares = [torch.zeros_like(mine) for _ in range(world_size)]
     dist.all_gather(shares, mine)
     in_order = torch.stack(shares, dim=1).flatten()
-    return metric(in_order[: len(IS_RIGHT)].sum())
+    return metric(in_order[: len(is_right(world_size))].sum())

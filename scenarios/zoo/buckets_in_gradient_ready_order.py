@@ -1,0 +1,70 @@
+"""A hand-written engine reduces each gradient as soon as it is there, and one rank's come in another order.
+
+Reductions meet by order and size: here each rank adds the gradient of one branch to that of the other. Real gloo shows
+no error. Torch's wrapper is safe, as it launches its buckets in one order, which rank 0 decides on.
+"""
+
+import torch
+import torch.distributed as dist
+
+from scenarios.model import finds, repairs, scenario
+from scenarios.snapshot import Snapshot, snapshot
+from simulator import Code
+
+
+class Branches(torch.nn.Module):
+    """Two branches of one size, used in the order that the rank's data gives them in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images = torch.nn.Linear(3, 1, bias=False)
+        self.texts = torch.nn.Linear(3, 1, bias=False)
+
+    def losses(self, rank: int) -> list[torch.Tensor]:
+        """One of each branch."""
+        images, texts = self.images(torch.ones(2, 3)).sum(), self.texts(torch.ones(4, 3)).sum()
+        return [texts, images] if rank == 1 else [images, texts]
+
+
+def alone(world_size: int) -> Snapshot:
+    """The gradients of all ranks' losses."""
+    torch.manual_seed(0)
+    model = Branches()
+    for rank in range(world_size):
+        sum(model.losses(rank), torch.zeros(())).backward()
+    return snapshot(model, gradients=True)
+
+
+def reduce(parameter: torch.Tensor) -> None:
+    """Add up one gradient over the ranks."""
+    dist.all_reduce(parameter.grad)  # found here
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.DIVERGENCE_GRADIENTS, ranks=lambda world_size: tuple(range(world_size))),
+    reports=["deepspeedai/DeepSpeed#2343", "pytorch/pytorch#64629"],
+    tags=["reducer", "hooks", "oracle"],
+    reference=alone,
+)
+def buckets_in_gradient_ready_order(rank: int) -> Snapshot:
+    """Reduce in the hook that is called when a gradient is ready."""
+    torch.manual_seed(0)
+    model = Branches()
+    for parameter in model.parameters():
+        parameter.register_post_accumulate_grad_hook(reduce)
+    for loss in model.losses(rank):
+        loss.backward()
+    return snapshot(model, gradients=True)
+
+
+@repairs(buckets_in_gradient_ready_order)
+def repaired(rank: int) -> Snapshot:
+    """Reduce when all gradients are there, in the order of the parameters."""
+    torch.manual_seed(0)
+    model = Branches()
+    for loss in model.losses(rank):
+        loss.backward()
+    for parameter in model.parameters():
+        reduce(parameter)
+    return snapshot(model, gradients=True)

@@ -1,0 +1,47 @@
+"""The join is that of the model alone, and its sharded optimizer broadcasts parameters in every step as well.
+
+A rank that has joined makes up for the model's calls only, so the optimizer's broadcasts meet those: on real gloo a
+process aborts, or all wait. Engine "ddp" makes up for them, but a joined rank's own shard it has to refuse.
+"""
+
+import torch
+from torch.distributed.algorithms.join import Join
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+
+from scenarios.model import finds, repairs, scenario
+from simulator import Code
+
+
+def train(rank: int, model: DistributedDataParallel, optimizer: ZeroRedundancyOptimizer) -> None:
+    """4 steps, and 2 on rank 1."""
+    for _ in range(2 if rank == 1 else 4):
+        optimizer.zero_grad()
+        model(torch.randn(8, 4)).square().mean().backward()
+        optimizer.step()  # found here by torch
+
+
+@scenario(
+    about=__doc__,
+    expected=finds(Code.MISMATCH_OPERATION, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
+    under_ddp=finds(Code.RANK_ERROR, ranks=1),
+    reports=["pytorch/pytorch#54318"],
+    tags=["ddp", "join", "optimizer"],
+)
+def join_without_the_sharded_optimizer(rank: int) -> None:
+    """Join the model."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    with model.join():  # found here
+        train(rank, model, optimizer)
+
+
+@repairs(join_without_the_sharded_optimizer)
+def repaired(rank: int) -> None:
+    """Join both, in the order in which they communicate."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    with Join([model, optimizer]):
+        train(rank, model, optimizer)
