@@ -27,6 +27,7 @@ from scenarios.engines import Engine
 from scenarios.reference import Reference
 from scenarios.snapshot import Snapshot
 from simulator import Code, Finding, Result, UsageError, Verdict
+from simulator.calls import Site
 from simulator.diagnosis.explain import rank_list
 from simulator.faults import Fault
 
@@ -47,7 +48,9 @@ class Expectation:
     is_clean: bool = False
     """No finding at all, not even a hazard."""
     lines: tuple[int, ...] = ()
-    """Lines of the program's file, one of which the finding names first; () if it does not matter."""
+    """Lines of `file`, one of which the finding names first; () if it does not matter."""
+    file: str = ""
+    """The name of the program's file, without its folders."""
     otherwise: Expectation | None = None
     """What a run may come to as well, as it depends on the interleaving."""
     shows: int | None = None
@@ -62,7 +65,8 @@ class Expectation:
             return result.verdict is self.verdict and not (self.is_clean and result.findings)
         if self.text(result.world_size) != found_text(result):
             return False
-        return not self.lines or found_line(result) in self.lines
+        site = _leading_site(result)
+        return not self.lines or (site is not None and site.file == self.file and site.line in self.lines)
 
     def text(self, world_size: int) -> str:
         """The expectation in a few words, as `found_text` gives what was found."""
@@ -137,7 +141,7 @@ class Scenario:
         least, most = self.min_world_size, self.max_world_size
         if least == most:
             raise UsageError(
-                f"world size is {world_size}, {self.name} expects {least}: it is given rank by rank, so leave it out"
+                f"world size is {world_size}, {self.name} expects {least}, as it is written for: leave it out"
             )
         if isinstance(world_size, int) and world_size < least:
             raise UsageError(f"world size is {world_size}, {self.name} expects {least} or more: give it more ranks")
@@ -167,6 +171,7 @@ def scenario(
     """
 
     def make(program: Callable[..., Any]) -> Scenario:
+        check_program(program)
         return Scenario(
             name or program.__name__.replace("_", "-"),
             about or inspect.getdoc(program) or "",
@@ -185,10 +190,20 @@ def scenario(
     return make
 
 
+def check_program(program: Callable[..., Any]) -> None:
+    """Raise UsageError for what would return before anything of it has run."""
+    if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):
+        kind = "a coroutine" if inspect.iscoroutinefunction(program) else "a generator"
+        raise UsageError(
+            f"{program.__name__} is {kind}, expected a plain function of a rank: nothing would run; call it from one"
+        )
+
+
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
     """Make the repaired twin of a scenario of the function below: the same world, no faults, and no finding at all."""
 
     def make(program: Callable[..., Any]) -> Scenario:
+        check_program(program)
         return replace(
             bug,
             name=bug.name + TWIN,
@@ -209,9 +224,23 @@ _MARKER = re.compile(r"# found here(?: by (?P<engine>\w+))?\s*$")
 
 
 def marked_lines(path: Path, engine: Engine) -> tuple[int, ...]:
-    """The lines of a file that say `# found here`, for an engine."""
-    found = ((number, _MARKER.search(line)) for number, line in enumerate(path.read_text().splitlines(), 1))
-    return tuple(number for number, match in found if match and match["engine"] in (None, engine.value))
+    """The lines of a file that say `# found here`, for an engine. Raises UsageError for one of an unknown engine."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        if match := _MARKER.search(line):
+            try:
+                named = Engine.named(match["engine"] or engine)
+            except UsageError as error:
+                raise UsageError(f"{path}:{number} {error}") from error
+            found += [number] * (named is engine)
+    return tuple(found)
+
+
+def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -> tuple[int, ...]:
+    """Those in the function itself; if there are none, those of the file, as helpers are shared."""
+    source, first = inspect.getsourcelines(program)
+    marked = marked_lines(path, engine)
+    return tuple(line for line in marked if first <= line < first + len(source)) or marked
 
 
 def found_text(result: Result) -> str:
@@ -222,20 +251,27 @@ def found_text(result: Result) -> str:
 
 def found_line(result: Result) -> int | None:
     """The line that the leading finding names first."""
-    leading = _leading(result)
-    return leading.sites[0].line if leading and leading.sites else None
+    site = _leading_site(result)
+    return site.line if site else None
 
 
 def _leading(result: Result) -> Finding | None:
     return next(iter(result.findings), None)
 
 
+def _leading_site(result: Result) -> Site | None:
+    leading = _leading(result)
+    return next(iter(leading.sites), None) if leading else None
+
+
 def _at_marked_lines(expected: Expectation, program: Callable[..., Any], engine: Engine) -> Expectation:
     """The expectation, and what may be found otherwise, with the lines that the program's file marks."""
-    path = inspect.getsourcefile(program)
+    source = inspect.getsourcefile(program)
     otherwise = expected.otherwise and _at_marked_lines(expected.otherwise, program, engine)
-    lines = () if expected.code is None or path is None else marked_lines(Path(path), engine)
-    return replace(expected, lines=lines, otherwise=otherwise)
+    if expected.code is None or source is None:
+        return replace(expected, otherwise=otherwise)
+    path = Path(source)
+    return replace(expected, lines=_own_marked_lines(program, path, engine), file=path.name, otherwise=otherwise)
 
 
 def _text(verdict: Verdict, code: Code | None, ranks: Ranks) -> str:
