@@ -1,0 +1,93 @@
+"""Scenarios made of functions: names, lines that are marked, and functions that would not run."""
+
+import re
+import textwrap
+
+import pytest
+
+from scenarios import load, run_scenario, scenario
+from scenarios.engines import Engine
+from scenarios.model import marked_lines
+from simulator import UsageError
+
+HEAD = """
+from scenarios import finds, scenario
+from simulator import Code
+import torch
+import torch.distributed as dist
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    def written(text, name="own.py"):
+        path = tmp_path / name
+        path.write_text(HEAD + textwrap.dedent(text))
+        return path
+
+    return written
+
+
+def two_bugs(marker=""):
+    return f"""
+        @scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=1))
+        def one(rank):
+            dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM){marker}
+
+        @scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=1))
+        def two(rank):
+            dist.barrier()
+            dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)  # found here
+    """
+
+
+def test_marks_in_the_function_itself_are_its_own(write):
+    path = write(two_bugs("  # found here"))
+    assert [load(f"{path}:{name}").expected.lines for name in ("one", "two")] == [(9,), (14,)]
+    for name in ("one", "two"):
+        bug = load(f"{path}:{name}")
+        assert bug.expected.is_met_by(run_scenario(bug))
+
+
+def test_without_marks_of_its_own_those_of_the_file_count(write):
+    bug = load(f"{write(two_bugs())}:one")
+    assert bug.expected.lines == (14,)
+    assert not bug.expected.is_met_by(run_scenario(bug))
+
+
+def test_the_same_line_of_another_file_is_another_line(write, tmp_path):
+    (tmp_path / "elsewhere.py").write_text(
+        "import torch.distributed as dist\n" * 8
+        + "def reduce(tensor, op): dist.all_reduce(tensor, op=op)\n"  # line 9, as the mark
+    )
+    path = write(
+        """
+        from elsewhere import reduce
+        @scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=1))
+        def one(rank):  # found here
+            reduce(torch.ones(1), dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)
+        """
+    )
+    bug = load(f"{path}:one")
+    result = run_scenario(bug)
+    assert bug.expected.lines == (result.findings[0].sites[0].line,) == (9,)
+    assert not bug.expected.is_met_by(result)
+
+
+def test_a_mark_of_an_unknown_engine(write):
+    path = write("x = 1  # found here by troch\n")
+    expected = f"{path}:6 engine is 'troch', expected 'torch' or 'ddp': give one of these"
+    with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
+        marked_lines(path, Engine.TORCH)
+
+
+def test_functions_that_would_not_run():
+    async def waits(rank):
+        raise AssertionError
+
+    def yields(rank):
+        yield
+
+    for function, kind in ((waits, "a coroutine"), (yields, "a generator")):
+        with pytest.raises(UsageError, match=f"^{function.__name__} is {kind}, expected a plain function of a rank"):
+            scenario()(function)
