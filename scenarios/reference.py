@@ -3,7 +3,8 @@
 Note [Tolerance]. How far rounding may carry a training off is not guessed: the oracle runs in float32 and in float64,
 and what lies between the two is how much rounding this very training shows in float32; in another dtype it is as much
 more or less as that is coarser or finer. Where the numbers come from a function of the scenario's own instead, the
-magnitude of a tensor's largest element stands for that.
+magnitude of the largest element of all tensors of the same kind stands for that: one tensor alone may be small because
+what it adds up nearly cancels, and its rounding is not.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from scenarios.snapshot import History, Snapshot
 from scenarios.training import Training
 from simulator import Code, Finding, Result, Trace
 from simulator.calls import Site
-from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list, table
+from simulator.diagnosis.reference_causes import Deviation, advise
 from simulator.events import EventKind
 
 _ROUNDINGS = 64
@@ -53,6 +54,10 @@ class _Difference(NamedTuple):
     iteration: int | None
     found: str
     expected: str
+    actual: Tensor | None
+    wanted: Tensor | None
+    allowed: float
+    """How far they may be apart."""
 
 
 def by_oracle(training: Training, world_size: int) -> Reference:
@@ -79,10 +84,10 @@ def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding 
             found = [
                 each
                 for rank, own in enumerate(returned)
-                if (each := _difference(rank, own, reference, iteration, code, kind))
+                for each in _differences(rank, own, reference, iteration, code, kind)
             ]
             if found:
-                return _finding(found, result.trace, result.world_size)
+                return _finding(found, result)
     return None
 
 
@@ -92,20 +97,19 @@ def _iterations(histories: Sequence[History]) -> Iterator[int | None]:
     return (moment.iteration for moment in longest)
 
 
-def _difference(
+def _differences(
     rank: int, returned: History, reference: Reference, iteration: int | None, code: Code, kind: str
-) -> _Difference | None:
-    """The first tensor of one kind in which a rank differs after an iteration."""
+) -> Iterator[_Difference]:
+    """The tensors of one kind in which a rank differs after an iteration."""
     index = next((i for i, moment in enumerate(reference.histories[rank]) if moment.iteration == iteration), None)
     if index is None:
-        return None  # a rank without that iteration
-    expected = getattr(reference.histories[rank][index], kind)
+        return  # a rank without that iteration
     actual = getattr(returned[index], kind)
-    for name, wanted in expected.items():
+    for name, wanted in getattr(reference.histories[rank][index], kind).items():
         allowed = _allowed(reference, rank, index, kind, name, wanted)
-        if (sides := _sides(actual.get(name), wanted, allowed)) is not None:
-            return _Difference(rank, code, name, iteration, *sides)
-    return None
+        own = actual.get(name)
+        if (sides := _sides(own, wanted, allowed)) is not None:
+            yield _Difference(rank, code, name, iteration, *sides, own, wanted, allowed)
 
 
 def _allowed(reference: Reference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None) -> float:
@@ -113,12 +117,12 @@ def _allowed(reference: Reference, rank: int, index: int, kind: str, name: str, 
     if wanted is None or not wanted.is_floating_point():
         return 0.0
     step = torch.finfo(reference.precision or wanted.dtype).eps
-    allowed = step * _largest(wanted)
-    if reference.rounding:
-        coarse, fine = (getattr(history[index], kind)[name] for history in reference.rounding[rank])
-        own = torch.finfo(wanted.dtype).eps / torch.finfo(torch.float32).eps
-        allowed += own * _largest(coarse.double() - fine.double())
-    return _ROUNDINGS * allowed
+    if not reference.rounding:
+        tensors = getattr(reference.histories[rank][index], kind).values()
+        return _ROUNDINGS * step * max(_largest(each) for each in tensors if _is_float(each))
+    coarse, fine = (getattr(history[index], kind)[name] for history in reference.rounding[rank])
+    own = torch.finfo(wanted.dtype).eps / torch.finfo(torch.float32).eps
+    return _ROUNDINGS * (step * _largest(wanted) + own * _largest(coarse.double() - fine.double()))
 
 
 def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
@@ -144,7 +148,11 @@ def _largest(tensor: Tensor) -> float:
     return float(tensor.abs().max()) if tensor.numel() else 0.0
 
 
-def _finding(found: Sequence[_Difference], trace: Trace, world_size: int) -> Finding:
+def _is_float(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.is_floating_point()
+
+
+def _finding(found: Sequence[_Difference], result: Result) -> Finding:
     """The ranks that differ in what the first of them does."""
     first = found[0]
     alike = [each for each in found if each.name == first.name]
@@ -152,7 +160,7 @@ def _finding(found: Sequence[_Difference], trace: Trace, world_size: int) -> Fin
     when = "at the end" if first.iteration is None else f"after iteration {first.iteration}"
     what = f"{'the gradient of ' if first.code is Code.DIVERGENCE_GRADIENTS else ''}{first.name}"
     summary = f"{what} differs from plain training on {rank_list(ranks)} {when}"
-    sites = [_site(trace, each.rank, first.iteration) for each in alike]
+    sites = [_site(result.trace, each.rank, first.iteration) for each in alike]
     rows = [
         (each.rank, f"{first.name} = {each.found}, expected {each.expected}", str(site or ""), "")
         for each, site in zip(alike, sites, strict=True)
@@ -161,15 +169,29 @@ def _finding(found: Sequence[_Difference], trace: Trace, world_size: int) -> Fin
         f"DIVERGENCE  {first.code}  {when}",
         f"  {summary}",
         *table(rows),
-        *_cause(alike, is_everybody=len(ranks) == world_size).lines(culprits=rank_list(ranks)),
+        *advise(Deviation(first.code, ranks, result.world_size, _lacks_number(alike), _factor(found)), result.joins),
     ]
     return Finding(first.code, ranks, summary, "\n".join(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 
-def _cause(alike: Sequence[_Difference], *, is_everybody: bool) -> Cause:
-    if any(_is_number(each.expected) and not _is_number(each.found) for each in alike):
-        return Cause.NO_NUMBER
-    return Cause.OTHER_THAN_PLAIN_TRAINING if is_everybody else Cause.OTHER_ON_SOME_RANKS
+def _factor(found: Sequence[_Difference]) -> float | None:
+    """What plain training's elements are multiplied by; None if that is no one number, or they are all alike."""
+    pairs = [
+        (each.actual.double().flatten(), each.wanted.double().flatten())
+        for each in found
+        if each.actual is not None and each.wanted is not None and each.actual.shape == each.wanted.shape
+    ]
+    if len(pairs) < len(found):
+        return None
+    actual, wanted = (torch.cat(side) for side in zip(*pairs, strict=True))
+    factor = float(actual.dot(wanted) / wanted.dot(wanted))
+    apart = (actual - factor * wanted).abs()
+    is_one = bool((apart <= max(1.0, abs(factor)) * max(each.allowed for each in found)).all())
+    return factor if factor and is_one and len(wanted.abs().unique()) > 1 else None
+
+
+def _lacks_number(alike: Sequence[_Difference]) -> bool:
+    return any(_is_number(each.expected) and not _is_number(each.found) for each in alike)
 
 
 def _is_number(text: str) -> bool:

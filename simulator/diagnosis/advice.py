@@ -33,6 +33,11 @@ class Cause(Enum):
         "{culprits} ran out of input, or stopped, before the others, and nothing shadows {its} collectives",
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
+    DECIDED_ALONE = Advice(
+        "{culprits} made {operation} before the forward that the others went on to: a rank decides by what only it "
+        "knows (its clock, loss or queue), or came to it later than they did",
+        "let one rank decide and broadcast the decision to stop, skip or save, or all_reduce(MAX) it",
+    )
     LEFT_LOOP = Advice(
         "{culprits} left the training loop before the others, skipped part of a step, or made a call that the others "
         "did not, and went on to {operation}",
@@ -69,10 +74,10 @@ class Cause(Enum):
         "through model.module",
     )
     BACKWARD_WITHOUT_BUCKET = Advice(
-        "{culprits} went on past this step without reducing this bucket: {its} loss does not depend on these "
-        "parameters, or {its} forward ran under no_sync()",
-        "let every rank's loss depend on the model's output, multiplied by zero where there is nothing to learn; enter "
-        "no_sync() on all ranks alike",
+        "{culprits} went on past this step without reducing this bucket: no forward was made there (no input, no "
+        "tokens), {its} loss does not depend on these parameters, or {its} forward ran under no_sync()",
+        "run the model in every step on every rank, on a dummy input if need be, and let the loss depend on its "
+        "output, multiplied by zero where there is nothing to learn; enter no_sync() on all ranks alike",
     )
     ONE_CALL_MORE = Advice(
         "{culprits} made {operation}, and the others did not: a branch that only some ranks take, or a call in it that "
@@ -88,7 +93,8 @@ class Cause(Enum):
         "{culprits} took another branch, left a loop earlier or later, or made one call more or fewer, so different "
         "calls meet",
         "let every rank of the group make the same calls in the same order; share what decides a branch or ends a "
-        "loop, and keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
+        "loop, and keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks; "
+        "give tasks that run side by side one queue, or a group each",
     )
     CIRCLE = Advice(
         "each rank of the cycle waits in a call that the next one reaches only after its own",
@@ -101,9 +107,15 @@ class Cause(Enum):
         "{culprits} passed another {field} to the same call",
         "pass the same {field} on every rank of the group",
     )
+    OTHER_DTYPE = Advice(
+        "{culprits} passed another dtype to the same call, as a tensor made of whole numbers, or a model in another "
+        "precision, has",
+        "pass the same dtype on every rank of the group: name it where the tensor is made, "
+        "torch.tensor(..., dtype=torch.float32)",
+    )
     OTHER_REDUCTION = Advice(
-        "{culprits} passed another reduction to the same call; no backend compares them, and all ranks get the result "
-        "of one",
+        "{culprits} passed another reduction to the same call; no backend compares them, and parts of the tensor may "
+        "be reduced by either",
         "pass the same reduction on every rank of the group",
     )
     OTHER_LAYOUT = Advice(
@@ -293,9 +305,21 @@ class Cause(Enum):
         "{fact}: a rank that decides this by a rule of its own lets its parameters and optimizer lag behind",
         "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
     )
-    CHANGED_ALONE = Advice(
-        "the replicas did not start from the same state, or a rank changed parameters, gradients or optimizer alone",
-        "load state before wrapping, or on every rank; change gradients and learning rates on all ranks alike",
+    STARTED_APART = Advice(
+        "the parameters differed before this step already: wrapped with init_sync=False, or loaded or changed after "
+        "wrapping on some ranks only",
+        "leave init_sync=False out, or seed alike; load state before wrapping, which sends it, or on every rank",
+    )
+    GRADIENTS_CHANGED = Advice(
+        "the parameters were equal before this step, and the gradients that it applied were not: some ranks scaled, "
+        "clipped or changed them alone, or a communication hook gave ranks different ones",
+        "share what gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
+    )
+    OPTIMIZER_DIFFERS = Advice(
+        "parameters and gradients were equal before this step, and the optimizer made unequal steps of them: its "
+        "learning rate or its state (such as momentum) differs",
+        "load the optimizer's state on every rank, which no wrapper sends; let a schedule follow a metric that all "
+        "ranks have alike",
     )
     BUFFERS_IN_EVALUATION = Advice(
         "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
@@ -312,14 +336,49 @@ class Cause(Enum):
 
     # --- what differs from plain training (divergence.*) --------------------------------------------------------------
 
+    SCALED = Advice(
+        "every element of all that differs is {factor} times what plain training gives: a loss or a hook scales or "
+        "divides once too often or not at all, or the sum is divided by another number of ranks",
+        "the wrapper divides by the world size: multiply the loss by it where it is one loss over what all ranks "
+        "gathered, and let a hook that sums divide",
+    )
+    JOINED_STEPPED = Advice(
+        "{joined} ran out of input, and torch's join makes up for the calls of a joinable such as a sharded optimizer, "
+        "but brings no averaged gradients: a rank that has joined updates its shard with those of its own last batch",
+        "use an optimizer that is whole on every rank inside a join, or give every rank as many batches",
+    )
+    JOINED_WITH_USED_MAP = Advice(
+        "{joined} ran out of input, and torch's join sends an old map of used parameters there: those that nobody "
+        "uses get gradients of zero in place of none, and momentum or decay moves them",
+        "leave the join out, and let every rank make every step, with a loss weighted by zero where it has no input",
+    )
+    JOINED_WITH_BUFFERS = Advice(
+        "{joined} ran out of input, and torch's join calls the buffer hook there as well, with buffers that stand "
+        "still",
+        "let the hook weigh a rank by zero once its loop is over",
+    )
+    JOINED_DIVISOR = Advice(
+        "{joined} ran out of input, and the average is over other ranks than in plain training: a communication hook, "
+        "and every model of a join but the first, divide by the world size, whatever divide_by_initial_world_size says",
+        "choose divide_by_initial_world_size as plain training weighs ranks, use no communication hook (or one that "
+        "divides so itself), and give each model a join of its own",
+    )
+    OTHER_COUNT = Advice(
+        "what the ranks put together is not what one process counts: a sampler repeats samples so that shares are "
+        "even, or means over unequal numbers of samples are averaged",
+        "gather what each sample gives, in the sampler's order, and cut off what comes after the last one; add up sums "
+        "and counts, and divide at the end",
+    )
     OTHER_THAN_PLAIN_TRAINING = Advice(
-        "the ranks do not compute what one process would on all their batches",
-        "weigh each rank by its samples, and check what the sum is divided by and whom it leaves out, ranks that have "
-        "joined included",
+        "the ranks do not train on what one process would on all their batches: samples are seen twice or never, or "
+        "means over unequal numbers of samples are averaged as if they were equal",
+        "shuffle with the same seed on every rank before sharing out, cut off what a sampler repeats, and weigh each "
+        "rank's loss by its samples",
     )
     OTHER_ON_SOME_RANKS = Advice(
         "what {culprits} received or computed is not what plain training gives, though no calls that met disagree",
-        "look at what no wrapper makes equal: the order of messages, the root of a broadcast, changes of one rank",
+        "look at what no wrapper makes equal: modules outside of it (broadcast them, or seed alike), the order of "
+        "messages, the root of a broadcast, changes of one rank",
     )
     NO_NUMBER = Advice(
         "a loss or gradient that is no number came up on some rank, and averaging hands it to all",
@@ -354,7 +413,17 @@ class Cause(Enum):
     )
     RAISED = Advice(
         "an exception left the program of {culprits}",
-        "fix it there first: other ranks at most wait for what was not done because of it",
+        "fix it there first; ranks that did not raise at most wait for what was not done because of it",
+    )
+    RAISED_IN_HOOK = Advice(
+        "a hook that the backward calls raised on {culprits}, as what it kept has another size than the gradients now",
+        "keep what belongs to gradients by parameter, not by the index of a bucket: after the first step the wrapper "
+        "forms its buckets anew",
+    )
+    NO_GRADIENT_IN_JOIN = Advice(
+        "{culprits} ran out of input before a sparse gradient was made there, which torch's join needs in order to "
+        "reduce it with the others'",
+        "use dense gradients (sparse=False), or give every rank a batch before it joins",
     )
     CALL_REFUSED = Advice(
         "the call cannot be made like this; its message says what was found and what was expected",

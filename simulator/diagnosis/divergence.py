@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from enum import Enum
 from typing import NamedTuple
 
 from simulator.calls import NOWHERE, Site
@@ -48,6 +49,16 @@ class Moment(NamedTuple):
         return f"after {which} that followed {where}" if self.step else f"after {which} since {where}"
 
 
+class Apart(Enum):
+    """What differed first of that which an optimizer step is made of."""
+
+    START = "start"
+    """The parameters when the step's forward began."""
+    GRADIENTS = "gradients"
+    OPTIMIZER = "optimizer"
+    """Its learning rate or state, as all else was equal."""
+
+
 class Circumstances(NamedTuple):
     """What is known besides the values, for the cause."""
 
@@ -64,8 +75,16 @@ class Circumstances(NamedTuple):
     """A training forward went through the wrapper."""
     is_late: bool = False
     """Gradients came when the reduction of the step was over."""
+    apart: Apart = Apart.OPTIMIZER
     unwaited: str = ""
     """A call of the user's that a rank had not waited for."""
+
+
+_APART = {
+    Apart.START: Cause.STARTED_APART,
+    Apart.GRADIENTS: Cause.GRADIENTS_CHANGED,
+    Apart.OPTIMIZER: Cause.OPTIMIZER_DIFFERS,
+}
 
 
 def divergence(
@@ -158,7 +177,7 @@ def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstance
         return Cause.BACKWARD_AFTER_REDUCTION.lines()
     if known.unwaited:
         return Cause.READ_BEFORE_WAIT.lines(operation=known.unwaited)
-    return Cause.CHANGED_ALONE.lines()
+    return _APART[known.apart].lines()
 
 
 def _advise_buffers(moment: Moment) -> Cause:

@@ -43,6 +43,12 @@ _BY_WORDS = (
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),
 )
+_BELOW = (
+    ("must match the size of tensor", r"\.backward\(.*\n  File ", Cause.RAISED_IN_HOOK),
+    ("Expected a proper Tensor but got None", r"\b(join|Join)\(.*\n\S", Cause.NO_GRADIENT_IN_JOIN),
+)
+"""What words stand for where the user's line that is given here led to them."""
+
 _BY_TYPE = {
     "InjectedCrashError": Cause.FAULT_INJECTED,
     "ReplicaMismatchError": Cause.MODELS_DIFFER,
@@ -99,7 +105,7 @@ def rank_error(
     summary = f"{rank_list(errors)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
     lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    lines += _advise(error, rank_list(culprits), unused)
+    lines += _advise(error, rank_list(culprits), unused, traceback_text)
     return Finding(Code.RANK_ERROR, culprits, summary, "\n".join(lines), (site,) if site else ())
 
 
@@ -119,7 +125,7 @@ def _minority(values: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted(rank for rank, own in values.items() if not is_clear or own != value))
 
 
-def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]]) -> list[str]:
+def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> list[str]:
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
@@ -127,6 +133,9 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]]) -> list[s
     names = [name for own in unused.values() for name in own]
     if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
         cause = Cause.PARAMETERS_CHANGED
+    cause = cause or next(
+        (each for words, way, each in _BELOW if words in error and re.search(way, traceback_text)), None
+    )
     return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused) or _told_unused(message))
 
 

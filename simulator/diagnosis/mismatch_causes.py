@@ -29,6 +29,8 @@ FIELDS = {
 WRAPPING = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST})
 """What a wrapper does when it is constructed; join ends with a state broadcast, too."""
 
+_BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE: Cause.OTHER_DTYPE}
+
 _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
 
@@ -81,8 +83,8 @@ def _other_argument(calls: Sequence[Call], code: Code) -> Cause:
     operation = calls[0].operation
     if code is Code.MISMATCH_ROOT:
         return Cause.OTHER_DESTINATION if operation in ("reduce", "gather") else Cause.OTHER_ROOT
-    if code is Code.MISMATCH_REDUCTION:
-        return Cause.OTHER_REDUCTION
+    if code in _BY_FIELD:
+        return _BY_FIELD[code]
     if code is Code.MISMATCH_SHAPE and "gather" in operation:
         return Cause.OTHER_SHAPE_GATHERED
     if code is Code.MISMATCH_SHAPE and len({_elements(call.signature.shapes) for call in calls}) == 1:
@@ -108,7 +110,14 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
     operation = " and ".join(_operations(users))
     if len(wrappers) < len(users):
         return Cause.STAYED_IN_LOOP.lines(culprits=_ranks(wrappers), operation=operation)
-    return Cause.LEFT_LOOP.lines(culprits=_ranks(users), operation=operation)
+    cause = Cause.DECIDED_ALONE if _stands_before(users, wrappers) else Cause.LEFT_LOOP
+    return cause.lines(culprits=_ranks(users), operation=operation)
+
+
+def _stands_before(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
+    """True if the user's calls stand above those of the wrappers in one function, so that no loop ended before them."""
+    places = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
+    return len(set(places)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
 
 
 def _operations(calls: Sequence[Call]) -> list[str]:

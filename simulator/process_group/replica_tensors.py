@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -54,6 +54,22 @@ def state_of(parameters: Sequence[Named], optimizer: Any) -> list[Named]:
         for key, value in optimizer.state.get(parameter, {}).items()
         if isinstance(value, Tensor) and value.shape == parameter.shape
     ]
+
+
+def gradients_of(parameters: Sequence[Named], own: Container[int]) -> list[Tensor | None]:
+    """The gradients that an optimizer applied to its `own` parameters."""
+    return [each.tensor.grad for each in parameters if id(each.tensor) in own]
+
+
+def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
+    """Numbers, as text, that are the same for equal tensors, and next to never for others."""
+    return tuple("" if tensor is None else _number(_dense(tensor.detach())) for tensor in tensors)
+
+
+def _number(tensor: Tensor) -> str:
+    """The sum of running sums, in which each element counts by its place, too; as text, since nan equals nothing."""
+    values = torch.view_as_real(tensor) if tensor.is_complex() else tensor
+    return str(values.flatten().cumsum(0, dtype=torch.float64).sum().item())
 
 
 def syncs_buffers(module: Any) -> bool:

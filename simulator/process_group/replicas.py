@@ -17,18 +17,27 @@ go once everybody who can come has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 from weakref import WeakSet
 
 import torch
-from torch import Tensor
 
 from simulator.calls import NOWHERE, Call, Site
 from simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence, skip_text, skipped_step
+from simulator.process_group.replica_comparison import (
+    Comparison,
+    StepInputs,
+    first_difference,
+    first_index,
+    first_place,
+    value_at,
+)
 from simulator.process_group.replica_tensors import (
     Named,
     buffers_in,
+    fingerprint,
+    gradients_of,
     parameters_in,
     parameters_of,
     state_of,
@@ -40,54 +49,8 @@ from simulator.process_group.wrappers import Wrappers
 from simulator.runtime.call_sites import site_here
 from simulator.verdict import Code, Finding
 
-_MOST_SIDES = 8
-"""Ranks that differ from this many others are put together."""
-
 _LOOKS = 64
 """How often per moment it is looked whether everybody has come."""
-
-
-class _Group:
-    """Ranks with equal replicas, and a copy of what they have."""
-
-    __slots__ = ("ranks", "tensors")
-
-    def __init__(self, rank: int, tensors: Sequence[Named]) -> None:
-        self.ranks = [rank]
-        self.tensors = {each.name: each._replace(tensor=each.tensor.detach().clone()) for each in tensors}
-
-
-class _Comparison:
-    """All ranks' replicas at one moment."""
-
-    __slots__ = ("groups", "is_late", "sites", "unreduced", "unwaited")
-
-    def __init__(self) -> None:
-        self.groups: list[_Group] = []
-        self.sites: dict[int, Site] = {}
-        """The line that each rank was at."""
-        self.is_late = False
-        """Gradients came on some rank when the reduction of the step was over."""
-        self.unreduced = ""
-        """A bucket that some rank had not reduced."""
-        self.unwaited: Call | None = None
-        """A call of the user's that some rank had not waited for."""
-
-    @property
-    def ranks(self) -> Collection[int]:
-        """The ranks that have come."""
-        return self.sites.keys()
-
-    def add(self, rank: int, tensors: Sequence[Named], *, site: Site, tolerance: float) -> None:
-        self.sites[rank] = site
-        for group in self.groups:
-            if _first_difference(group.tensors, tensors, tolerance) is None:
-                group.ranks.append(rank)
-                return
-        if len(self.groups) < _MOST_SIDES:
-            self.groups.append(_Group(rank, tensors))
-        else:
-            self.groups[-1].ranks.append(rank)
 
 
 class _Skip(NamedTuple):
@@ -109,7 +72,7 @@ class Replicas:
         self._unwaited = unwaited
         """The user's calls that a rank has not waited for."""
         self._tolerance = tolerance
-        self._open: dict[WrapperKey, dict[Moment, _Comparison]] = {}
+        self._open: dict[WrapperKey, dict[Moment, Comparison]] = {}
         self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
         """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
         self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
@@ -120,7 +83,9 @@ class Replicas:
         """Where each rank made an optimizer step last."""
         self._latest_parameters: dict[Wrapper, Sequence[Named]] = {}
         """Kept until the rank returns, as by then its modules may be gone."""
-        self._ends: dict[WrapperKey, _Comparison] = {}
+        self._starts: dict[Wrapper, tuple[str, ...]] = {}
+        """What the parameters were when the step began."""
+        self._ends: dict[WrapperKey, Comparison] = {}
         """What ranks that returned left."""
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
         self._returned: set[int] = set()
@@ -156,7 +121,8 @@ class Replicas:
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward has begun, or another engine tells of one."""
         if wrapper.inner is not None:
-            self._latest_parameters[wrapper] = parameters_in(wrapper)
+            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+            self._starts[wrapper] = fingerprint(each.tensor for each in parameters)
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
@@ -174,7 +140,9 @@ class Replicas:
             self._optimizer_steps[wrapper, place] = (wrapper.step, count)
             tensors = [*self._comparable(wrapper, optimizer, own, parameters), *state_of(parameters, optimizer)]
             tensors += buffers_in(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
-            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=place), tensors)
+            start = self._starts.get(wrapper, ())
+            inputs = StepInputs(start, fingerprint(gradients_of(parameters, own)))
+            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=place), tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
@@ -182,7 +150,7 @@ class Replicas:
         for wrapper in self._wrappers.of_rank(rank):
             parameters = self._latest_parameters.pop(wrapper, None)
             if parameters is not None:
-                self._ends.setdefault(wrapper.key, _Comparison()).add(
+                self._ends.setdefault(wrapper.key, Comparison()).add(
                     rank, parameters, site=NOWHERE, tolerance=self._tolerance
                 )
 
@@ -220,16 +188,19 @@ class Replicas:
             if id(each.tensor) in own or id(each.tensor) not in others
         ]
 
-    def _compare(self, wrapper: Wrapper, moment: Moment, tensors: Sequence[Named]) -> None:
+    def _compare(
+        self, wrapper: Wrapper, moment: Moment, tensors: Sequence[Named], inputs: StepInputs | None = None
+    ) -> None:
         if not tensors:
             return
         comparisons = self._open.setdefault(wrapper.key, {})
-        comparison = comparisons.setdefault(moment, _Comparison())
+        comparison = comparisons.setdefault(moment, Comparison())
         if wrapper.rank in comparison.ranks:
             return
         site = site_here()
         comparison.add(wrapper.rank, tensors, site=site, tolerance=self._tolerance)
-        if moment.optimizer_step:
+        if inputs is not None:
+            comparison.inputs[wrapper.rank] = inputs
             self._latest_sites[wrapper.key, wrapper.rank] = site
             comparison.unreduced = comparison.unreduced or wrapper.unreduced_bucket
             comparison.is_late |= wrapper.has_late_gradients
@@ -237,7 +208,7 @@ class Replicas:
         if self._is_complete(wrapper, comparison):
             self._close_until(wrapper.key, moment)
 
-    def _is_complete(self, wrapper: Wrapper, comparison: _Comparison) -> bool:
+    def _is_complete(self, wrapper: Wrapper, comparison: Comparison) -> bool:
         """True once every rank is there that can still come.
 
         In a large world not every arrival is worth a look at all the others; what is missed, a later moment closes.
@@ -256,7 +227,7 @@ class Replicas:
         for moment in sorted(moment for moment in comparisons if moment.is_over_by(last)):
             self._judge(key, moment, comparisons.pop(moment))
 
-    def _judge(self, key: WrapperKey, moment: Moment, comparison: _Comparison) -> None:
+    def _judge(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
         groups = comparison.groups
         missing = tuple(
             peer.rank
@@ -266,16 +237,16 @@ class Replicas:
         if missing and key not in self._skipped:
             self._skipped[key] = (skip_text(moment, missing), missing)
         for other in groups[1:]:
-            difference = _first_difference(groups[0].tensors, list(other.tensors.values()), self._tolerance)
+            difference = first_difference(groups[0].tensors, list(other.tensors.values()), self._tolerance)
             if difference is not None and (key, difference.code) not in self._findings:
                 self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
             break
         self._find_last_skip(key, moment, comparison)
 
-    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: _Comparison) -> Finding:
+    def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: Comparison) -> Finding:
         groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
-        name, place = difference.name, _first_place(names)
+        name, place = difference.name, first_place(names)
         if place is not None:
             sides = [
                 Side(tuple(group.ranks), own[place] if place < len(own) else "none")
@@ -284,8 +255,8 @@ class Replicas:
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
             return divergence(difference.code, moment, f"name of tensor {place}", sides, sites=sites, known=known)
-        index = _first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
-        sides = [Side(tuple(group.ranks), _value(group.tensors.get(name), index)) for group in groups]
+        index = first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
+        sides = [Side(tuple(group.ranks), value_at(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))
         call = comparison.unwaited
         known = Circumstances(
@@ -295,6 +266,7 @@ class Replicas:
             skippers=skippers,
             has_run=key in self._has_trained,
             is_late=comparison.is_late,
+            apart=comparison.apart,
             unwaited=f"{call.operation} #{call.sequence} ({call.site})" if call else "",
         )
         return divergence(
@@ -311,7 +283,7 @@ class Replicas:
         """True if a rank was at this step without joining, and has gone on."""
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
-    def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: _Comparison) -> None:
+    def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
         skippers = [
             peer.rank
             for peer in self._wrappers.peers(key)
@@ -339,54 +311,3 @@ class Replicas:
             for ranks in (skippers, others)
         ]
         return any(one != other for one in sides[0] for other in sides[1])
-
-
-def _first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:
-    """The first tensor in which two replicas differ, or the first name that only one of them has, or has elsewhere."""
-    names = [name for name, each in first.items() if not each.is_optional]
-    others = [each for each in second if not each.is_optional]
-    for name, other in zip(names, others, strict=False):
-        if name != other.name:
-            return first[name]
-    if len(names) != len(others):
-        return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
-    for each in second:
-        mine = first.get(each.name)
-        if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
-            return each
-    return None
-
-
-def _first_place(names: Sequence[Sequence[str]]) -> int | None:
-    """Where lists of names differ first."""
-    longest = max(len(own) for own in names)
-    return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
-
-
-def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
-    if first.shape != second.shape or first.dtype != second.dtype:
-        return False
-    if torch.equal(first, second):
-        return True
-    return torch.allclose(first, second, rtol=0.0, atol=tolerance, equal_nan=True)
-
-
-def _first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Where the first tensor and one of the others differ first; () for a number, or where shapes differ."""
-    first = tensors[0]
-    for tensor in tensors[1:]:
-        if tensor.shape == first.shape and first.dim():
-            places = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
-            if len(places):
-                return tuple(places[0].tolist())
-    return ()
-
-
-def _value(named: Named | None, index: tuple[int, ...]) -> str:
-    if named is None:
-        return "nothing of this name"
-    tensor = named.tensor
-    if len(index) != tensor.dim():
-        return f"a tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
-    value = tensor[index].item()
-    return f"{value:.9g}" if isinstance(value, float) else repr(value)

@@ -10,7 +10,20 @@ import simulator
 from simulator.diagnosis.advice import Cause
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
-FACTS = ("culprits", "operation", "field", "groups", "joined", "name", "fact", "parameters", "remedy")
+FACTS = (
+    "culprits",
+    "operation",
+    "field",
+    "groups",
+    "joined",
+    "name",
+    "fact",
+    "parameters",
+    "remedy",
+    "factor",
+    "site",
+    "others",
+)
 
 
 @pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.name)

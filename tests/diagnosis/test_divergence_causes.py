@@ -7,7 +7,10 @@ from scenarios.reference import divergence_from
 from scenarios.snapshot import Snapshot
 from simulator import Code, simulate
 from simulator.calls import NOWHERE
-from simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence
+from simulator.diagnosis.divergence import Apart, Circumstances, Moment, Side, divergence
+from simulator.diagnosis.reference_causes import Deviation, advise
+from simulator.joins import JoinedRank, Joining
+from simulator.process_group.replica_tensors import fingerprint
 
 
 def end(finding):
@@ -34,7 +37,52 @@ def test_what_is_no_number_came_from_some_rank(value):
 
 
 def test_all_ranks_compute_something_else_than_plain_training():
-    assert end(unlike_plain_training(2.0, 2.0))[1].startswith("weigh each rank by its samples")
+    cause, remedy = end(unlike_plain_training(2.0, 2.0))
+    assert cause.startswith("the ranks do not train on what one process would")
+    assert "shuffle with the same seed" in remedy
+    assert "weigh each rank's loss by its samples" in remedy
+
+
+@pytest.mark.parametrize(
+    ("values", "factor"),
+    [
+        (([0.25, -0.5, 0.0], [0.75]), "0.25 times"),
+        (([2.0, -4.0, 0.0], [6.0]), "2 (the world size) times"),
+        (([0.5, -1.0, 0.0], [1.5]), "0.5 (1 / world size) times"),
+        (([3.0, -6.0, 0.0], [3.0]), "3 times"),  # the other one agrees
+        (([3.0, -6.0, 0.0], [6.0]), None),
+        (([3.0, -6.0, 0.1], [9.0]), None),
+        (([1.0, -2.0, 0.0], [6.0]), None),  # of one element any number is a multiple
+    ],
+)
+def test_one_factor_in_all_that_differs(values, factor):
+    def holding(first, second):
+        return Snapshot({}, {}, {"first": torch.tensor(first), "second": torch.tensor(second)})
+
+    found = divergence_from(holding([1.0, -2.0, 0.0], [3.0]), simulate(lambda rank: holding(*values), 2))
+    assert found.code is Code.DIVERGENCE_GRADIENTS
+    assert end(found)[0].startswith(
+        f"every element of all that differs is {factor}" if factor else "the ranks do not train on"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "shadowed", "words"),
+    [
+        (Code.DIVERGENCE_PARAMETERS, ("bucket",), "the average is over other ranks"),
+        (Code.DIVERGENCE_GRADIENTS, ("bucket", "used map"), "an old map of used parameters"),
+        (Code.DIVERGENCE_PARAMETERS, ("bucket", "user"), "a joinable such as a sharded optimizer"),
+        (Code.DIVERGENCE_BUFFERS, ("bucket", "buffers"), "calls the buffer hook there as well"),
+        (Code.DIVERGENCE_BUFFERS, ("bucket",), "what the ranks put together is not what one process counts"),
+        (Code.DIVERGENCE_PARAMETERS, (), "the ranks do not train on"),
+    ],
+)
+def test_what_a_join_does_not_cover(code, shadowed, words):
+    joined = JoinedRank(1, 2, tuple((phase, 2) for phase in shadowed))
+    joining = Joining("default", (joined, JoinedRank(0, 4)), 0)
+    cause, _ = advise(Deviation(code, (0, 1), 2), [joining])
+    assert words in cause
+    assert ("rank 1 ran out of input" in cause) is ("the ranks" not in words and "what the" not in words)
 
 
 def test_one_rank_holds_something_else_than_plain_training():
@@ -59,7 +107,9 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 @pytest.mark.parametrize(
     ("circumstances", "words"),
     [
-        ({}, "did not start from the same state"),
+        ({"apart": Apart.START}, "the parameters differed before this step already"),
+        ({"apart": Apart.GRADIENTS}, "the parameters were equal before this step, and the gradients"),
+        ({"apart": Apart.OPTIMIZER}, "parameters and gradients were equal before this step"),
         ({"step": 0}, "no synchronising forward went through the wrapper"),
         ({"step": 0, "has_run": True}, "no synchronising forward preceded this optimizer step"),
         ({"optimizer_step": 2}, "no synchronising forward preceded this optimizer step"),
@@ -73,3 +123,11 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 )
 def test_what_is_known_besides_the_values_decides(circumstances, words):
     assert words in end(found(**circumstances))[0]
+
+
+def test_a_fingerprint_tells_order_and_sign_apart():
+    values = [[1.0, 2.0], [2.0, 1.0], [-1.0, -2.0], [1.0, 2.0 + 1e-6], [float("nan"), 2.0], None]
+    prints = [fingerprint([None if own is None else torch.tensor(own)]) for own in values]
+    assert len(set(prints)) == len(values)
+    again = [fingerprint([None if own is None else torch.tensor(own)]) for own in values]
+    assert again == prints

@@ -164,3 +164,16 @@ def test_a_snapshot_does_not_change_with_the_model():
     with torch.no_grad():
         model.weight.zero_()
     assert before.parameters["weight"].abs().sum() > 0
+
+
+def test_the_largest_of_all_tensors_gives_the_tolerance_of_numbers_given_by_hand():
+    """What one adds up may nearly cancel, and then its rounding is not that of its result."""
+
+    def alone(weight, bias):
+        return Snapshot({"weight": torch.tensor([weight]), "bias": torch.tensor([bias])}, {}, {})
+
+    def off_by(amount):
+        return divergence_from(alone(1.0, 1e-6), simulate(lambda rank: alone(1.0, 1e-6 + amount), 2))
+
+    assert off_by(1e-6) is None
+    assert off_by(1e-4) is not None

@@ -1,0 +1,56 @@
+"""Which cause of the table (advice.py) applies where ranks agree with each other, and not with plain training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from simulator.calls import Phase
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list
+from simulator.joins import Joining
+from simulator.verdict import Code
+
+
+class Deviation(NamedTuple):
+    """How ranks deviate from plain training, at the first moment at which any does."""
+
+    code: Code
+    ranks: tuple[int, ...]
+    world_size: int
+    is_no_number: bool = False
+    """A number should be there, and is nan or infinite."""
+    factor: float | None = None
+    """What every element of all that differs is multiplied by; None if that is no one number."""
+
+
+def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[str]:
+    """The cause and what to try; `joins` are those of the run."""
+    if deviation.is_no_number:
+        return Cause.NO_NUMBER.lines()
+    if deviation.factor is not None:
+        return Cause.SCALED.lines(factor=_factor_text(deviation.factor, deviation.world_size))
+    if len(deviation.ranks) < deviation.world_size:
+        return Cause.OTHER_ON_SOME_RANKS.lines(culprits=rank_list(deviation.ranks))
+    stood_by = [rank for joining in joins for rank in joining.ranks if rank.calls]
+    phases = {phase for rank in stood_by for phase, _ in rank.shadowed}
+    cause = _cause_in_join(deviation.code, phases) if stood_by else None
+    if cause is not None:
+        return cause.lines(joined=rank_list({rank.rank for rank in stood_by}))
+    is_buffer = deviation.code is Code.DIVERGENCE_BUFFERS
+    return (Cause.OTHER_COUNT if is_buffer else Cause.OTHER_THAN_PLAIN_TRAINING).lines()
+
+
+def _cause_in_join(code: Code, phases: set[str]) -> Cause | None:
+    """What torch's join does not cover, by what was shadowed."""
+    if code is Code.DIVERGENCE_BUFFERS:
+        return Cause.JOINED_WITH_BUFFERS if Phase.BUFFERS.value in phases else None
+    if Phase.USER.value in phases:
+        return Cause.JOINED_STEPPED
+    return Cause.JOINED_WITH_USED_MAP if Phase.USED_MAP.value in phases else Cause.JOINED_DIVISOR
+
+
+def _factor_text(factor: float, world_size: int) -> str:
+    known = {float(world_size): "the world size", 1.0 / world_size: "1 / world size"}
+    meant = next((text for value, text in known.items() if abs(factor - value) < 1e-4 * value), "")
+    return f"{factor:.4g}" + (f" ({meant})" if meant else "")

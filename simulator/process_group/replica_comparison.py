@@ -1,0 +1,132 @@
+"""Replicas side by side at one moment: who agrees with whom, and where they differ first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from simulator.calls import Call, Site
+from simulator.diagnosis.divergence import Apart
+from simulator.process_group.replica_tensors import Named
+
+_MOST_SIDES = 8
+"""Ranks that differ from this many others are put together."""
+
+
+class StepInputs(NamedTuple):
+    """What an optimizer step of one rank was made of; equal texts stand for equal tensors."""
+
+    start: tuple[str, ...]
+    """The parameters when the step's forward began."""
+    gradients: tuple[str, ...]
+
+
+class Group:
+    """Ranks with equal replicas, and a copy of what they have."""
+
+    __slots__ = ("ranks", "tensors")
+
+    def __init__(self, rank: int, tensors: Sequence[Named]) -> None:
+        self.ranks = [rank]
+        self.tensors = {each.name: each._replace(tensor=each.tensor.detach().clone()) for each in tensors}
+
+
+class Comparison:
+    """All ranks' replicas at one moment."""
+
+    __slots__ = ("groups", "inputs", "is_late", "sites", "unreduced", "unwaited")
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.sites: dict[int, Site] = {}
+        """The line that each rank was at."""
+        self.inputs: dict[int, StepInputs] = {}
+        """By rank, if the moment is an optimizer step."""
+        self.is_late = False
+        """Gradients came on some rank when the reduction of the step was over."""
+        self.unreduced = ""
+        """A bucket that some rank had not reduced."""
+        self.unwaited: Call | None = None
+        """A call of the user's that some rank had not waited for."""
+
+    @property
+    def ranks(self) -> Collection[int]:
+        """The ranks that have come."""
+        return self.sites.keys()
+
+    @property
+    def apart(self) -> Apart:
+        """What differed first of that which the step was made of."""
+        inputs = self.inputs.values()
+        if len({each.start for each in inputs}) > 1:
+            return Apart.START
+        if len({each.gradients for each in inputs}) > 1:
+            return Apart.GRADIENTS
+        return Apart.OPTIMIZER
+
+    def add(self, rank: int, tensors: Sequence[Named], *, site: Site, tolerance: float) -> None:
+        """Put a rank to those that it agrees with."""
+        self.sites[rank] = site
+        for group in self.groups:
+            if first_difference(group.tensors, tensors, tolerance) is None:
+                group.ranks.append(rank)
+                return
+        if len(self.groups) < _MOST_SIDES:
+            self.groups.append(Group(rank, tensors))
+        else:
+            self.groups[-1].ranks.append(rank)
+
+
+def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> Named | None:
+    """The first tensor in which two replicas differ, or the first name that only one of them has, or has elsewhere."""
+    names = [name for name, each in first.items() if not each.is_optional]
+    others = [each for each in second if not each.is_optional]
+    for name, other in zip(names, others, strict=False):
+        if name != other.name:
+            return first[name]
+    if len(names) != len(others):
+        return first[names[len(others)]] if len(names) > len(others) else others[len(names)]
+    for each in second:
+        mine = first.get(each.name)
+        if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
+            return each
+    return None
+
+
+def first_place(names: Sequence[Sequence[str]]) -> int | None:
+    """Where lists of names differ first."""
+    longest = max(len(own) for own in names)
+    return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
+
+
+def _equal(first: Tensor, second: Tensor, tolerance: float) -> bool:
+    if first.shape != second.shape or first.dtype != second.dtype:
+        return False
+    if torch.equal(first, second):
+        return True
+    return torch.allclose(first, second, rtol=0.0, atol=tolerance, equal_nan=True)
+
+
+def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Where the first tensor and one of the others differ first; () for a number, or where shapes differ."""
+    first = tensors[0]
+    for tensor in tensors[1:]:
+        if tensor.shape == first.shape and first.dim():
+            places = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
+            if len(places):
+                return tuple(places[0].tolist())
+    return ()
+
+
+def value_at(named: Named | None, index: tuple[int, ...]) -> str:
+    """One element in words; the whole tensor where no place is known."""
+    if named is None:
+        return "nothing of this name"
+    tensor = named.tensor
+    if len(index) != tensor.dim():
+        return f"a tensor {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+    value = tensor[index].item()
+    return f"{value:.9g}" if isinstance(value, float) else repr(value)
