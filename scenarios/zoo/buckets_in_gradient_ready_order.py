@@ -13,7 +13,7 @@ from simulator import Code
 
 
 class Branches(torch.nn.Module):
-    """Two branches of one size, used in the order that the rank's data gives them in."""
+    """Two branches of one size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Branches(torch.nn.Module):
         self.texts = torch.nn.Linear(3, 1, bias=False)
 
     def losses(self, rank: int) -> list[torch.Tensor]:
-        """One of each branch."""
+        """One of each branch, in the order in which the rank's data needs them."""
         images, texts = self.images(torch.ones(2, 3)).sum(), self.texts(torch.ones(4, 3)).sum()
         return [texts, images] if rank == 1 else [images, texts]
 

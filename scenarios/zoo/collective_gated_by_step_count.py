@@ -1,7 +1,7 @@
 """Every second optimizer step the ranks share a metric, and a rank that has skipped a step counts one less.
 
 It goes on to its next backward where the others share theirs, so a bucket meets a metric. Real gloo aborts a process
-over such sizes, without a word of either; the parameters of that rank are old ones by then, too.
+over such sizes.
 """
 
 import torch
