@@ -55,7 +55,7 @@ def join_with_post_forward_buffer_hook(rank: int) -> None:
 
 @repairs(join_with_post_forward_buffer_hook)
 def repaired(rank: int) -> None:
-    """The hook runs before each forward, where join calls it, too, though with statistics that a joined rank had last."""
+    """The hook runs before each forward, where join calls it, too, if with old statistics."""
     torch.manual_seed(rank)
     model = DistributedDataParallel(network())
     average_statistics(model, when="before")
