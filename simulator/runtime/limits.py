@@ -3,6 +3,9 @@
 The watcher is the caller's own thread, which has nothing else to do. A rank that computes is told from one that is
 blocked in a lock, a socket or native code by the CPU time of its thread: the first may take as long as the budget has
 seconds, the second is `stuck` after `Budget.stuck_seconds`.
+
+A rank that imports a module gets more time: on a busy machine it waits for the disk, and if it is interrupted, a module
+half made stays behind in the process.
 """
 
 from __future__ import annotations
@@ -23,6 +26,9 @@ from simulator.verdict import Finding
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
 """A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
+
+_TIMES_FOR_IMPORTS = 10
+"""So many times as long may a rank be blocked that imports a module."""
 
 _GRACE_SECONDS = 1.0
 """How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
@@ -65,7 +71,7 @@ def _watch(
         cpu = 0.0 if rank is None else _cpu_seconds(rank)
         if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
             seen, seen_at, cpu_seen = progress, now, cpu
-        if rank is not None and now - seen_at > budget.stuck_seconds:
+        if rank is not None and now - seen_at > _patience(rank, budget):
             report(outcome.stuck(rank, budget, situation()))
             scheduler.stop()
             return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
@@ -95,6 +101,14 @@ def _interrupt(rank: RankThread) -> None:
     """Raise RankUnwound in the rank's thread at its next bytecode. Code blocked in C does not notice before then."""
     if rank.ident:
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.ident), ctypes.py_object(RankUnwound))
+
+
+def _patience(rank: RankThread, budget: Budget) -> float:
+    """How long a rank may be blocked, in seconds."""
+    frame = sys._current_frames().get(rank.ident or 0)
+    while frame is not None and frame.f_code.co_filename != "<frozen importlib._bootstrap>":
+        frame = frame.f_back
+    return budget.stuck_seconds * (1 if frame is None else _TIMES_FOR_IMPORTS)
 
 
 def _cpu_seconds(rank: RankThread) -> float:

@@ -3,6 +3,7 @@
 The limits are wall-clock seconds, small here; no assertion depends on how long anything takes.
 """
 
+import importlib
 import os
 import signal
 import socket
@@ -45,6 +46,42 @@ def test_a_lock_that_another_rank_holds():
         thread.join(10)
     assert not lock.locked()
     assert threads() == set()
+
+
+@pytest.fixture
+def slow_module(tmp_path, monkeypatch):
+    """Make a module that waits for `gate`, at most so many seconds, and a program whose rank 1 imports it."""
+    gate = threading.Event()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(threading, "gate", gate, raising=False)
+
+    def make(name, seconds):
+        (tmp_path / f"{name}.py").write_text(f"import threading\nthreading.gate.wait({seconds})\nDONE = True\n")
+
+        def program(rank):
+            if rank == 1:
+                return importlib.import_module(name).DONE
+            dist.barrier()
+
+        return program
+
+    yield make
+    gate.set()
+    for thread in threads():
+        thread.join(10)
+
+
+def test_an_import_may_take_longer(slow_module):
+    result = simulate(slow_module("slow_to_import", 1.0), 2, budget=QUICK)
+    assert result.returns[1] is True
+    assert only(result).code.value == "deadlock.missing_rank"
+
+
+def test_an_import_that_never_ends(slow_module):
+    budget = Budget(stuck_seconds=0.05, seconds=60)
+    result = simulate(slow_module("never_imported", 3600), 2, budget=budget)
+    assert (only(result).code.value, only(result).ranks) == ("stuck", (1,))
+    assert "threading.gate.wait(3600)" in str(result)
 
 
 def test_a_socket_that_nobody_writes_to():
