@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 
 from scenarios.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
 from scenarios.models.images import Conv, Resnet
@@ -18,6 +19,7 @@ from scenarios.models.network import Network
 from scenarios.models.normalized import BatchNorm, SyncBatchNormalized
 from scenarios.models.partial import Branches, EarlyExit
 from scenarios.models.tokens import Embedding, Shared, Transformer
+from scenarios.names import nearest
 from simulator import UsageError
 
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
@@ -41,8 +43,21 @@ NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
 """The networks, by the name that scenarios call them."""
 
 _LARGEST = 65_536
-"""No width or depth is larger: it would be a mistake, and fill the memory."""
+"""No width is larger: it would be a mistake."""
+_DEEPEST = 512
+"""No network has more layers: it would be a mistake, and take seconds to build."""
+_MOST_NUMBERS = 100_000_000
+"""No network has more parameters, and no sample more numbers: they would fill the memory, once for each rank."""
 _LARGEST_SEED = 2**63 - 1
+
+
+class OptionError(UsageError):
+    """A network does not take an option, or not this value of it."""
+
+    def __init__(self, network: str, option: str, problem: str) -> None:
+        super().__init__(f"network {network!r}: {option} {problem}")
+        self.option = option
+        self.problem = problem
 
 
 def make(
@@ -57,20 +72,79 @@ def make(
     They are drawn in float32 and then cast: in float64 it starts from the same numbers. No generator and no default of
     the caller is changed. Raises UsageError for a name, an option or a value that there is not.
     """
-    if not isinstance(name, str) or name not in NETWORKS:
-        raise UsageError(f"network is {name!r}, expected one of {_one_of(name, NETWORKS)}")
     if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= _LARGEST_SEED:
         raise UsageError(f"seed is {seed!r}, expected a whole number from 0 to {_LARGEST_SEED}: leave it out for 0")
     if not isinstance(dtype, torch.dtype) or not dtype.is_floating_point:
         raise UsageError(f"dtype is {dtype!r}, expected one with a floating point: leave it out for torch.float32")
     values = _checked(name, options)
-    with _seeded(seed):
-        try:
-            network = NETWORKS[name](**values)
-        except UsageError as error:
-            raise UsageError(f"network {name!r}: {error}") from None
+    with _seeded(seed), _Bounded(name):
+        network = _built(name, values)
     network.cast(dtype)
     return network
+
+
+def outline(name: str, options: Mapping[str, object] = MappingProxyType({})) -> Network:
+    """The same network without numbers, on the device "meta": what it has can be asked at no cost.
+
+    Raises UsageError as `make` does; an OptionError, if one option is to blame.
+    """
+    values = _checked(name, options)
+    with torch.device("meta"), _Bounded(name), _Undrawn():
+        return _built(name, values)
+
+
+def _built(name: str, values: Mapping[str, Any]) -> Network:
+    try:
+        network = NETWORKS[name](**values)
+    except _TooLargeError:
+        raise
+    except UsageError as error:
+        option, _, problem = str(error).partition(" ")  # so they all begin
+        raise OptionError(name, option, problem) from None
+    if math.prod(network.row) > _MOST_NUMBERS:
+        raise _TooLargeError(
+            f"network {name!r}: a sample has {math.prod(network.row)} numbers, expected {_MOST_NUMBERS} at most: "
+            "make it smaller"
+        )
+    return network
+
+
+class _Bounded(TorchFunctionMode):
+    """Refuses a network with too many parameters, before there is memory for the one too many."""
+
+    def __init__(self, network: str) -> None:
+        super().__init__()
+        self._network = network
+        self._count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func is torch.empty:  # what layers make their parameters of
+            sizes = args[0] if isinstance(args[0], Sequence) else args
+            self._count += math.prod(sizes)
+            if self._count > _MOST_NUMBERS:
+                raise _TooLargeError(
+                    f"network {self._network!r} has {self._count} parameters or more, expected {_MOST_NUMBERS} at "
+                    "most: make it smaller"
+                )
+        return func(*args, **(kwargs or {}))
+
+
+class _Undrawn(TorchFunctionMode):
+    """Draws no values: on "meta" there are none, and torch would import a compiler to find out."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in (init.normal_, init.uniform_, init.kaiming_uniform_):
+            return given["tensor"]
+        return args[0] if func in (torch.Tensor.normal_, torch.Tensor.uniform_) else func(*args, **given)
+
+
+class _TooLargeError(UsageError):
+    """A network fills the memory."""
 
 
 @contextmanager
@@ -89,24 +163,24 @@ def _seeded(seed: int) -> Iterator[None]:
 
 def _checked(name: str, options: Mapping[str, object]) -> dict[str, object]:
     """The options of a network, as its constructor takes them."""
+    if not isinstance(name, str) or name not in NETWORKS:
+        raise UsageError(f"network is {name!r}, expected one of {_one_of(name, NETWORKS)}")
     parameters = inspect.signature(NETWORKS[name], eval_str=True).parameters
     values = {}
     for key, value in options.items():
         if key not in parameters:
-            raise UsageError(f"network {name!r} has no option {key!r}, expected one of {_one_of(key, parameters)}")
-        kind = _KINDS[parameters[key].annotation]
+            raise OptionError(name, key, f"is no option, expected one of {_one_of(key, parameters)}")
+        kind = _DEPTH if key == "depth" else _KINDS[parameters[key].annotation]
         if not kind.allows(value):
             default = parameters[key].default
-            raise UsageError(
-                f"network {name!r}: {key} is {value!r}, expected {kind.expected}: leave it out for {default!r}"
-            )
+            raise OptionError(name, key, f"is {value!r}, expected {kind.expected}: leave it out for {default!r}")
         values[key] = tuple(value) if isinstance(value, list) else value
     return values
 
 
 def _one_of(name: str, names: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(str(name), list(names), n=1)
-    return ", ".join(names) + (f": did you mean {nearest[0]!r}?" if nearest else "")
+    advice = nearest(str(name), names)
+    return ", ".join(names) + (f": {advice}" if advice else "")
 
 
 class _Kind(NamedTuple):
@@ -116,18 +190,19 @@ class _Kind(NamedTuple):
     expected: str
 
 
-def _is_size(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST
+def _is_size(value: object, largest: int = _LARGEST) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= largest
 
 
 def _are_sizes(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and all(map(_is_size, value))
+    return isinstance(value, (list, tuple)) and len(value) < _DEEPEST and all(map(_is_size, value))
 
 
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
 
 
+_DEPTH = _Kind(lambda value: _is_size(value, _DEEPEST), f"a whole number from 1 to {_DEEPEST}")
 _KINDS: Mapping[object, _Kind] = MappingProxyType(
     {
         int: _Kind(_is_size, f"a whole number from 1 to {_LARGEST}"),

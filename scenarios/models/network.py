@@ -44,14 +44,17 @@ class Network(nn.Module):
     def forward(self, batch: Tensor, uses: Sequence[str] | None = None) -> Tensor:
         """The outputs for a batch, a row each; `uses` names the branches that it takes, in any order, None takes all.
 
-        Raises UsageError for a branch that the network does not have.
+        Raises UsageError for branches that it cannot take.
         """
+        return self._outputs(batch, self.taken(uses))
+
+    def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
+        """The branches that a batch takes, in order. Raises UsageError for those that it cannot take."""
         for name in uses or ():
             if name not in self.branches:
                 known = ", ".join(self.branches) or "none, since it has no branches"
                 raise UsageError(f"uses has {name!r}, expected branches of the network, which are {known}")
-        taken = self.branches if uses is None else tuple(name for name in self.branches if name in uses)
-        return self._outputs(batch, taken)
+        return self.branches if uses is None else tuple(name for name in self.branches if name in uses)
 
     def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         """What `forward` returns, if the batch takes these branches."""

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor, nn
 
 from scenarios.models.network import Network
@@ -54,10 +56,15 @@ class EarlyExit(Network):
             layers = {"layer": nn.Linear(width if index else features, width), "exit": nn.Linear(width, outputs)}
             self.add_module(name, nn.ModuleDict(layers))
 
-    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
+    def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
+        """The stages after the first that a batch goes through. Raises UsageError if one before its last is left out."""
+        taken = super().taken(uses)
         if taken != self.branches[: len(taken)]:
             missing = next(name for name in self.branches if name not in taken)
             raise UsageError(f"uses leaves out {missing!r} before {taken[-1]!r}, expected no gap: name it too")
+        return taken
+
+    def _outputs(self, batch: Tensor, taken: tuple[str, ...]) -> Tensor:
         hidden = self.get_submodule("first.layer")(batch).tanh()
         outputs = self.get_submodule("first.exit")(hidden)
         for name in taken:

@@ -5,10 +5,11 @@ import re
 import pytest
 import torch
 
-from scenarios.models import NETWORKS, make
+from scenarios.models import NETWORKS, make, outline
 from simulator import UsageError
 
 SIZES = "a whole number from 1 to 65536"
+DEPTHS = "a whole number from 1 to 512"
 LISTED = ", ".join(NETWORKS)
 
 
@@ -21,14 +22,25 @@ LISTED = ", ".join(NETWORKS)
         (
             "linear",
             {"feature": 3},
-            "network 'linear' has no option 'feature', expected one of features, outputs: did you mean 'features'?",
+            "network 'linear': feature is no option, expected one of features, outputs: did you mean 'features'?",
         ),
-        ("linear", {"depth": 3}, "network 'linear' has no option 'depth', expected one of features, outputs"),
-        ("conv", {"depth": 0}, f"network 'conv': depth is 0, expected {SIZES}: leave it out for 3"),
-        ("conv", {"depth": -1}, f"network 'conv': depth is -1, expected {SIZES}: leave it out for 3"),
-        ("conv", {"depth": True}, f"network 'conv': depth is True, expected {SIZES}: leave it out for 3"),
-        ("conv", {"depth": 2.0}, f"network 'conv': depth is 2.0, expected {SIZES}: leave it out for 3"),
-        ("conv", {"depth": 65_537}, f"network 'conv': depth is 65537, expected {SIZES}: leave it out for 3"),
+        ("linear", {"depth": 3}, "network 'linear': depth is no option, expected one of features, outputs"),
+        ("conv", {"depth": 0}, f"network 'conv': depth is 0, expected {DEPTHS}: leave it out for 3"),
+        ("conv", {"depth": -1}, f"network 'conv': depth is -1, expected {DEPTHS}: leave it out for 3"),
+        ("conv", {"depth": True}, f"network 'conv': depth is True, expected {DEPTHS}: leave it out for 3"),
+        ("conv", {"depth": 2.0}, f"network 'conv': depth is 2.0, expected {DEPTHS}: leave it out for 3"),
+        ("conv", {"depth": 513}, f"network 'conv': depth is 513, expected {DEPTHS}: leave it out for 3"),
+        ("conv", {"channels": 65_537}, f"network 'conv': channels is 65537, expected {SIZES}: leave it out for 8"),
+        (
+            "linear",
+            {"features": 65_536, "outputs": 65_536},
+            "network 'linear' has 4294967296 parameters or more, expected 100000000 at most: make it smaller",
+        ),
+        (
+            "conv",
+            {"size": 65_536},
+            "network 'conv': a sample has 12884901888 numbers, expected 100000000 at most: make it smaller",
+        ),
         (
             "mlp",
             {"hidden": [4, True]},
@@ -74,9 +86,22 @@ LISTED = ", ".join(NETWORKS)
         ),
     ],
 )
-def test_what_make_refuses(name, options, expected):
+@pytest.mark.parametrize("build", [make, outline])
+def test_what_make_refuses(build, name, options, expected):
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
-        make(name, options)
+        build(name, options)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_an_outline_is_the_network_without_numbers(name):
+    random_state = torch.get_rng_state()
+    drawn, outlined = make(name), outline(name)
+    assert [(key, each.shape) for key, each in outlined.state_dict().items()] == [
+        (key, each.shape) for key, each in drawn.state_dict().items()
+    ]
+    assert all(each.is_meta for each in outlined.parameters())
+    assert (outlined.branches, outlined.sparse, outlined.row) == (drawn.branches, drawn.sparse, drawn.row)
+    assert torch.equal(torch.get_rng_state(), random_state)
 
 
 @pytest.mark.parametrize(
