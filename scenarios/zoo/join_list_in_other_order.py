@@ -1,7 +1,7 @@
 """A join is given two wrapped models in another order than the loop trains them in.
 
 Torch's join makes up for the calls of its models one after the other, in the order of the list, so those of one model
-meet those of the other: on real gloo a process aborts, or all wait. The same holds for models of engine "ddp" under
+meet those of the other: on real gloo all wait until a time-out. The same holds for models of engine "ddp" under
 torch's Join; its own, `ddp.Join`, follows the others in any order.
 """
 

@@ -1,7 +1,7 @@
 """Inside the join the output of one wrapped model is the input of another, so their calls are nested.
 
 Torch's join makes up for one model after the other, each with its forward and backward, but here the second one's come
-between: on real gloo a process aborts, or all wait. The same holds for models of engine "ddp" under torch's Join; its
+between: on real gloo a process aborts. The same holds for models of engine "ddp" under torch's Join; its
 own, `ddp.Join`, follows the others in any order.
 """
 

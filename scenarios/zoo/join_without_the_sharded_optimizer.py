@@ -1,7 +1,7 @@
 """The join is that of the model alone, and its sharded optimizer broadcasts parameters in every step as well.
 
-A rank that has joined makes up for the model's calls only, so the optimizer's broadcasts meet those: on real gloo a
-process aborts, or all wait. Engine "ddp" makes up for them, but a joined rank's own shard it has to refuse.
+A rank that has joined makes up for the model's calls only, so the optimizer's broadcasts meet those: on real gloo
+all wait until a time-out. Engine "ddp" makes up for them, but a joined rank's own shard it has to refuse.
 """
 
 import torch
