@@ -1,8 +1,9 @@
-"""Scenarios in files: Python files with scenarios or functions of a rank, and TOML files of declared steps."""
+"""Scenarios in files: Python files with scenarios or functions of a rank, and TOML files of declared trainings."""
 
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -18,44 +19,69 @@ from simulator import UsageError
 SUFFIXES = (".py", ".toml")
 
 
-def scenarios_in(path: Path) -> tuple[Scenario, ...]:
-    """The scenarios of a file, in the order in which they stand there. Raises UsageError if it cannot be loaded."""
+def scenarios_in(path: Path) -> dict[str, Scenario]:
+    """The scenarios of a file, in the order in which they stand there, by what `ddpsim run` calls them.
+
+    Raises UsageError if it cannot be loaded. Nothing stays imported from its folder, so that another file can be next.
+    """
     if path.suffix == ".toml":
-        return (read_toml(path),)
-    return scenarios_of(execute(path))
+        return {str(path): read_toml(path)}
+    try:
+        return {f"{path}:{variable}": scenario for variable, scenario in scenarios_of(execute(path)).items()}
+    finally:
+        _leave_folder()
 
 
-def scenarios_of(module: ModuleType) -> tuple[Scenario, ...]:
-    """The scenarios that a module has made itself, not those it has imported."""
-    made = [value for value in vars(module).values() if isinstance(value, Scenario)]
-    return tuple(each for each in made if _is_defined_in(module, each))
+def scenarios_of(module: ModuleType) -> dict[str, Scenario]:
+    """The scenarios that a module has made itself, not those it has imported, by its variables."""
+    found: dict[str, Scenario] = {}
+    for variable, value in vars(module).items():
+        is_known = any(value is each for each in found.values())
+        if isinstance(value, Scenario) and _is_defined_in(module, value) and not is_known:
+            found[variable] = value
+    return found
 
 
 def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
-    """A function of a Python file, or a scenario that was made of one. Raises UsageError if there is none."""
+    """A function of a Python file, or a scenario that was made of one. Raises UsageError if there is none.
+
+    What it imports when it runs may come from its folder, too, until another file is loaded.
+    """
     module = execute(path)
     program = getattr(module, function, None)
     if not callable(program) and not isinstance(program, Scenario):
         functions = [key for key, value in vars(module).items() if _is_defined_in(module, value)]
         advice = nearest(function, functions) or f"its functions are {', '.join(functions) or 'none'}"
         raise UsageError(f"scenario is {f'{path}:{function}'!r}, but {path} has no function {function!r}: {advice}")
+    for is_one, kind in _NOT_RUN_BY_A_CALL:
+        if is_one(program):
+            raise UsageError(
+                f"scenario is {f'{path}:{function}'!r}, but {function} is {kind}, which a call does not run: give a "
+                "plain function of the rank"
+            )
     found: Callable[..., Any] | Scenario = program
     return found
+
+
+_NOT_RUN_BY_A_CALL = (
+    (inspect.iscoroutinefunction, "an async function"),
+    (inspect.isasyncgenfunction, "an async generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
 
 
 def execute(path: Path) -> ModuleType:
     """The module in a file, executed as an import would: its `if __name__ == "__main__"` part is left out.
 
     As for a script, the file's folder can be imported from; it goes to the end of `sys.path`, where it hides nothing.
+    The folder of the file before is left: two files may each have a `helper.py` beside them.
     """
     name = f"ddpsim_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None, "a name that ends in .py has a loader"
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)
+    _enter_folder(str(path.resolve().parent))
     sys.modules[name] = module  # where dataclasses and pickle look a class's module up
     try:
         spec.loader.exec_module(module)
@@ -66,18 +92,66 @@ def execute(path: Path) -> ModuleType:
 
 
 def import_problem(path: Path, error: BaseException) -> str:
-    """One line about what a file raised while it was imported, with the line of the file."""
+    """One line about what a file raised while it was imported, with the line of the file.
+
+    If a file beside it raised that, that one, too.
+    """
     message = " ".join(f"{type(error).__name__}: {error}".split())
-    lines = [
-        frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == path.absolute()
-    ]
-    line = error.lineno if isinstance(error, SyntaxError) else lines[-1] if lines else None
+    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError) and error.filename:
+        places.append((Path(error.filename), error.lineno))
+    own = path.absolute()
+    lines = [line for file, line in places if file == own]
+    last, last_line = places[-1] if places else (own, None)
+    place = f"{path}:{lines[-1]}" if lines else str(path)
+    if isinstance(error, UsageError):
+        return f"{place}: {error}"
+    folder = path.resolve().parent
+    is_beside = last != own and last.is_relative_to(folder)
     return (
-        f"{path}{f':{line}' if line else ''} raised {message} while it was imported, expected it to define functions "
-        'only: put what starts it under `if __name__ == "__main__":`'
+        f"{place} raised {message}"
+        f"{f' (at {path.parent / last.relative_to(folder)}:{last_line})' if is_beside else ''} while it was imported, "
+        'expected it to define functions only: put what starts it under `if __name__ == "__main__":`'
     )
 
 
 def _is_defined_in(module: ModuleType, value: object) -> bool:
     program = value.program if isinstance(value, Scenario) else value
     return callable(program) and getattr(program, "__module__", None) == module.__name__
+
+
+# --- the folder of the file that is loaded ----------------------------------------------------------------------------
+
+
+class _ProgramFolder(str):
+    """An entry of `sys.path` that is there for the file loaded last."""
+
+    __slots__ = ("imported_before",)
+    imported_before: frozenset[str]
+
+
+def _enter_folder(folder: str) -> None:
+    if any(isinstance(entry, _ProgramFolder) and entry == folder for entry in sys.path):
+        return
+    _leave_folder()
+    if folder not in sys.path:
+        entry = _ProgramFolder(folder)
+        entry.imported_before = frozenset(sys.modules)
+        sys.path.append(entry)
+
+
+def _leave_folder() -> None:
+    """Forget what the file loaded last has imported from its folder, and take that from `sys.path`."""
+    for entry in [entry for entry in sys.path if isinstance(entry, _ProgramFolder)]:
+        sys.path[:] = [other for other in sys.path if other is not entry]
+        tops = {name.partition(".")[0] for name in sys.modules} - entry.imported_before
+        beside = {top for top in tops if top in sys.modules and _is_beside(sys.modules[top], Path(entry))}
+        for name in [name for name in sys.modules if name.partition(".")[0] in beside]:
+            del sys.modules[name]
+    importlib.invalidate_caches()
+
+
+def _is_beside(module: ModuleType, folder: Path) -> bool:
+    """True for a file or a package right in the folder: in a virtual environment below it, others find it, too."""
+    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    return any(Path(place).parent == folder for place in places) and not module.__name__.startswith("ddpsim_program_")

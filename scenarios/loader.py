@@ -38,12 +38,21 @@ def load(name: str) -> Scenario:
 def _from_file(name: str, path: Path, function: str) -> Scenario:
     if path.suffix == ".py" and not function:
         raise UsageError(f"scenario is {name!r}, expected FILE.py:FUNCTION: say which function takes the rank")
-    if not path.is_file():
+    if path.suffix == ".toml" and function:
+        raise UsageError(f"scenario is {name!r}, expected FILE.toml: leave out {f':{function}'!r}, a file has one")
+    if not _is_file(path):
         raise UsageError(f"scenario is {name!r}, but there is no file {str(path)!r}: correct the path")
     if path.suffix == ".toml":
-        (scenario,) = scenarios_in(path)
+        (scenario,) = scenarios_in(path).values()
         return replace(scenario, name=name)  # what the replay line has to say to find it again
     program = program_in(path, function)
     if isinstance(program, Scenario):
         return replace(program, name=name)
     return Scenario(name, program.__doc__ or "", program, min_world_size=1)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # such as for a name that no file can have
+        return False

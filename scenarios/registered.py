@@ -55,15 +55,20 @@ class Registry(Mapping[str, Scenario]):
 def _loaded(path: Path) -> tuple[Scenario, ...] | str:
     """The scenarios in a file, or why it cannot be loaded."""
     try:
-        return scenarios_in(path) if path.suffix != ".py" else scenarios_of(_imported(path))
+        found = scenarios_in(path) if path.suffix != ".py" else scenarios_of(_imported(path))
     except UsageError as error:
         return str(error)
+    name = path.stem.replace("_", "-")
+    for scenario in found.values():
+        if scenario.name not in (name, name + TWIN):  # nobody would find it
+            return f"{path} has a scenario called {scenario.name!r}, expected {name!r}: rename it, or the file"
+    return tuple(found.values())
 
 
 def _imported(path: Path) -> ModuleType:
     try:
         return importlib.import_module(f"{__package__}.{path.parent.name}.{path.stem}")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(import_problem(path, error)) from error
 
 

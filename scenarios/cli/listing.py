@@ -5,7 +5,7 @@ What can be listed is listed; a file that cannot be loaded gets a line on stderr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -61,7 +61,7 @@ def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]
     broken: list[str] = []
     for file in [file for path in chosen for file in _files_at(path)]:
         try:
-            found |= {_name_in(file, scenario): scenario for scenario in scenarios_in(file)}
+            found |= scenarios_in(file)
         except UsageError as error:
             broken.append(str(error))
     if not found and not broken:
@@ -72,22 +72,25 @@ def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]
     return found, broken
 
 
-def _files_at(path: Path) -> Iterator[Path]:
+def _files_at(path: Path) -> list[Path]:
     """A file, or the files of a folder that may hold scenarios."""
     from scenarios.files import SUFFIXES
     from simulator import UsageError
 
-    if path.is_dir():
-        yield from (file for file in sorted(path.iterdir()) if file.suffix in SUFFIXES and file.name[0] not in "_.")
-    elif not path.exists():
+    try:
+        found = [path] if not path.is_dir() else [each for each in sorted(path.iterdir()) if _is_listed(each)]
+        is_there = path.exists()
+    except OSError as error:  # no file can have that name, or nobody may look into that folder
+        raise UsageError(f"path is {str(path)!r}, which cannot be read ({error.strerror}): correct the path") from error
+    if not is_there:
         raise UsageError(f"path is {str(path)!r}, but there is nothing: correct the path")
-    elif path.suffix not in SUFFIXES:
+    if path in found and path.suffix not in SUFFIXES:
         raise UsageError(f"path is {str(path)!r}, expected a folder, or a file that ends in {' or '.join(SUFFIXES)}")
-    else:
-        yield path
+    return found
 
 
-def _name_in(path: Path, scenario: Scenario) -> str:
-    if path.suffix != ".py":
-        return str(path)
-    return f"{path}:{getattr(scenario.program, '__name__', scenario.name)}"
+def _is_listed(path: Path) -> bool:
+    """True for a file of a folder that may hold scenarios."""
+    from scenarios.files import SUFFIXES
+
+    return path.suffix in SUFFIXES and path.name[0] not in "_."

@@ -57,7 +57,7 @@ class EarlyExit(Network):
             self.add_module(name, nn.ModuleDict(layers))
 
     def taken(self, uses: Sequence[str] | None) -> tuple[str, ...]:
-        """The stages after the first that a batch goes through. Raises UsageError if one before its last is left out."""
+        """The stages after the first that a batch takes. Raises UsageError if one before its last is left out."""
         taken = super().taken(uses)
         if taken != self.branches[: len(taken)]:
             missing = next(name for name in self.branches if name not in taken)

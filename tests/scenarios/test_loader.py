@@ -27,9 +27,12 @@ if __name__ == "__main__":
 
 
 @pytest.fixture(autouse=True)
-def _leave_the_import_system_alone(monkeypatch):
+def _leave_the_import_system_alone(monkeypatch, tmp_path):
     monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(sys, "modules", dict(sys.modules))
+    yield
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
+            del sys.modules[name]
 
 
 @pytest.fixture
@@ -92,7 +95,14 @@ def test_file_beside_the_program_can_be_imported(write):
         ("A = 1", "train", "has no function 'train': its functions are none$"),
         ("import nowhere_at_all", "train", "raised ModuleNotFoundError: No module named 'nowhere_at_all' while it was"),
         ("raise SystemExit(3)", "train", "raised SystemExit: 3 while it was imported, expected it to define functions"),
-        ("def train(:", "train", "raised SyntaxError: "),
+        ("def train(:", "train", r"program.py:1 raised SyntaxError: .*\(program.py, line 1\) while it was imported"),
+        (
+            "async def train(rank): ...",
+            "train",
+            "but train is an async function, which a call does not run: give a pla",
+        ),
+        ("def train(rank):\n    yield", "train", "but train is a generator, which a call does not run: give a plain"),
+        ("async def train(rank):\n    yield", "train", "but train is an async generator, which a call does not run"),
     ],
 )
 def test_file_without_the_function(write, text, function, message):
@@ -102,9 +112,73 @@ def test_file_without_the_function(write, text, function, message):
     assert "\n" not in str(caught.value)
 
 
+def test_a_problem_in_a_file_beside_it_names_both(write):
+    write("\n\ndef f(:", "broken_beside.py")
+    write("\n1 / 0", "dividing_beside.py")
+    path = write("import broken_beside")
+    with pytest.raises(UsageError, match=r"program.py:1 raised SyntaxError: .* \(at /.*/broken_beside.py:3\) while it"):
+        load(f"{path}:train")
+    path = write("\nimport dividing_beside")
+    with pytest.raises(
+        UsageError, match=r"program.py:2 raised ZeroDivisionError: .* \(at /.*/dividing_beside.py:2\) w"
+    ):
+        load(f"{path}:train")
+
+
+def test_a_scenario_that_is_none_is_told_in_its_own_words(write):
+    path = write("from simulator import UsageError\nraise UsageError('tags is 3, expected words')")
+    with pytest.raises(UsageError, match=r"program.py:2: tags is 3, expected words$"):
+        load(f"{path}:train")
+
+
+@pytest.fixture
+def two_folders(tmp_path):
+    """Two folders, each with a `train.py` and what it imports, when it is loaded and when it runs."""
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "helper_beside.py").write_text(f"NAME = {name!r}")
+        (tmp_path / name / "train.py").write_text(
+            "from helper_beside import NAME\nfrom scenarios import scenario\n\n@scenario(about=NAME)\n"
+            "def main(rank):\n    import helper_beside\n    return helper_beside.NAME"
+        )
+    return tmp_path / "one" / "train.py", tmp_path / "two" / "train.py"
+
+
+def test_each_file_has_the_helper_beside_it(two_folders):
+    before = list(sys.path)
+    for name, path in zip(("one", "two"), two_folders, strict=True):
+        scenario = load(f"{path}:main")
+        assert scenario.summary == name
+        assert run_scenario(scenario, world_size=2).returns == (name, name)
+    assert len(sys.path) == len(before) + 1
+    assert [next(iter(scenarios_in(path).values())).summary for path in two_folders] == ["one", "two"]
+    assert sys.path == before
+    assert "helper_beside" not in sys.modules
+
+
+def test_what_is_beside_a_file_is_one_module_when_it_is_loaded_and_when_it_runs(write):
+    write("VALUE = 1", "state_beside.py")
+    path = write(
+        "import state_beside\nstate_beside.VALUE = 2\ndef f(rank):\n    import state_beside as again\n"
+        "    return again.VALUE"
+    )
+    assert run_scenario(f"{path}:f", world_size=1).returns == (2,)
+
+
 def test_file_that_is_not_there():
     with pytest.raises(UsageError, match=r"^scenario is 'no/such.py:f', but there is no file 'no/such.py': correct"):
         load("no/such.py:f")
+
+
+def test_file_whose_name_no_file_can_have():
+    with pytest.raises(UsageError, match=r"but there is no file 'x{300}.toml': correct the path$"):
+        load("x" * 300 + ".toml")
+
+
+def test_a_toml_file_has_no_functions(write):
+    path = write('summary = "x"', "own.toml")
+    with pytest.raises(UsageError, match=r"own.toml:f', expected FILE.toml: leave out ':f', a file has one$"):
+        load(f"{path}:f")
 
 
 def test_file_without_a_function_name():
@@ -135,6 +209,26 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
         assert name not in folder
 
 
+def test_a_registry_has_no_name_that_nobody_finds(folder, tmp_path):
+    (tmp_path / "own" / "other_one.toml").write_text('name = "another"\nsummary = "x"')
+    registry = Registry(tmp_path, ("own",))
+    assert dict(registry.items()).keys() == {"fine-one"}
+    assert registry.broken[1].endswith(
+        "other_one.toml has a scenario called 'another', expected 'other-one': rename it, or the file"
+    )
+
+
+def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypatch):
+    def exits(name):
+        raise SystemExit(3)
+
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "leaves.py").write_text("")
+    monkeypatch.setattr("scenarios.registered.importlib.import_module", exits)
+    [problem] = Registry(tmp_path, ("own",)).broken
+    assert "leaves.py raised SystemExit: 3 while it was imported" in problem
+
+
 def test_a_scenario_is_found_without_loading_the_others():
     code = (
         "import sys\nfrom scenarios import load\n"
@@ -147,4 +241,4 @@ def test_a_scenario_is_found_without_loading_the_others():
 
 def test_a_module_shows_its_own_scenarios_only(write):
     path = write("from scenarios.zoo.send_send import repaired, send_send\n\ndef other(rank):\n    pass\n")
-    assert scenarios_in(path) == ()
+    assert scenarios_in(path) == {}
