@@ -20,8 +20,8 @@ from simulator import Code
 def teardown_while_peers_communicate(rank: int) -> None:
     """Average a metric three times; rank 1 cleans up after the second."""
     for _ in range(2 if rank == 1 else 3):
-        dist.all_reduce(torch.ones(2))  # found here
-    dist.destroy_process_group()
+        dist.all_reduce(torch.ones(2))
+    dist.destroy_process_group()  # found here
 
 
 @repairs(teardown_while_peers_communicate)

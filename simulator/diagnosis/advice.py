@@ -84,10 +84,19 @@ class Cause(Enum):
         "looks local and communicates (a save, the compute() of a metric)",
         "make the call on every rank, or on none",
     )
+    CALLS_ONE_OFF = Advice(
+        "calls of different lines met in {operation}, {sides}; from there on calls are one off: a branch that only "
+        "some ranks take, or a call in it that looks local and communicates (a save, the compute() of a metric)",
+        "make the call at {site} on every rank, or on none",
+    )
     RETURNED_EARLY = Advice(
         "{culprits} returned without making {operation}",
         "let every rank of the group make the same calls in the same order, and return (or destroy the group) only "
         "when all are done",
+    )
+    GROUP_DESTROYED = Advice(
+        "{culprits} destroyed the group at {site} without making {operation}, as if the work were done",
+        "let the ranks agree on how often they communicate, by an all_reduce(MAX), and destroy the group together",
     )
     OTHER_BRANCH = Advice(
         "{culprits} took another branch, left a loop earlier or later, or made one call more or fewer, so different "

@@ -8,6 +8,7 @@ from simulator.calls import ANY_SOURCE, Call, Phase, Site
 from simulator.diagnosis import wait_graph
 from simulator.diagnosis.deadlock_causes import advise, at_fault
 from simulator.diagnosis.explain import heading, indent, rank_list, shortened, table
+from simulator.diagnosis.one_off import detour
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code, Finding
@@ -36,9 +37,15 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     ]
     if reading.cycle:
         lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
-    culprits = at_fault(situation, reading)
-    lines += advise(situation, reading, culprits)
-    sites = [site for rank in _culprits_first(ranks, culprits) for site in _sites(rank)]
+    sites: list[Site] = []
+    one_off = detour(situation, reading)
+    if one_off is not None:
+        culprits, sites = one_off.culprits, one_off.sites
+        lines += one_off.lines()
+    else:
+        culprits = at_fault(situation, reading)
+        lines += advise(situation, reading, culprits)
+    sites += [site for rank in _culprits_first(ranks, culprits) for site in _sites(rank)]
     return Finding(
         reading.code,
         culprits,
@@ -60,7 +67,7 @@ def _sites(rank: RankSituation) -> list[Site]:
         return [rank.wait.site]
     if rank.error_site is not None:
         return [rank.error_site]
-    return [rank.last_call.site] if rank.last_call else []
+    return [site for site in (_end(rank)[1],) if site is not None]
 
 
 class _Rows:
@@ -76,8 +83,8 @@ class _Rows:
         if rank.standing is Standing.RAISED:
             return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank)
         if rank.standing is Standing.RETURNED:
-            site = str(rank.last_call.site) if rank.last_call else ""
-            return rank.rank, "returned " + _after(rank), site, ""
+            what, site = _end(rank)
+            return rank.rank, f"{what} {_after(rank)}", str(site or ""), ""
         wait = rank.wait
         if isinstance(wait, StoreWait):
             return rank.rank, f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
@@ -94,6 +101,14 @@ class _Rows:
         if index not in self._presence:
             self._presence[index] = _presence(self._situation.meetings[index], call)
         return self._presence[index]
+
+
+def _end(rank: RankSituation) -> tuple[str, Site | None]:
+    """How a rank ended, and at which line."""
+    last = rank.last_call
+    if last is not None and last.group in rank.destroyed:
+        return f'destroyed group "{last.group}" and returned', rank.destroyed[last.group]
+    return "returned", last.site if last else None
 
 
 def _presence(meeting: Meeting, call: Call) -> str:

@@ -46,7 +46,7 @@ def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) ->
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _advise_wrappers(situation, reading, wrappers)
-    return _advise_users(reading, calls, culprits)
+    return _advise_users(situation, reading, calls, culprits)
 
 
 def _calls_of(situation: Situation, ranks: Sequence[int]) -> list[Call]:
@@ -57,12 +57,17 @@ def _calls_of(situation: Situation, ranks: Sequence[int]) -> list[Call]:
 # --- somebody is missing ----------------------------------------------------------------------------------------------
 
 
-def _advise_users(reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[str]:
+def _advise_users(
+    situation: Situation, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]
+) -> list[str]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(reading.culprits))
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(culprits=rank_list(culprits), operation=operation)
+    destroyed = {situation.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
+    if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
+        return Cause.GROUP_DESTROYED.lines(culprits=rank_list(culprits), operation=operation, site=str(site))
     return Cause.RETURNED_EARLY.lines(culprits=rank_list(culprits), operation=operation)
 
 

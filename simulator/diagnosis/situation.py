@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
@@ -31,6 +32,8 @@ class RankSituation:
     error: str = ""
     """Type and message of what it raised."""
     error_site: Site | None = None
+    destroyed: Mapping[str, Site] = field(default_factory=dict)
+    """The groups that it destroyed, and the lines that did."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class Situation:
     ranks: tuple[RankSituation, ...]
     meetings: tuple[Meeting, ...]
     step: int = 0
+    issued: tuple[Call, ...] = ()
+    """All calls that were made so far."""
 
     @cached_property
     def meeting_by_call(self) -> dict[Call, int]:

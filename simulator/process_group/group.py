@@ -118,7 +118,7 @@ class SimulatedGroup(ProcessGroup):
 
     def shutdown(self) -> None:
         """Make the group unusable, as destroy_process_group does."""
-        self._issuer.is_destroyed = True
+        self._issuer.destroy()
 
     abort = shutdown
 

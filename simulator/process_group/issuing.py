@@ -12,6 +12,7 @@ from simulator.calls import Call, Signature
 from simulator.process_group import arguments
 from simulator.process_group.origins import OriginTracker
 from simulator.process_group.work import FailedWork, SimulatedWork
+from simulator.runtime.call_sites import site_here
 from simulator.runtime.execution import Execution
 from simulator.runtime.rank_thread import Pending
 from simulator.transport.payload import Payload
@@ -33,6 +34,11 @@ class Issuer:
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
         execution.slots.declare(label, members)
+
+    def destroy(self) -> None:
+        """Refuse all calls from here on, and remember which line ended it."""
+        self.is_destroyed = True
+        self.execution.me.destroyed.setdefault(self.label, site_here())
 
     def issue(
         self,

@@ -349,7 +349,8 @@ class Execution:
 
     def situation(self) -> Situation:
         """Every rank and every open meeting, as frozen values."""
-        return situation_of(self.ranks, self.slots, self.messages, self.optimizer_steps, self.scheduler.steps)
+        steps = self.scheduler.steps
+        return situation_of(self.ranks, self.slots, self.messages, self.optimizer_steps, steps, self.events)
 
     def all_findings(self) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""

@@ -11,6 +11,7 @@ from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock import waiting_lines
 from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.events import Event, EventKind
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
 from simulator.runtime.call_sites import site_of_error, stack_text, traceback_text
@@ -26,12 +27,14 @@ def situation_of(
     messages: PointToPointTable,
     optimizer_steps: Sequence[int],
     step: int,
+    events: Sequence[Event],
 ) -> Situation:
     """Every rank and every open meeting, as frozen values."""
     meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
     meetings += [_half_message(call, slots) for call in messages.open_calls()]
     stands = [_situation_of(rank, optimizer_steps[rank.rank]) for rank in ranks]
-    return Situation(tuple(stands), tuple(meetings), step)
+    issued = tuple(event.call for event in events if event.kind is EventKind.ISSUE and event.call is not None)
+    return Situation(tuple(stands), tuple(meetings), step, issued)
 
 
 def _half_message(call: Call, slots: SlotTable) -> Meeting:
@@ -53,6 +56,7 @@ def _situation_of(rank: RankThread, optimizer_steps: int) -> RankSituation:
         optimizer_steps,
         "" if error is None else _one_line(error),
         site_of_error(error),
+        dict(rank.destroyed),
     )
 
 

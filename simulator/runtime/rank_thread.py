@@ -7,7 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from simulator.calls import Call
+from simulator.calls import Call, Site
 from simulator.waits import Wait
 
 
@@ -43,6 +43,7 @@ class RankThread:
         "baton",
         "calls_made",
         "completed",
+        "destroyed",
         "error",
         "fate",
         "ident",
@@ -72,6 +73,8 @@ class RankThread:
         self.is_reducing_at_once = False
         """The Reducer issues all its calls and then waits for them without coming back to Python in between."""
         self.last_call: Call | None = None
+        self.destroyed: dict[str, Site] = {}
+        """The groups that it destroyed, and the lines that did."""
         self.pending: list[Pending] = []
         """Issued and not complete, in the order of issue."""
         self.completed: list[Pending] = []

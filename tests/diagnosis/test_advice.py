@@ -22,7 +22,7 @@ FACTS = (
     "remedy",
     "factor",
     "site",
-    "others",
+    "sides",
 )
 
 

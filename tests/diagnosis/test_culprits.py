@@ -112,9 +112,9 @@ def passes_another_root(rank, odd):
 
 def saves_alone(rank, odd):
     if rank == odd:
-        dist.barrier()
+        dist.barrier()  # odd: it meets the others' only one
     if odd is not None:
-        dist.barrier()  # odd: the second barrier of this rank
+        dist.barrier()
 
 
 def takes_a_group_rank(rank, odd):
@@ -173,7 +173,9 @@ CASES = {
     ),
     "another shape": Case(passes_another_shape, "mismatch.shape", ("rank 2 passed another shape", "the same shape")),
     "another root": Case(passes_another_root, "mismatch.root", ("rank 2 passed another root", "group_src")),
-    "one barrier more": Case(saves_alone, "deadlock.missing_rank", ("rank 2 made barrier #1", "or on none")),
+    "one barrier more": Case(
+        saves_alone, "deadlock.missing_rank", ("different lines met in barrier #0, rank 2", "or on none")
+    ),
     "a group rank as root": Case(takes_a_group_rank, "rank_error", ("global ranks", "dist.get_global_rank")),
 }
 

@@ -9,6 +9,10 @@ REDUCED = "a backward ran when this step's reduction was over"
 WORDS = {
     "allreduce-dtype-differs": ("a tensor made of whole numbers", "dtype=torch.float32"),
     "async-result-read-before-wait": ("had not been waited for", "wait() for the work before the tensor is read"),
+    "collective-save-inside-rank0-branch": (
+        "met in barrier #0, rank 0 at collective_save_inside_rank0_branch.py:17, ranks 1-3",
+        "make the call at collective_save_inside_rank0_branch.py:17 on every rank, or on none",
+    ),
     "compression-state-before-bucket-rebuild": ("a hook that the backward calls raised", "by parameter, not by"),
     "dispatcher-leaves-a-rank-empty": ("no number came up on some rank", "isnan(loss)"),
     "early-stop-then-return": ("ran out of input, or stopped,", "all_reduce(MAX) of a flag"),
@@ -40,6 +44,7 @@ WORDS = {
     "second-backward-over-retained-graph": (REDUCED, "add the losses up and run one backward"),
     "state-loaded-on-rank0-after-wrap": ("differed before this step already", "load state before wrapping"),
     "submodule-without-trainable-params-not-wrapped": ("what ranks 1-3 received or computed", "modules outside of it"),
+    "teardown-while-peers-communicate": ("rank 1 destroyed the group at teardown_", "destroy the group together"),
     "two-wrapped-models-in-their-own-groups": ("rank 1 used the wrappers in another order", "of their own do not help"),
     "wrapped-without-initial-sync": ("wrapped with init_sync=False", "leave init_sync=False out, or seed alike"),
 }

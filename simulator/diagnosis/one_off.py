@@ -1,0 +1,79 @@
+"""Calls that are one off: some ranks made a call that met another line's, and every later one meets the one after it.
+
+What is left over in the end is an innocent line, which every rank came to as often. That tells the detour from a branch
+of each rank's own, after which a rank leaves early: there the line that is left over was made once more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from simulator.calls import Call, Phase, Site
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list
+from simulator.diagnosis.situation import Situation
+from simulator.diagnosis.wait_graph import Reading
+from simulator.matching.agreement import call_sites_differ
+from simulator.verdict import Code
+from simulator.waits import CallWait
+
+
+class Detour(NamedTuple):
+    """Where calls got one off."""
+
+    operation: str
+    ranks: Mapping[Site, tuple[int, ...]]
+    """Who was at which line."""
+    left_over: Site
+    """The line in which ranks wait in the end."""
+
+    @property
+    def culprits(self) -> tuple[int, ...]:
+        """The ranks whose line is not that of most; all if no line is."""
+        sizes = sorted(map(len, self.ranks.values()))
+        most = sizes[-1] if sizes[-1] > sizes[-2] else 0
+        return tuple(sorted(rank for ranks in self.ranks.values() if len(ranks) != most for rank in ranks))
+
+    @property
+    def sites(self) -> list[Site]:
+        """The lines, the culprits' first."""
+        blamed = self.culprits
+        order = {site: (ranks[0] not in blamed, site == self.left_over, ranks) for site, ranks in self.ranks.items()}
+        return sorted(order, key=order.__getitem__)
+
+    def lines(self) -> list[str]:
+        """The cause and what to try."""
+        sides = ", ".join(f"{rank_list(self.ranks[site])} at {site}" for site in self.sites)
+        surplus = " and ".join(str(site) for site in self.sites if site != self.left_over)
+        return Cause.CALLS_ONE_OFF.lines(operation=self.operation, sides=sides, site=surplus)
+
+
+def detour(situation: Situation, reading: Reading) -> Detour | None:
+    """Where calls got one off, if ranks wait because of that; None if not."""
+    waits = [situation.ranks[rank].wait for rank in reading.victims]
+    calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
+    is_one_line = len(calls) == len(waits) and len({(call.group, call.site) for call in calls}) == 1
+    if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_one_line:
+        return None
+    last = calls[0]
+    if last.is_point_to_point or last.origin.phase is not Phase.USER:
+        return None
+    on_group = [each for each in situation.issued if each.group == last.group and not each.is_point_to_point]
+    times = Counter(call.rank for call in on_group if call.site == last.site)
+    if len({times[rank] for rank in (*reading.victims, *reading.culprits)}) > 1:
+        return None
+    met: dict[int, list[Call]] = {}
+    for call in on_group:
+        if call.sequence < last.sequence:
+            met.setdefault(call.sequence, []).append(call)
+    return next((_detour(met[number], last.site) for number in sorted(met) if call_sites_differ(met[number])), None)
+
+
+def _detour(calls: list[Call], left_over: Site) -> Detour:
+    ranks: dict[Site, list[int]] = {}
+    for call in calls:
+        ranks.setdefault(call.site, []).append(call.rank)
+    together = {site: tuple(sorted(own)) for site, own in ranks.items()}
+    return Detour(f"{calls[0].operation} #{calls[0].sequence}", together, left_over)
