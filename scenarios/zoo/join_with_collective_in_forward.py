@@ -4,6 +4,8 @@ Torch's join makes up for the wrapper's calls only, so the model's all_reduce me
 real gloo one process aborts. Engine "ddp" announces each call to the ranks that have joined, and they make it as well.
 """
 
+from contextlib import suppress
+
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -26,6 +28,15 @@ class Centred(torch.nn.Module):
         return self.linear(batch - mean / dist.get_world_size())  # type: ignore[no-any-return]
 
 
+def train(rank: int, *, ends_together: bool) -> None:
+    """On 4 batches, and on 2 on rank 1."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(Centred())
+    with model.join(throw_on_early_termination=ends_together):  # found here
+        for _ in range(2 if rank == 1 else 4):
+            model(torch.randn(8, 4)).square().mean().backward()
+
+
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
@@ -34,22 +45,12 @@ class Centred(torch.nn.Module):
     tags=["ddp", "join"],
 )
 def join_with_collective_in_forward(rank: int) -> None:
-    """Train on 4 batches, and on 2 on rank 1."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(Centred())
-    with model.join():  # found here
-        for _ in range(2 if rank == 1 else 4):
-            model(torch.randn(8, 4)).square().mean().backward()
+    """Let a rank without input make up for the calls of the others."""
+    train(rank, ends_together=False)
 
 
 @repairs(join_with_collective_in_forward)
 def repaired(rank: int) -> None:
     """All ranks end the loop when the first one runs out."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(Centred())
-    try:
-        with model.join(throw_on_early_termination=True):
-            for _ in range(2 if rank == 1 else 4):
-                model(torch.randn(8, 4)).square().mean().backward()
-    except RuntimeError:
-        pass  # a rank ran out of input: the epoch is over, everywhere
+    with suppress(RuntimeError):  # a rank ran out of input: the epoch is over, everywhere
+        train(rank, ends_together=True)

@@ -13,12 +13,16 @@ from scenarios.model import finds, repairs, scenario
 from simulator import Code
 
 
-def train(rank: int, model: DistributedDataParallel, optimizer: ZeroRedundancyOptimizer) -> None:
+def train(rank: int, *, joins_optimizer: bool) -> None:
     """4 steps, and 2 on rank 1."""
-    for _ in range(2 if rank == 1 else 4):
-        optimizer.zero_grad()
-        model(torch.randn(8, 4)).square().mean().backward()
-        optimizer.step()  # found here by torch
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(torch.nn.Linear(4, 1))
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+    with Join([model, optimizer]) if joins_optimizer else model.join():  # found here
+        for _ in range(2 if rank == 1 else 4):
+            optimizer.zero_grad()
+            model(torch.randn(8, 4)).square().mean().backward()
+            optimizer.step()  # found here by torch
 
 
 @scenario(
@@ -30,18 +34,10 @@ def train(rank: int, model: DistributedDataParallel, optimizer: ZeroRedundancyOp
 )
 def join_without_the_sharded_optimizer(rank: int) -> None:
     """Join the model."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    with model.join():  # found here
-        train(rank, model, optimizer)
+    train(rank, joins_optimizer=False)
 
 
 @repairs(join_without_the_sharded_optimizer)
 def repaired(rank: int) -> None:
     """Join both, in the order in which they communicate."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(torch.nn.Linear(4, 1))
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-    with Join([model, optimizer]):
-        train(rank, model, optimizer)
+    train(rank, joins_optimizer=True)

@@ -29,6 +29,17 @@ def network() -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(4, 3), Centred(), torch.nn.Linear(3, 1))
 
 
+def train(rank: int, *, goes_back: bool) -> None:
+    """On 3 batches; rank 1 looks at its predictions after the first."""
+    torch.manual_seed(rank)
+    model = DistributedDataParallel(network())
+    for step in range(3):
+        model(torch.randn(8, 4)).square().mean().backward()  # found here
+        if rank == 1 and step == 0:
+            model.module.eval()(torch.randn(8, 4))
+            model.module.train(goes_back)
+
+
 @scenario(
     about=__doc__,
     expected=finds(Code.MISMATCH_SHAPE, ranks=lambda world_size: (1,) if world_size > 2 else (0, 1)),
@@ -36,22 +47,11 @@ def network() -> torch.nn.Module:
     tags=["ddp", "buffers"],
 )
 def sync_batchnorm_not_entered_alike(rank: int) -> None:
-    """Train on 3 batches; rank 1 looks at its predictions after the first, and stays in evaluation mode."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(network())
-    for step in range(3):
-        model(torch.randn(8, 4)).square().mean().backward()  # found here
-        if rank == 1 and step == 0:
-            model.module.eval()(torch.randn(8, 4))
+    """Rank 1 stays in evaluation mode."""
+    train(rank, goes_back=False)
 
 
 @repairs(sync_batchnorm_not_entered_alike)
 def repaired(rank: int) -> None:
     """Rank 1 goes back to training mode."""
-    torch.manual_seed(rank)
-    model = DistributedDataParallel(network())
-    for step in range(3):
-        model(torch.randn(8, 4)).square().mean().backward()
-        if rank == 1 and step == 0:
-            model.module.eval()(torch.randn(8, 4))
-            model.module.train()
+    train(rank, goes_back=True)
