@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +23,10 @@ _E = TypeVar("_E", bound=Enum)
 
 KeyPath = tuple["str | int", ...]
 """The way to a value: keys of tables, and numbers in arrays."""
+LARGEST = 2**63 - 1
+"""No whole number is larger: torch would not take it."""
+_SHOWN = 80
+"""So much of a value is shown."""
 
 
 def open_toml(path: Path) -> Table:
@@ -36,6 +41,9 @@ def open_toml(path: Path) -> Table:
         place = re.search(r"\(at line (\d+).*\)", str(error))
         line = place[1] if place else max(1, len(text.splitlines()))  # else it says: at the end of the document
         raise UsageError(f"{path}:{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
+    except (ValueError, RecursionError) as error:  # neither says where
+        problem = "a number has too many digits" if isinstance(error, ValueError) else "arrays are nested too deeply"
+        raise UsageError(f"{path} cannot be read ({problem}), expected a scenario in TOML") from error
 
 
 class Source:
@@ -44,15 +52,20 @@ class Source:
     Keys inside an inline table count as standing where that begins.
     """
 
-    _HEADER = re.compile(r"\s*(\[\[?)\s*([\w.\"' -]+?)\s*\]\]?\s*(?:#.*)?$")
-    _KEY = re.compile(r"\s*([\w.\"' -]+?)\s*=")
+    _PART = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+    _KEYS = rf"{_PART}(?:\s*\.\s*{_PART})*"
+    _HEADER = re.compile(rf"\s*(\[\[?)\s*({_KEYS})\s*\]\]?\s*(?:#.*)?$")
+    _KEY = re.compile(rf"\s*({_KEYS})\s*=")
+    _COMMENT_OR_STRING = re.compile(
+        r"""#[^\n]*|\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'""", re.DOTALL
+    )
 
     def __init__(self, path: Path, text: str) -> None:
         self.path = path
         self._lines: dict[KeyPath, int] = {}
         counts: dict[KeyPath, int] = {}
         table: KeyPath = ()
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(self._COMMENT_OR_STRING.sub(_in_one_line, text).split("\n"), 1):
             if header := self._HEADER.match(line):
                 table = _keys(header[2])
                 if header[1] == "[[":
@@ -71,7 +84,12 @@ class Source:
 
 
 def _keys(text: str) -> KeyPath:
-    return tuple(part.strip().strip("\"'") for part in text.split("."))
+    return tuple(part.strip("\"'") for part in re.findall(Source._PART, text))
+
+
+def _in_one_line(found: re.Match[str]) -> str:
+    """Nothing but the line ends of a string of several lines: what stands there is no key. All else as it is."""
+    return "\n" * found[0].count("\n") or found[0]
 
 
 class Table:
@@ -102,13 +120,15 @@ class Table:
         """true or false."""
         return bool(self._take(key, default, lambda value: isinstance(value, bool), "true or false"))
 
-    def whole(self, key: str, default: int, least: int = 0) -> int:
+    def whole(self, key: str, default: int, least: int = 0, most: int = LARGEST) -> int:
         """A whole number."""
-        return int(self._take(key, default, lambda value: is_whole(value, least), f"a whole number from {least} on"))
+        expected = f"a whole number from {least} {_up_to(most)}"
+        return int(self._take(key, default, lambda value: is_whole(value, least, most), expected))
 
-    def number(self, key: str, default: float) -> float:
+    def number(self, key: str, default: float, *, below: float = math.inf) -> float:
         """A number from 0 on."""
-        return float(self._take(key, default, is_amount, "a number from 0 on"))
+        expected = "a number from 0 on" + ("" if below == math.inf else f", below {below:g}")
+        return float(self._take(key, default, lambda value: is_amount(value) and value < below, expected))
 
     def texts(self, key: str) -> tuple[str, ...]:
         """An array of strings."""
@@ -117,7 +137,7 @@ class Table:
 
     def wholes(self, key: str) -> tuple[int, ...] | None:
         """An array of whole numbers; None if there is none."""
-        is_good = lambda value: isinstance(value, list) and all(is_whole(each, 0) for each in value)  # noqa: E731
+        is_good = lambda value: isinstance(value, list) and all(map(is_whole, value))  # noqa: E731
         found = self._take(key, None, is_good, "an array of whole numbers from 0 on")
         return None if found is None else tuple(found)
 
@@ -165,7 +185,7 @@ class Table:
 
     def refuse(self, key: str, expected: str) -> NoReturn:
         """Raise UsageError for the value of a key."""
-        raise UsageError(f"{self.place(key)} {self._name(key)} is {self._values.get(key)!r}, expected {expected}")
+        raise UsageError(f"{self.place(key)} {self._name(key)} is {_shown(self._values.get(key))}, expected {expected}")
 
     def contradict(self, key: str, message: str) -> NoReturn:
         """Raise UsageError for a value that does not go with others."""
@@ -190,11 +210,23 @@ class Table:
         return name
 
 
-def is_whole(value: object, least: int) -> bool:
-    """True for a whole number from `least` on; `true` is none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def is_whole(value: object, least: int = 0, most: int = LARGEST) -> bool:
+    """True for a whole number from `least` to `most`; `true` is none."""
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def is_amount(value: object) -> bool:
-    """True for a number from 0 on that has an end."""
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
+    """True for a number from 0 on that a float can hold."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= sys.float_info.max
+
+
+def _up_to(most: int) -> str:
+    return "on" if most == LARGEST else f"to {most}"
+
+
+def _shown(value: object) -> str:
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write whole numbers with thousands of digits
+        return "a number too long to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."

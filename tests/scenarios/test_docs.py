@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import load, registry, run_scenario
+from scenarios import load, registry, run_scenario, toml_file
 from scenarios.models import NETWORKS
 from scenarios.training import Action, CommunicationHook, OptimizerName
 from simulator import UsageError
@@ -42,6 +42,12 @@ def test_the_toml_example(tmp_path):
     path.write_text(block("toml"))
     for engine in ("torch", "ddp"):
         assert run_scenario(str(path), engine).findings == ()
+
+
+def test_the_example_in_the_reader(tmp_path):
+    (tmp_path / "own.toml").write_text("".join(re.findall(r"^    (?:.*\n)|^\n", toml_file.__doc__, re.MULTILINE)))
+    for engine in ("torch", "ddp"):
+        assert run_scenario(str(tmp_path / "own.toml"), engine).findings == ()
 
 
 def test_the_lines_about_join():

@@ -154,23 +154,76 @@ WRONG = {
     "no summary": ("seed = 1", ": summary is missing, expected what goes wrong"),
     "unknown key": ("wordl_size = 3", ":2: wordl_size is no key, expected one of average_buffers, cause, "),
     "nearest key": ("wordl_size = 3", "did you mean 'world_size'?"),
-    "type": ('world_size = "3"', ":2: world_size is '3', expected a whole number from 1 on"),
-    "bool is no number": ("seed = true", ":2: seed is True, expected a whole number from 0 on"),
-    "too small": ("world_size = 0", ":2: world_size is 0, expected a whole number from 1 on"),
+    "type": ('world_size = "3"', ":2: world_size is '3', expected a whole number from 1 to 16384"),
+    "bool is no number": ("seed = true", ":2: seed is True, expected a whole number from 0 to 1000000000000"),
+    "too small": ("world_size = 0", ":2: world_size is 0, expected a whole number from 1 to 16384"),
     "contradiction": (
         "world_size = 4\niterations = [1, 2, 3]",
         ":3: iterations has 3 numbers, expected 4, one for each rank of world_size = 4",
     ),
     "rows": ("rows = [1, 2]", ":2: rows has 2 numbers, expected 4, one for each rank of world_size = 4"),
-    "no rows": ("rows = [0, 1, 1, 1]", ":2: rows is [0, 1, 1, 1], expected whole numbers from 1 on"),
+    "no rows": ("rows = [0, 1, 1, 1]", ":2: rows is [0, 1, 1, 1], expected whole numbers from 1 to 100000"),
     "iterations": ('iterations = "three"', ":2: iterations is 'three', expected a whole number, one for each rank, or"),
     "negative": ("iterations = -1", ":2: iterations is -1, expected"),
     "rule": ("iterations = { first = 1 }", ":2: iterations.first is no key, expected one of cycle, start, step"),
     "network": ('network = "mlpp"', ":2: network is 'mlpp', expected one of "),
     "network option": (
         'network = { name = "mlp", hiden = [3] }',
-        ":2: network 'mlp' has no option 'hiden', expected one of features, hidden, outputs: did you mean 'hidden'?",
+        ":2: network.hiden is no option, expected one of features, hidden, outputs: did you mean 'hidden'?",
     ),
+    "network option in a table": (
+        '[network]\nname = "mlp"\n\nhidden = 3',
+        ":5: network.hidden is 3, expected a list of whole numbers from 1 to 65536: leave it out for (16, 16)",
+    ),
+    "network option of several": (
+        '[[network]]\n[[network]]\nname = "resnet"\ndepth = 9',
+        ":5: network[1].depth is 9, expected one of 8, 10, 18, 34, 50, 101, 152: take the nearest",
+    ),
+    "no network": ("network = []", ":2: network is [], expected a name, a table of name and options, or several"),
+    "large network": (
+        'network = { name = "linear", features = 65536, outputs = 65536 }',
+        ":2: network 'linear' has 4294967296 parameters or more, expected 100000000 at most: make it smaller",
+    ),
+    "large batch": (
+        'rows = 100000\nnetwork = { name = "linear", features = 2000 }',
+        ":2: rows are up to 100000 of 2000 numbers, expected 100000000 numbers in a batch at most",
+    ),
+    "many ranks": ("world_size = 2000000000", ":2: world_size is 2000000000, expected a whole number from 1 to 16384"),
+    "many rows": ("rows = 100001", ":2: rows is 100001, expected a whole number from 1 to 100000"),
+    "many iterations": (
+        "iterations = 100000000000",
+        ":2: iterations is 100000000000, expected a whole number, one for",
+    ),
+    "many iterations together": (
+        "world_size = 11\niterations = 100000",
+        ":3: iterations come to 100000 on a rank and 1100000 in all, expected 100000 and 1000000 at most",
+    ),
+    "many iterations by a rule": (
+        "iterations = { start = 1, step = 50000 }",
+        ":2: iterations come to 150001 on a rank and 300004 in all, expected 100000 and 1000000 at most",
+    ),
+    "long step": (
+        "iterations = { step = 100001 }",
+        ":2: iterations.step is 100001, expected a whole number from -100000 to 100000",
+    ),
+    "no cycle": ("iterations = { cycle = 0 }", ":2: iterations.cycle is 0, expected a whole number from 1 on"),
+    "large seed": (
+        "seed = 9223372036854775807",
+        ":2: seed is 9223372036854775807, expected a whole number from 0 to 1000000000000",
+    ),
+    "large whole": ('[[fault]]\nkind = "crash"\nbefore_call = 9223372036854775808', ":4: fault[0].before_call is 922"),
+    "large number": (f"optimizer = {{ learning_rate = 1{'0' * 400} }}", "00000..., expected a number from 0 on"),
+    "whole too long to show": (f"seed = 0x{'f' * 5000}", ":2: seed is a number too long to show, expected a whole"),
+    "large momentum": (
+        "optimizer = { momentum = 1.0 }",
+        ":2: optimizer.momentum is 1.0, expected a number from 0 on, below 1",
+    ),
+    "sparse": (
+        'network = "embedding"\noptimizer = "adam"',
+        ":3: optimizer is adam, which takes no sparse gradients as the network has: take sgd",
+    ),
+    "too many digits": (f"seed = 1{'0' * 5000}", "own.toml cannot be read (a number has too many digits), expected a"),
+    "nested too deeply": (f"seed = {'[' * 5000}", "own.toml cannot be read (arrays are nested too deeply), expected a"),
     "dtype": ('dtype = "float16"', ":2: dtype is 'float16', expected one of float32, float64"),
     "hook": ('communication_hook = "zip"', ":2: communication_hook is 'zip', expected one of allreduce, fp16_compress"),
     "engine": ("[engine]\nstatic = true", ":3: engine.static is no key, expected one of "),
@@ -178,7 +231,7 @@ WRONG = {
     "engine whole": ("[engine]\ndim = true", ":3: engine.dim is True, expected a whole number from 0 on"),
     "engine number": (
         "[engine]\nbucket_cap_mb = true",
-        ":3: engine.bucket_cap_mb is True, expected a number from 0 on",
+        ":3: engine.bucket_cap_mb is True, expected a number from 0 on, below 100000",
     ),
     "optimizer": ('optimizer = "sdg"', ":2: optimizer is 'sdg', expected one of sgd, adam, adamw: did you mean 'sgd'?"),
     "momentum": (
@@ -188,12 +241,30 @@ WRONG = {
     "join": ("join = { divide = true }", ":2: join.divide is no key, expected one of divide_by_initial_world_size"),
     "join type": ("join = 3", ":2: join is 3, expected a table"),
     "exception rank": (
-        "[[exception]]\nranks = [0]\n[[exception]]\nranks = [7]",
-        ":5: exception[1].ranks is [7], expected ranks below world_size = 4",
+        '[[exception]]\nranks = [0]\naction = "skip"\n[[exception]]\nranks = [7]',
+        ":6: exception[1].ranks is [7], expected ranks below world_size = 4",
     ),
     "exception iteration": (
         "iterations = 2\n[[exception]]\niterations = [2]",
         ":4: exception[0].iterations is [2], but no rank has more than 2, from 0",
+    ),
+    "exception past its ranks' end": (
+        "world_size = 2\niterations = [4, 2]\njoin = true\n[[exception]]\nranks = [1]\niterations = [3]\n"
+        'action = "skip"',
+        ":7: exception[0].iterations is [3], but none of its ranks has more than 2, from 0",
+    ),
+    "exception of nobody": ('[[exception]]\nranks = []\naction = "skip"', ":3: exception[0].ranks is [], expected one"),
+    "exception never": (
+        '[[exception]]\niterations = []\naction = "skip"',
+        ":3: exception[0].iterations is [], expected one or more: leave it out for all",
+    ),
+    "exception without a word": (
+        "[[exception]]",
+        ":2: exception[0].action is missing, expected what is done otherwise, or which branches a batch uses",
+    ),
+    "gap": (
+        'network = "early_exit"\n[[exception]]\nuses = ["third"]',
+        ":4: exception[0].uses leaves out 'second' before 'third', expected no gap: name it too",
     ),
     "action": (
         '[[exception]]\naction = "jump"',
@@ -227,6 +298,10 @@ WRONG = {
         '[expect]\nfinding = "rank_error"\nverdict = "pass"',
         ":4: expect.verdict is 'pass', but rank_error means 'fail': leave one of them out",
     ),
+    "nobody is to blame": (
+        '[expect]\nfinding = "rank_error"',
+        ":3: expect.finding is 'rank_error' without ranks, expected who is to blame, such as ranks = [1]",
+    ),
     "ranks": ("[expect]\nranks = [1]", ":3: expect.ranks says who is to blame, expected a finding, too"),
     "rank": (
         '[expect]\nfinding = "rank_error"\nranks = [4]',
@@ -239,6 +314,10 @@ WRONG = {
     "oracle": (
         "iterations = [1, 2, 3, 4]\n[expect]\noracle = true",
         ":4: expect.oracle is true, but iterations are [1, 2, 3, 4] without a join, expected equal numbers",
+    ),
+    "oracle of what fails": (
+        '[expect]\nverdict = "fail"\noracle = true',
+        ":4: expect.oracle is true, but what fails is not compared, expected a pass or divergence.*: leave it out",
     ),
     "tags": ('tags = "one"', ":2: tags is 'one', expected an array of strings"),
 }
@@ -264,6 +343,37 @@ def test_keys_are_found_where_they_stand(write):
     )
     with pytest.raises(UsageError, match=r"own.toml:7: expect.ddp.finding is 'rank_eror'"):
         load(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'cause = """\nseed = 1\n[engine]\n"""\n\nseed = "bad"',
+        "cause = '''\nseed = 1\n'''\n# it's \"\"\" no string\n\nseed = \"bad\"",
+        'tags = [\n  "seed = 1",\n  "a = 2",\n]\n\nseed = "bad"',
+        'cause = "# \\"\\"\\" # "\n# """\nseed = "bad"',
+    ],
+    ids=["basic", "literal", "array", "short"],
+)
+def test_keys_are_not_found_in_strings(write, text):
+    path = write('summary = "x"\n' + text)
+    line = 1 + len(text.splitlines())
+    with pytest.raises(UsageError, match=rf"own.toml:{line}: seed is 'bad', expected a whole number"):
+        load(path)
+
+
+def test_a_divergence_is_compared_with_the_oracle(write):
+    text = 'summary = "x"\n[expect]\nfinding = "divergence.parameters"\nranks = [1]\noracle = true\n'
+    assert load(write(text)).reference is not None
+    text = 'summary = "x"\n[expect]\nverdict = "fail"\noracle = true\n[expect.ddp]\nverdict = "pass"'
+    assert load(write(text)).reference is not None
+
+
+@pytest.mark.parametrize("blamed", ["[expect]", "[expect.ddp]"])
+def test_who_is_blamed_fixes_the_world(write, blamed):
+    text = f'summary = "x"\nworld_size = 4\n{blamed}\nfinding = "deadlock.missing_rank"\nranks = '
+    assert load(write(text + "[3]")).max_world_size == 4
+    assert load(write(text + "[]")).max_world_size is None
 
 
 def test_a_file_that_is_no_text(tmp_path):
