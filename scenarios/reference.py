@@ -20,7 +20,7 @@ from scenarios import oracle
 from scenarios.snapshot import History, Snapshot
 from scenarios.training import Training
 from simulator import Code, Finding, Result, Trace
-from simulator.calls import Site
+from simulator.calls import Phase, Site
 from simulator.diagnosis.explain import rank_list, table
 from simulator.diagnosis.reference_causes import Deviation, advise
 from simulator.events import EventKind
@@ -169,9 +169,22 @@ def _finding(found: Sequence[_Difference], result: Result) -> Finding:
         f"DIVERGENCE  {first.code}  {when}",
         f"  {summary}",
         *table(rows),
-        *advise(Deviation(first.code, ranks, result.world_size, _lacks_number(alike), _factor(found)), result.joins),
+        *advise(_deviation(found, ranks, result), result.joins),
     ]
     return Finding(first.code, ranks, summary, "\n".join(lines), tuple(dict.fromkeys(site for site in sites if site)))
+
+
+def _deviation(found: Sequence[_Difference], ranks: tuple[int, ...], result: Result) -> Deviation:
+    calls = [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.call is not None]
+    is_by_hand = all(call.origin.phase is Phase.USER for call in calls)
+    return Deviation(
+        found[0].code,
+        ranks,
+        result.world_size,
+        is_no_number=any(_is_number(each.expected) and not _is_number(each.found) for each in found),
+        factor=_factor(found),
+        is_by_hand=is_by_hand and any("reduce" in call.operation for call in calls),
+    )
 
 
 def _factor(found: Sequence[_Difference]) -> float | None:
@@ -188,10 +201,6 @@ def _factor(found: Sequence[_Difference]) -> float | None:
     apart = (actual - factor * wanted).abs()
     is_one = bool((apart <= max(1.0, abs(factor)) * max(each.allowed for each in found)).all())
     return factor if factor and is_one and len(wanted.abs().unique()) > 1 else None
-
-
-def _lacks_number(alike: Sequence[_Difference]) -> bool:
-    return any(_is_number(each.expected) and not _is_number(each.found) for each in alike)
 
 
 def _is_number(text: str) -> bool:

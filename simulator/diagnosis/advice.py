@@ -315,9 +315,15 @@ class Cause(Enum):
         "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
     )
     STARTED_APART = Advice(
-        "the parameters differed before this step already: wrapped with init_sync=False, or loaded or changed after "
-        "wrapping on some ranks only",
-        "leave init_sync=False out, or seed alike; load state before wrapping, which sends it, or on every rank",
+        "the parameters differed before the first step already: wrapped with init_sync=False, or loaded or initialised "
+        "after wrapping, not alike on all ranks",
+        "leave init_sync=False out, or seed alike; load or initialise before wrapping, which sends rank 0's, or alike "
+        "on every rank",
+    )
+    CHANGED_BETWEEN_STEPS = Advice(
+        "the parameters differed before this step already: since the step before they were loaded, averaged or "
+        "changed on some ranks only, or not alike",
+        "change parameters on every rank alike, or broadcast them from the rank that does",
     )
     GRADIENTS_CHANGED = Advice(
         "the parameters were equal before this step, and the gradients that it applied were not: some ranks scaled, "
@@ -383,6 +389,12 @@ class Cause(Enum):
         "means over unequal numbers of samples are averaged as if they were equal",
         "shuffle with the same seed on every rank before sharing out, cut off what a sampler repeats, and weigh each "
         "rank's loss by its samples",
+    )
+    REDUCED_BY_HAND = Advice(
+        "what the ranks reduce by hand is not what one process computes: reductions meet by their order and size, so "
+        "gradients of different parameters may be added, and nothing divides by the ranks or weighs their samples",
+        "reduce in the order of the parameters, not in that in which gradients come, and divide by what plain training "
+        "divides by",
     )
     OTHER_ON_SOME_RANKS = Advice(
         "what {culprits} received or computed is not what plain training gives, though no calls that met disagree",

@@ -177,6 +177,8 @@ def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstance
         return Cause.BACKWARD_AFTER_REDUCTION.lines()
     if known.unwaited:
         return Cause.READ_BEFORE_WAIT.lines(operation=known.unwaited)
+    if known.apart is Apart.START and moment.step > 1:
+        return Cause.CHANGED_BETWEEN_STEPS.lines()
     return _APART[known.apart].lines()
 
 

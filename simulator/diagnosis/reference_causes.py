@@ -22,6 +22,8 @@ class Deviation(NamedTuple):
     """A number should be there, and is nan or infinite."""
     factor: float | None = None
     """What every element of all that differs is multiplied by; None if that is no one number."""
+    is_by_hand: bool = False
+    """The program reduces, and no wrapper does."""
 
 
 def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[str]:
@@ -37,8 +39,9 @@ def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[str]:
     cause = _cause_in_join(deviation.code, phases) if stood_by else None
     if cause is not None:
         return cause.lines(joined=rank_list({rank.rank for rank in stood_by}))
-    is_buffer = deviation.code is Code.DIVERGENCE_BUFFERS
-    return (Cause.OTHER_COUNT if is_buffer else Cause.OTHER_THAN_PLAIN_TRAINING).lines()
+    if deviation.code is Code.DIVERGENCE_BUFFERS:
+        return Cause.OTHER_COUNT.lines()
+    return (Cause.REDUCED_BY_HAND if deviation.is_by_hand else Cause.OTHER_THAN_PLAIN_TRAINING).lines()
 
 
 def _cause_in_join(code: Code, phases: set[str]) -> Cause | None:

@@ -107,7 +107,8 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 @pytest.mark.parametrize(
     ("circumstances", "words"),
     [
-        ({"apart": Apart.START}, "the parameters differed before this step already"),
+        ({"step": 1, "apart": Apart.START}, "the parameters differed before the first step already"),
+        ({"apart": Apart.START}, "since the step before they were loaded"),
         ({"apart": Apart.GRADIENTS}, "the parameters were equal before this step, and the gradients"),
         ({"apart": Apart.OPTIMIZER}, "parameters and gradients were equal before this step"),
         ({"step": 0}, "no synchronising forward went through the wrapper"),
@@ -123,6 +124,13 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
 )
 def test_what_is_known_besides_the_values_decides(circumstances, words):
     assert words in end(found(**circumstances))[0]
+
+
+@pytest.mark.parametrize("by_hand", [True, False])
+def test_what_is_reduced_by_hand(by_hand):
+    deviation = Deviation(Code.DIVERGENCE_GRADIENTS, (0, 1), 2, is_by_hand=by_hand)
+    words = "what the ranks reduce by hand is not" if by_hand else "the ranks do not train on"
+    assert words in advise(deviation, [])[0]
 
 
 def test_a_fingerprint_tells_order_and_sign_apart():

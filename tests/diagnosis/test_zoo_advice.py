@@ -7,6 +7,10 @@ from scenarios.engines import Engine
 
 REDUCED = "a backward ran when this step's reduction was over"
 WORDS = {
+    "average-copied-back-on-one-rank": ("since the step before they were", "change parameters on every rank alike"),
+    "buckets-in-gradient-ready-order": ("reductions meet by their order and size", "in the order of the parameters"),
+    "communication-hook-without-division": ("4 (the world size) times", "let a hook that sums divide"),
+    "initialised-after-wrap": ("differed before the first step already", "initialise before wrapping"),
     "allreduce-dtype-differs": ("a tensor made of whole numbers", "dtype=torch.float32"),
     "async-result-read-before-wait": ("had not been waited for", "wait() for the work before the tensor is read"),
     "collective-save-inside-rank0-branch": (
@@ -42,7 +46,10 @@ WORDS = {
     "sampler-padding-counts-twice": ("a sampler repeats samples", "cut off what comes after the last one"),
     "schedule-follows-local-metric": ("its learning rate or its state", "a metric that all ranks have alike"),
     "second-backward-over-retained-graph": (REDUCED, "add the losses up and run one backward"),
-    "state-loaded-on-rank0-after-wrap": ("differed before this step already", "load state before wrapping"),
+    "state-loaded-on-rank0-after-wrap": (
+        "differed before the first step already",
+        "load or initialise before wrapping",
+    ),
     "submodule-without-trainable-params-not-wrapped": ("what ranks 1-3 received or computed", "modules outside of it"),
     "teardown-while-peers-communicate": ("rank 1 destroyed the group at teardown_", "destroy the group together"),
     "two-wrapped-models-in-their-own-groups": ("rank 1 used the wrappers in another order", "of their own do not help"),
