@@ -102,8 +102,13 @@ class Cause(Enum):
         "{culprits} took another branch, left a loop earlier or later, or made one call more or fewer, so different "
         "calls meet",
         "let every rank of the group make the same calls in the same order; share what decides a branch or ends a "
-        "loop, and keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks; "
-        "give tasks that run side by side one queue, or a group each",
+        "loop, and keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
+    )
+    OTHER_FUNCTION = Advice(
+        "{culprits} came to one function's call where the others were in another's: tasks that share a group run in "
+        "the order in which they become ready, or some ranks took another branch",
+        "put what tasks communicate into one queue, the same on every rank, or give each task a group of its own; "
+        "share what decides a branch",
     )
     CIRCLE = Advice(
         "each rank of the cycle waits in a call that the next one reaches only after its own",

@@ -73,6 +73,8 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[str]:
         return Cause.OTHER_MEMBERS.lines(culprits=who)
     if code is Code.MISMATCH_SPLITS:
         return Cause.OTHER_SPLITS.lines(culprits=who)
+    if code is not Code.MISMATCH_OPERATION and len({call.site.function for call in calls}) > 1:
+        return Cause.OTHER_FUNCTION.lines(culprits=who)
     if code is Code.MISMATCH_OPERATION or any(call.site[:2] != calls[0].site[:2] for call in calls):
         return Cause.OTHER_BRANCH.lines(culprits=who)
     return _other_argument(calls, code).lines(culprits=who, field=FIELDS[code])

@@ -206,10 +206,26 @@ def test_buffers_that_differ():
 
 def test_two_lines_of_the_program_are_a_branch():
     for signature in (BARRIER, METRIC):
-        finding = found((SUM, USER_ORIGIN, LOOP), (signature, USER_ORIGIN, LATER))
+        finding = found((SUM, USER_ORIGIN, LOOP), (signature, USER_ORIGIN, LOOP._replace(line=12)))
         assert finding.ranks == (2,)
         assert end(finding)[0].startswith("rank 2 took another branch")
         assert "the same calls in the same order" in end(finding)[1]
+
+
+def test_one_operation_in_two_functions_may_be_two_tasks():
+    finding = found((SUM, USER_ORIGIN, LOOP), (METRIC, USER_ORIGIN, LATER))
+    assert finding.ranks == (2,)
+    cause, remedy = end(finding)
+    assert cause.startswith("rank 2 came to one function's call where the others were in another's: tasks")
+    assert "one queue" in remedy
+    assert end(found((SUM, USER_ORIGIN, LOOP), (BARRIER, USER_ORIGIN, LATER)))[0].startswith("rank 2 took another")
+
+
+@pytest.mark.parametrize(("line", "words"), [(8, "rank 2 made barrier before the forward"), (12, "rank 2 left the")])
+def test_what_stands_above_the_forward_of_the_loop_was_decided_in_it(line, words):
+    cause, remedy = end(found(BUCKET, (BARRIER, USER_ORIGIN, LOOP._replace(line=line))))
+    assert cause.startswith(words)
+    assert remedy.startswith("let one rank decide and broadcast" if line == 8 else "wrap the loop in")
 
 
 @pytest.mark.parametrize(

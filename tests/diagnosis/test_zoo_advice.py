@@ -53,6 +53,7 @@ WORDS = {
     "submodule-without-trainable-params-not-wrapped": ("what ranks 1-3 received or computed", "modules outside of it"),
     "teardown-while-peers-communicate": ("rank 1 destroyed the group at teardown_", "destroy the group together"),
     "two-wrapped-models-in-their-own-groups": ("rank 1 used the wrappers in another order", "of their own do not help"),
+    "uneven-batches-then-barrier": ("rank 1 left the training loop before the others", "`with model.join():`"),
     "wrapped-without-initial-sync": ("wrapped with init_sync=False", "leave init_sync=False out, or seed alike"),
 }
 
