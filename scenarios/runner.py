@@ -5,13 +5,16 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable
+from inspect import signature
 
+from ddp import DistributedDataParallel
 from scenarios import engines
 from scenarios.engines import Engine
 from scenarios.loader import load
 from scenarios.model import Scenario
 from scenarios.reference import divergence_from
-from simulator import Policy, Result, Schedule, Verdict, replay, simulate
+from scenarios.training import Training
+from simulator import Policy, Result, Schedule, UsageError, Verdict, replay, simulate
 
 
 def run_scenario(
@@ -76,9 +79,21 @@ def _run(
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = Engine.named(engine)
     chosen = own.with_world_size(world_size)
+    if engine is Engine.DDP:
+        _check_engine_options(chosen)
     with engines.installed(engine):
         result = run(chosen)
     return _against_reference(result, chosen).with_replay(_command(result, own, engine))
+
+
+def _check_engine_options(scenario: Scenario) -> None:
+    """Raise UsageError if a declared training gives our engine an argument that only torch's has."""
+    known = signature(DistributedDataParallel).parameters
+    declared = [each for each in scenario.args if isinstance(each, Training)]
+    for name in [name for training in declared for name in training.engine_options if name not in known]:
+        raise UsageError(
+            f"{scenario.name} has [engine] {name}, which engine 'ddp' does not have: leave it out, or take 'torch'"
+        )
 
 
 def _against_reference(result: Result, scenario: Scenario) -> Result:

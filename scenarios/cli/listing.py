@@ -40,6 +40,9 @@ def list_(
         output.note(problem)
     if found:
         _show(tagged(found, tags or ()), with_twins=with_twins)
+    known = sorted({tag for scenario in found.values() for tag in scenario.tags})
+    if known and not tags:
+        output.note(f"--tag lists those with one of these tags: {', '.join(known)}")
     return Status.OTHERWISE if broken else Status.AS_EXPECTED
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
@@ -10,6 +11,9 @@ if TYPE_CHECKING:
     from scenarios.model import Scenario
 
 Each = TypeVar("Each")
+
+_WIDTH = 120
+"""A line of a list on a terminal that is not wider."""
 
 _STYLES = (
     (r"(?m)^(?:DEADLOCK|MISMATCH|ERROR|STUCK|DIVERGENCE)\b|^not as expected", "bold red"),
@@ -43,14 +47,35 @@ def note(text: str) -> None:
 
 
 def show_scenarios(scenarios: Mapping[str, Scenario]) -> None:
-    """A line for each scenario: its name, what is expected of it, its summary."""
-    texts = [scenario.expected.text(scenario.world_size) for scenario in scenarios.values()]
-    name_width, text_width = (max(map(len, column)) for column in (scenarios, texts))
-    show(
-        "\n".join(
-            f"{name:<{name_width}}  {text:<{text_width}}  {scenario.summary}{_under_ddp(scenario)}"
-            for (name, scenario), text in zip(scenarios.items(), texts, strict=True)
-        )
+    """A line for each scenario: its name, what is expected of it, its summary.
+
+    On a terminal the lines are cut to its width, and the join matrix stands under a heading of its own; a pipe gets
+    whole lines and nothing else.
+    """
+    texts = {name: scenario.expected.text(scenario.world_size) for name, scenario in scenarios.items()}
+    name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))
+    lines = {
+        name: (f"{name:<{name_width}}  {text:<{text_width}}  ", scenarios[name].summary, _under_ddp(scenarios[name]))
+        for name, text in texts.items()
+    }
+    if not sys.stdout.isatty():
+        show("\n".join(map("".join, lines.values())))
+        return
+    width = max(_WIDTH, shutil.get_terminal_size().columns)
+    matrix = [name for name, scenario in scenarios.items() if "join-matrix" in scenario.tags]
+    others = [name for name in scenarios if name not in matrix]
+    blocks = ["\n".join(_cut(*lines[name], width) for name in names) for names in (others, matrix) if names]
+    heads = ("--- bugs, and controls\n", "\n--- the join matrix: what join is there for\n")
+    show("\n".join(map("".join, zip(heads, blocks, strict=True))) if len(blocks) > 1 else blocks[0])
+
+
+def _cut(start: str, summary: str, end: str, width: int) -> str:
+    """A line of at most so many columns, if what stands around the summary leaves it room."""
+    room = width - len(start) - len(end)
+    return (
+        start
+        + (summary if len(summary) <= room else f"{summary[: max(room - 1, 0)].rstrip()}\N{HORIZONTAL ELLIPSIS}")
+        + end
     )
 
 

@@ -78,9 +78,30 @@ def test_list_shows_all_but_the_repaired_twins(ddpsim):
     assert [line.split()[0] for line in lines] == list(bugs)
     assert all(scenario.summary in line for scenario, line in zip(bugs.values(), lines, strict=True))
     twins = [name for name in registry if name not in bugs]
-    assert err.splitlines()[-1] == (
-        f"ddpsim: repaired twins are left out, such as {twins[0]}: --all lists them ({len(twins)})"
-    )
+    tags = sorted({tag for scenario in registry.values() for tag in scenario.tags})
+    assert err.splitlines() == [
+        f"ddpsim: repaired twins are left out, such as {twins[0]}: --all lists them ({len(twins)})",
+        f"ddpsim: --tag lists those with one of these tags: {', '.join(tags)}",
+    ]
+
+
+def test_list_on_a_terminal_keeps_within_its_width(ddpsim, monkeypatch):
+    _, whole, _ = ddpsim("list")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv("COLUMNS", "150")
+    _, out, _ = ddpsim("list")
+    heading, *lines = out.splitlines()
+    assert heading == "--- bugs, and controls"
+    middle = lines.index("--- the join matrix: what join is there for")
+    assert lines[middle - 1] == ""
+    bugs, matrix = lines[: middle - 1], lines[middle + 1 :]
+    assert {line.split()[0] for line in matrix} == {
+        name for name, each in registry.items() if "join-matrix" in each.tags
+    }
+    assert len(bugs) + len(matrix) == len(whole.splitlines())
+    assert max(map(len, lines)) == 150
+    assert any(line.endswith("\N{HORIZONTAL ELLIPSIS}  [under ddp: pass]") for line in bugs)
 
 
 def test_list_all(ddpsim):
@@ -107,9 +128,36 @@ def test_list_of_own_files_gives_what_run_takes(ddpsim, write):
         "even.toml       pass                                 all have as much",
         "mine.py:leaves  fail, deadlock.missing_rank, rank 1  Rank 1 does not come.",
     ]
-    assert err == "ddpsim: repaired twins are left out, such as mine.py:stays: --all lists them (1)\n"
+    assert err.splitlines() == [
+        "ddpsim: repaired twins are left out, such as mine.py:stays: --all lists them (1)",
+        "ddpsim: --tag lists those with one of these tags: mine",
+    ]
     for name in ("even.toml", "mine.py:leaves", "mine.py:stays"):
         assert ddpsim(f"run {name}")[0] == 0
+
+
+def test_list_names_what_run_finds_where_functions_are_called_otherwise(ddpsim, write):
+    write(
+        "made.py",
+        "from scenarios import scenario\n\n"
+        "def maker(number):\n    def made(rank):\n        return number\n    return made\n\n"
+        "one = scenario(about='one')(maker(1))\nalias = one\ntwo = scenario(about='two', name='b')(lambda rank: 2)\n",
+    )
+    _, out, _ = ddpsim("list made.py")
+    assert out == "made.py:one  pass  one\nmade.py:two  pass  two\n"
+    assert ddpsim("run made.py:one")[0] == ddpsim("run made.py:two")[0] == 0
+
+
+def test_a_name_that_no_file_can_have_is_one_line(ddpsim, write):
+    name = "x" * 300 + ".toml"
+    status, _, err = ddpsim(f"list {name}")
+    assert (status, err.count("\n")) == (2, 1)
+    assert re.search(r"which cannot be read \(.+\): correct the path$|but there is nothing: correct the path$", err)
+    write("good.toml", 'summary = "fine"')
+    write("deep.toml", f"a = {'[' * 5000}")
+    write("long.toml", f"seed = {'1' * 5000}")
+    status, out, err = ddpsim("list .")
+    assert (status, out, err.count("\n")) == (1, "good.toml  pass  fine\n", 2)
 
 
 def test_list_says_what_our_engine_comes_to_where_it_is_another(ddpsim, write):
