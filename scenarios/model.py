@@ -16,6 +16,7 @@ The repaired twin must pass without any finding.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Sequence
@@ -23,8 +24,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from scenarios.comparison import Reference
 from scenarios.engines import Engine
-from scenarios.reference import Reference
 from scenarios.snapshot import Snapshot
 from simulator import Code, Finding, Result, UsageError, Verdict
 from simulator.calls import Site
@@ -237,10 +238,14 @@ def marked_lines(path: Path, engine: Engine) -> tuple[int, ...]:
 
 
 def _own_marked_lines(program: Callable[..., Any], path: Path, engine: Engine) -> tuple[int, ...]:
-    """Those in the function itself; if there are none, those of the file, as helpers are shared."""
-    source, first = inspect.getsourcelines(program)
-    marked = marked_lines(path, engine)
-    return tuple(line for line in marked if first <= line < first + len(source)) or marked
+    """Those of the function and its helpers: all in the file but those of other scenarios, which are decorated."""
+    first = inspect.getsourcelines(program)[1]
+    others = [
+        range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.decorator_list and first != node.decorator_list[0].lineno
+    ]
+    return tuple(line for line in marked_lines(path, engine) if not any(line in lines for lines in others))
 
 
 def found_text(result: Result) -> str:

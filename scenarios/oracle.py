@@ -8,7 +8,9 @@ its own batches and the buffers of its own forwards. In an iteration
 - before a forward, everybody takes over the buffers of one rank: rank 0, or under join, where that may be gone, the
   highest one present; unless the forward before was under no_sync or without gradients;
 - each rank present runs its batch and adds to its gradients;
-- where the gradients meet, each parameter's are summed over the ranks that have one, and divided by the world size, or
+- the gradients meet in the first backward after a forward outside no_sync, even if that forward had none of its own and
+  the backward is under no_sync;
+- where they meet, each parameter's are summed over the ranks that have one, and divided by the world size, or
   by the number of ranks present (`divide_by_initial_world_size=False`). A parameter that no rank used keeps none.
 
 At the end of a join all ranks take over the model of the last one that made a forward; of several, the highest.
@@ -77,6 +79,8 @@ class _Plain:
         options = training.engine_options
         self._shares_buffers = bool(options.get("broadcast_buffers", True)) and not training.averages_buffers
         self._buffers_are_due = self._shares_buffers
+        self._is_armed = False
+        """The next backward is one in which the gradients meet."""
 
     def train(self) -> list[History]:
         """Each rank's history."""
@@ -91,8 +95,10 @@ class _Plain:
             self._share_buffers(present, again=action not in (Action.ACCUMULATE, Action.EVALUATE))
         if action.has_forward:
             self._forward(present, iteration, action)
-        if action in (Action.TRAIN, Action.SKIP_STEP):
+        self._is_armed |= action.has_forward and action is not Action.ACCUMULATE
+        if self._is_armed and action.has_backward:
             self._meet(present)
+            self._is_armed = False
         if action is Action.TRAIN:
             _load(self._model, present[0])
             self._optimizer.step()
@@ -118,7 +124,7 @@ class _Plain:
         for team in [present] if model.communicates else [[rank] for rank in present]:
             _load(model, team[0])
             batches = [training.batch(model, rank.number, iteration) for rank in team]
-            outputs = model(torch.cat(batches), training.uses(team[0].number, iteration))
+            outputs = model(torch.cat(batches), training.uses(team[0].number, iteration, model))
             if action.has_backward:
                 parts = outputs.split([len(batch) for batch in batches])
                 torch.stack([part.square().mean() for part in parts]).sum().backward()
@@ -188,10 +194,21 @@ def check_has_meaning(training: Training, world_size: int) -> None:
     counts = [training.count(rank) for rank in range(world_size)]
     if training.join is None and len(set(counts)) > 1:
         raise UsageError(f"iterations are {counts} without a join, expected equal numbers to compare with the oracle")
+    actions = set()
     for iteration in range(max(counts)):
-        actions = {training.action(r, iteration).value for r in range(world_size) if iteration < counts[r]}
-        if len(actions) > 1:
+        together = {training.action(r, iteration) for r in range(world_size) if iteration < counts[r]}
+        actions |= together
+        if len(together) > 1:
             raise UsageError(
-                f"ranks {' or '.join(sorted(actions))} in iteration {iteration}, expected one action for all that have "
-                "input to compare with the oracle"
+                f"ranks {' or '.join(sorted(each.value for each in together))} in iteration {iteration}, expected one "
+                "action for all that have input to compare with the oracle"
             )
+    if training.averages_buffers and (
+        training.join
+        or actions - {Action.TRAIN, Action.SKIP_STEP, Action.SKIP}
+        or not training.engine_options.get("broadcast_buffers", True)
+    ):
+        raise UsageError(
+            "a hook averages buffers, expected no join, broadcast_buffers, and no iteration without a reduction to "
+            "compare with the oracle: engines differ in when they run the hook"
+        )

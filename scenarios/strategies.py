@@ -21,6 +21,7 @@ from scenarios.training import (
     NetworkChoice,
     OptimizerChoice,
     OptimizerName,
+    Rule,
     Training,
 )
 
@@ -53,7 +54,7 @@ _ALIKE = [
 @st.composite
 def trainings(draw: st.DrawFn, *, for_torch: bool = False) -> tuple[Training, int]:
     """A declared training and its world size, from 1 to 4; within what torch's engine can do if `for_torch`."""
-    world_size = draw(st.integers(1, 4))
+    world_size = draw(st.sampled_from([2, 3, 4, 2, 3, 4, 1]))
     is_joined = draw(st.booleans())
     counts = draw(_counts(world_size, is_joined))
     names = draw(st.lists(st.sampled_from(sorted(_CHEAP)), min_size=1, max_size=2))
@@ -66,6 +67,7 @@ def trainings(draw: st.DrawFn, *, for_torch: bool = False) -> tuple[Training, in
         draw(_optimizers()),
         draw(st.none() | st.sampled_from(CommunicationHook)),
         reduces_loss=draw(st.booleans()),
+        averages_buffers=draw(st.sampled_from([False, False, False, True])),
         exceptions=(*draw(_actions(counts)), *draw(_uses(names, counts))),
         seed=draw(st.integers(0, 99)),
         dtype=draw(st.sampled_from([torch.float32, torch.float64])),
@@ -102,23 +104,28 @@ def _optimizers(draw: st.DrawFn) -> OptimizerChoice:
 @st.composite
 def _actions(draw: st.DrawFn, counts: tuple[int, ...]) -> list[Exceptional]:
     """In some iterations, all ranks do something else."""
-    iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=2, unique=True))
+    iterations = draw(st.lists(st.integers(0, max(max(counts) - 1, 0)), max_size=4, unique=True))
     return [Exceptional(None, (iteration,), draw(st.sampled_from(_ALIKE))) for iteration in iterations]
 
 
 @st.composite
 def _uses(draw: st.DrawFn, names: list[str], counts: tuple[int, ...]) -> list[Exceptional]:
-    """Some ranks leave out branches in some iterations, where every network has them."""
-    branches = [NETWORKS[name]().branches for name in names]
-    if len(set(branches)) > 1 or not branches[0]:
+    """Some ranks leave out branches in some iterations."""
+    branches = {name: NETWORKS[name]().branches for name in names}
+    if not any(branches.values()) or not max(counts):
         return []
-    # A network that exits early leaves out the later stages; the branches of the other may be left out at will.
-    ways = [branches[0][:count] for count in range(1, len(branches[0]) + 1)]
-    places = st.tuples(st.integers(0, len(counts) - 1), st.integers(0, max(max(counts) - 1, 0)))
+    places = st.tuples(st.integers(0, len(counts) - 1), st.integers(0, max(counts) - 1))
     return [
-        Exceptional((rank,), (iteration,), uses=draw(st.sampled_from(ways)))
-        for rank, iteration in draw(st.lists(places, max_size=4, unique=True))
+        Exceptional(
+            (rank,), (iteration,), uses=tuple(branch for each in names for branch in draw(_way(branches[each])))
+        )
+        for rank, iteration in draw(st.lists(places, min_size=1, max_size=4, unique=True))
     ]
+
+
+def _way(branches: tuple[str, ...]) -> st.SearchStrategy[tuple[str, ...]]:
+    """Branches that are taken: the first few, as a network that exits early has no way to the later ones alone."""
+    return st.integers(0, len(branches)).map(lambda count: branches[:count])
 
 
 def _sensible(training: Training) -> Training:
@@ -130,9 +137,18 @@ def _sensible(training: Training) -> Training:
         options |= {"find_unused_parameters": True, "static_graph": False}
     if any(each.action is not None for each in training.exceptions):
         options["static_graph"] = False
+    if training.communication_hook in (CommunicationHook.FP16_COMPRESS, CommunicationHook.BF16_COMPRESS):
+        # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
+        training = replace(training, optimizer=replace(training.optimizer, name=OptimizerName.SGD))
+    if training.averages_buffers:  # engines differ in when they run the hook, but for training without a join
+        training = replace(training, join=None, iterations=_equal(training.iterations), exceptions=_uses_of(training))
+        options["broadcast_buffers"] = True
     if "embedding" in names:  # sparse gradients: adam refuses them, hooks and views are for dense ones
         training = replace(training, optimizer=OptimizerChoice(learning_rate=0.01), communication_hook=None)
         options |= {"gradient_as_bucket_view": False}
+    if names & {"batch_norm", "sync_batch_norm"}:  # their replicas evaluate differently past the wrapper, a finding
+        others = tuple(each for each in training.exceptions if each.action is not Action.EVALUATE_INNER)
+        training = replace(training, exceptions=others)
     if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer takes one dtype
         training = replace(training, optimizer=replace(training.optimizer, is_sharded=False))
     if "sync_batch_norm" in names:  # its gradients on one rank alone mean nothing
@@ -145,13 +161,29 @@ def _sensible(training: Training) -> Training:
     return replace(training, engine_options=options)
 
 
+def _equal(counts: tuple[int, ...] | Rule) -> tuple[int, ...]:
+    assert isinstance(counts, tuple)
+    return (max(1, *counts, 1),) * len(counts)
+
+
+def _uses_of(training: Training) -> tuple[Exceptional, ...]:
+    return tuple(each for each in training.exceptions if each.action is None)
+
+
 def _possible_for_torch(training: Training) -> Training:
     """Without what torch's engine cannot do, most of it under join."""
     if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # only with CUDA
         training = replace(training, communication_hook=CommunicationHook.FP16_COMPRESS)
     if training.join is None:
         return training
-    options: dict[str, Any] = {**training.engine_options, "find_unused_parameters": False, "static_graph": False}
+    # A joined rank shadows a static graph that it has recorded; its map of used parameters may be an old one.
+    has_recorded = isinstance(training.iterations, tuple) and min(training.iterations) > 0
+    is_static = has_recorded and bool(training.engine_options["static_graph"])
+    options: dict[str, Any] = {
+        **training.engine_options,
+        "find_unused_parameters": False,
+        "static_graph": is_static,
+    }
     actions = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE_INNER)
     # By the ranks present it divides the gradients of the first model only, and none that go through a hook.
     # A joined rank cannot make the collectives of a forward, nor reduce a sparse bucket that it has never seen.

@@ -64,7 +64,7 @@ def optimizer_of(choice: OptimizerChoice, parameters: Iterator[Parameter]) -> An
 def _iterate(model: Any, optimizer: Any, training: Training, rank: int, iteration: int) -> None:
     action = training.action(rank, iteration)
     batch = training.batch(model.module, rank, iteration)
-    forward = partial(_loss, batch=batch, uses=training.uses(rank, iteration))
+    forward = partial(_loss, batch=batch, uses=training.uses(rank, iteration, model.module))
     if action in (Action.EVALUATE, Action.EVALUATE_INNER):
         model.eval()
         with torch.no_grad():

@@ -65,7 +65,7 @@ class Exceptional:
     """From 0; None for all."""
     action: Action | None = None
     uses: tuple[str, ...] | None = None
-    """The branches of the network that the batch goes through; None for all."""
+    """The branches of the networks that the batch goes through; None for all."""
 
     def fits(self, rank: int, iteration: int) -> bool:
         """True if it is about this rank and iteration."""
@@ -150,10 +150,10 @@ class Training:
         actions = [each.action for each in self.exceptions if each.action is not None and each.fits(rank, iteration)]
         return actions[-1] if actions else Action.TRAIN
 
-    def uses(self, rank: int, iteration: int) -> tuple[str, ...] | None:
-        """The branches that a rank's batch goes through; None for all."""
+    def uses(self, rank: int, iteration: int, network: Network) -> tuple[str, ...] | None:
+        """The branches of `network` that a rank's batch goes through; None for all."""
         used = [each.uses for each in self.exceptions if each.uses is not None and each.fits(rank, iteration)]
-        return used[-1] if used else None
+        return tuple(branch for branch in network.branches if branch in used[-1]) if used else None
 
     def network(self, index: int, *, seed: int | None = None, dtype: torch.dtype | None = None) -> Network:
         """A new network, as rank 0 has it unless another seed is given."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from scenarios import run_scenario
+from scenarios.comparison import Reference, by_oracle
 from scenarios.model import CLEAN, Scenario
-from scenarios.reference import Reference, by_oracle
 from scenarios.trainer import train
 from scenarios.training import Training
 from simulator import Result

@@ -1,9 +1,14 @@
 """Randomly drawn declared trainings: both engines end, after every iteration, with what plain training gives."""
 
+from collections import Counter
+from unittest.mock import patch
+
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from scenarios.reference import by_oracle
+from scenarios import oracle
+from scenarios.comparison import by_oracle, first_differences
 from scenarios.strategies import trainings
 from tests.scenarios.drawing import run
 
@@ -14,38 +19,142 @@ EXAMPLES = 50
 
 
 def drawn(part, examples, check, **limits):
-    """Call `check` with so many trainings, the same ones each time."""
+    """Call `check` with so many different trainings, the same ones each time."""
+    seen = set()
+
+    def once(chosen):
+        if len(seen) < examples and repr(chosen) not in seen:
+            seen.add(repr(chosen))
+            check(*chosen)
+
     decorate = settings(
-        max_examples=examples,
+        max_examples=2 * examples,
         database=None,
         deadline=None,
         suppress_health_check=list(HealthCheck),
-        phases=[Phase.generate, Phase.shrink],
+        phases=[Phase.generate],
     )
-    seed(part)(decorate(given(trainings(**limits))(check)))()
+    seed(part)(decorate(given(trainings(**limits))(once)))()
+    assert len(seen) == examples
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_500_trainings_on_both_engines(part):
-    count = 0
-
-    def check(chosen):
-        nonlocal count
-        count += 1
-        training, world_size = chosen
+    def check(training, world_size):
         reference = by_oracle(training, world_size)
         for engine in ("torch", "ddp"):
-            assert str(run(training, world_size, engine, reference=reference)).startswith("PASS"), training
+            result = run(training, world_size, engine, reference=reference)
+            assert result.findings == (), f"{training}\n{result}"
 
     drawn(part, EXAMPLES, check, for_torch=True)
-    assert count >= EXAMPLES
 
 
 @pytest.mark.parametrize("part", range(PARTS, PARTS + 4))
 def test_what_only_our_engine_can_train(part):
-    def check(chosen):
-        training, world_size = chosen
+    def check(training, world_size):
         result = run(training, world_size, "ddp")
         assert result.findings == (), f"{training}\n{result}"
 
     drawn(part, EXAMPLES, check)
+
+
+# --- are they worth drawing? ------------------------------------------------------------------------------------------
+
+
+def features(training, world_size):
+    """What a training has that others have not."""
+    counts = [training.count(rank) for rank in range(world_size)]
+    is_uneven = len(set(counts)) > 1
+    last = counts.count(max(counts))
+    options = {key for key, value in training.engine_options.items() if value}
+    yield from (choice.name for choice in training.networks)
+    yield from (each.action.value for each in training.exceptions if each.action)
+    yield from options
+    yield training.optimizer.name.value
+    yield str(training.dtype)
+    given = {
+        "several networks": len(training.networks) > 1,
+        "uses": any(each.uses is not None for each in training.exceptions),
+        "join": training.join is not None,
+        "uneven": is_uneven,
+        "rank 0 leaves early": counts[0] < max(counts),
+        "a rank without input": 0 in counts and max(counts) > 0,
+        "tie": is_uneven and last > 1,
+        "by ranks present": is_uneven and training.join and not training.join.divide_by_initial_world_size,
+        "accumulation under join": is_uneven and any(e.action == "accumulate" for e in training.exceptions),
+        "sharded": training.optimizer.is_sharded,
+        "momentum": training.optimizer.momentum > 0,
+        "hook": training.communication_hook is not None,
+        "average buffers": training.averages_buffers,
+        "loss": training.reduces_loss,
+        "rows by rank": isinstance(training.rows, tuple),
+    }
+    yield from (name for name, is_given in given.items() if is_given)
+
+
+def test_every_feature_is_drawn_often():
+    counted = Counter()
+    for part in range(PARTS):
+        drawn(part, EXAMPLES, lambda *chosen: counted.update(set(features(*chosen))), for_torch=True)
+    rare = {name: count for name, count in counted.items() if count < 10}
+    assert not rare
+    assert len(counted) >= 40
+
+
+def divisor(plain, present, *, by_all):
+    """Another divisor than the training's."""
+    met = oracle._averaged([rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None)
+    for rank in present:
+        rank.gradients = dict(met)
+
+
+def first_gives_buffers(plain, present, *, again):
+    if plain._buffers_are_due:
+        for rank in plain._ranks:
+            rank.buffers = dict(present[0].buffers)
+    plain._buffers_are_due = plain._shares_buffers and again
+    for rank in present:
+        rank.forwards += 1
+
+
+def lowest_is_kept(plain):
+    last = max(plain._ranks, key=lambda rank: (rank.forwards, -rank.number))
+    for rank in plain._ranks:
+        rank.buffers = last.buffers if plain._training.join and plain._shares_buffers else rank.buffers
+        oracle._load(plain._model, rank)
+        rank.history.append(oracle.snapshot(plain._model))
+
+
+def zeros_for_none(gradients, divisor, hook):
+    met = AVERAGED(gradients, divisor, hook)
+    known = next((tensor for tensor in met.values() if tensor is not None), torch.zeros(()))
+    return {name: known.new_zeros(()) if tensor is None else tensor for name, tensor in met.items()}
+
+
+AVERAGED = oracle._averaged
+
+FAULTS = {
+    "divides by all": (oracle._Plain, "_meet", lambda plain, present: divisor(plain, present, by_all=True)),
+    "divides by those present": (oracle._Plain, "_meet", lambda plain, present: divisor(plain, present, by_all=False)),
+    "the lowest gives its buffers": (oracle._Plain, "_share_buffers", first_gives_buffers),
+    "the lowest is kept": (oracle._Plain, "_end", lowest_is_kept),
+    "loses a rank": (oracle, "_averaged", lambda own, *rest: AVERAGED(own[: max(1, len(own) - 1)], *rest)),
+    "an unused parameter gets zeros": (oracle, "_averaged", zeros_for_none),
+    "averages no buffers": (oracle, "_average_buffers", lambda present: None),
+}
+
+
+@pytest.mark.parametrize(("owner", "name", "fault"), FAULTS.values(), ids=FAULTS)
+def test_a_fault_in_the_semantics_would_be_noticed(owner, name, fault):
+    noticed = 0
+
+    def check(training, world_size):
+        nonlocal noticed
+        reference = by_oracle(training, world_size)
+        with patch.object(owner, name, fault):
+            wrong = oracle.train(training, world_size)
+        noticed += bool(first_differences(reference, wrong))
+
+    for part in range(3):
+        drawn(part, EXAMPLES, check, for_torch=True)
+    assert noticed >= 3

@@ -49,10 +49,25 @@ def test_marks_in_the_function_itself_are_its_own(write):
         assert bug.expected.is_met_by(run_scenario(bug))
 
 
-def test_without_marks_of_its_own_those_of_the_file_count(write):
-    bug = load(f"{write(two_bugs())}:one")
-    assert bug.expected.lines == (14,)
-    assert not bug.expected.is_met_by(run_scenario(bug))
+def test_marks_of_helpers_count_beside_those_of_the_function(write):
+    path = write(
+        """
+        def reduce(rank):
+            dist.all_reduce(torch.ones(1), op=dist.ReduceOp.MAX if rank == 1 else dist.ReduceOp.SUM)  # found here
+
+        @scenario(expected=finds(Code.MISMATCH_REDUCTION, ranks=1))
+        def one(rank):
+            reduce(rank)  # found here by ddp
+
+        @scenario()
+        def other(rank):
+            pass  # found here
+        """
+    )
+    bug = load(f"{path}:one")
+    assert bug.expected.lines == (8,)
+    assert bug.expected_by(Engine.DDP).lines == (8, 12)
+    assert bug.expected.is_met_by(run_scenario(bug))
 
 
 def test_the_same_line_of_another_file_is_another_line(write, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from scenarios import oracle
-from scenarios.reference import by_oracle
+from scenarios.comparison import by_oracle
 from scenarios.training import (
     Action,
     CommunicationHook,

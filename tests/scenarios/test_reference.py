@@ -7,13 +7,16 @@ from dataclasses import replace
 import pytest
 import torch
 
+from ddp import standing_in_for_torch
 from scenarios import run_scenario
+from scenarios.comparison import Reference, by_oracle, first_differences
 from scenarios.model import Scenario
-from scenarios.reference import Reference, by_oracle, divergence_from
+from scenarios.reference import divergence_from
 from scenarios.snapshot import Snapshot, snapshot, together
 from scenarios.trainer import train
-from scenarios.training import JoinTerms, NetworkChoice, Training
-from simulator import Code, simulate
+from scenarios.training import CommunicationHook, JoinTerms, NetworkChoice, OptimizerChoice, Training
+from simulator import Code, UsageError, simulate
+from tests.scenarios.drawing import run
 
 TRAINING = Training((NetworkChoice("linear", {"features": 3, "outputs": 2}),), (3, 3))
 
@@ -94,12 +97,12 @@ def test_what_is_no_number_differs(value):
 
 def test_a_gradient_that_is_missing():
     finding = found([((1,), 1, "gradients", names()[1], lambda tensor: None)])
-    assert f"{names()[1]} = none, expected shape [2]" in finding.text
+    assert f"{names()[1]} = none, expected float32[2]" in finding.text
 
 
 def test_another_shape():
     finding = found([((1,), 1, "parameters", names()[1], lambda tensor: tensor[:1])])
-    assert "shape [1], expected shape [2]" in finding.text
+    assert "float32[1], expected float32[2]" in finding.text
 
 
 @pytest.mark.parametrize(("dtype", "noticed", "ignored"), [(torch.float32, 1e-3, 1e-8), (torch.float64, 1e-11, 1e-17)])
@@ -177,3 +180,58 @@ def test_the_largest_of_all_tensors_gives_the_tolerance_of_numbers_given_by_hand
 
     assert off_by(1e-6) is None
     assert off_by(1e-4) is not None
+
+
+@pytest.mark.parametrize("returned", [None, 3, (None,), {"weight": torch.ones(1)}])
+def test_what_is_no_snapshot_cannot_be_compared(returned):
+    def alone(world_size):
+        return Snapshot({"weight": torch.ones(1)}, {}, {})
+
+    kind = type(returned).__name__
+    with pytest.raises(UsageError, match=rf"^rank 0 returned {kind}, expected a Snapshot, or a tuple of them"):
+        run_scenario(Scenario("own", "", lambda rank: returned, world_size=2, reference=alone))
+
+
+def compared(actual, wanted):
+    """The finding for a rank that returns `actual` where `wanted` is expected."""
+    reference = Reference(((Snapshot({"weight": wanted}, {}, {}),),))
+    return divergence_from(reference, simulate(lambda rank: Snapshot({"weight": actual}, {}, {}), 1))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_the_same_overflow_is_no_difference_and_makes_nothing_else_pass(value):
+    wanted = torch.tensor([1.0, value, 2.0])
+    assert compared(wanted.clone(), wanted) is None
+    assert compared(torch.tensor([1.0, value, 2.1]), wanted) is not None
+    assert compared(torch.tensor([1.0, 3.0, 2.0]), wanted) is not None
+    assert compared(torch.tensor([1.0, -value if value == value else 0.0, 2.0]), wanted) is not None
+
+
+def test_another_dtype_and_a_name_too_many_differ():
+    assert "float64[1], expected float32[1]" in compared(torch.ones(1).double(), torch.ones(1)).text
+    reference = Reference(((Snapshot({"weight": torch.ones(1)}, {}, {}),),))
+    result = simulate(lambda rank: Snapshot({"weight": torch.ones(1), "bias": torch.ones(1)}, {}, {}), 1)
+    assert "bias = float32[1], expected none" in divergence_from(reference, result).text
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("hook", [CommunicationHook.FP16_COMPRESS, CommunicationHook.BF16_COMPRESS])
+def test_a_compressing_hook_may_be_off_by_what_it_compresses_only(hook, seed):
+    training = replace(TRAINING, communication_hook=hook, seed=seed, networks=(NetworkChoice("mlp"),))
+    assert run(training, 2, "ddp").findings == ()
+    name = next(iter(snapshot(training.network(0)).parameters))
+
+    def program(rank):
+        with standing_in_for_torch():
+            history = train(rank, training)
+        return changed(history, 0, "gradients", name, lambda gradient: gradient * 1.1)
+
+    result = simulate(program, 1)
+    assert first_differences(by_oracle(replace(training, iterations=(3,)), 1), result.returns) != []
+
+
+def test_a_training_whose_numbers_overflow_is_compared_all_the_same():
+    training = replace(TRAINING, optimizer=OptimizerChoice(learning_rate=1e19), dtype=torch.float64)
+    assert run(training, 2).findings == ()
+    wrong = by_oracle(replace(training, rows=(4, 5)), 2)
+    assert run(training, 2, reference=wrong).findings[0].code is Code.DIVERGENCE_GRADIENTS

@@ -1,0 +1,181 @@
+"""Comparing what ranks hold with what plain training gives, within what rounding explains.
+
+Note [Tolerance]. How far rounding may carry a training off is not guessed: the oracle runs in float32 and in float64,
+and what lies between the two is how much rounding this very training shows in float32; in another dtype it is as much
+more or less as that is coarser or finer. Where a hook compresses gradients, what lies between the oracle with it and
+without it is added. Where the numbers come from a function of the scenario's own instead, the magnitude of the largest
+element of all tensors of the same kind stands for that: one tensor alone may be small because what it adds up nearly
+cancels, and its rounding is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from scenarios import oracle
+from scenarios.snapshot import History, Snapshot, Tensors
+from scenarios.training import Training
+from simulator import Code, UsageError
+
+_ROUNDINGS = 64
+"""So many times the rounding of the oracle, and of one operation on the largest element, may a training show."""
+_COMPRESSIONS = 4
+"""So many times what compression does to the oracle may it do to a training."""
+
+_KINDS = (
+    (Code.DIVERGENCE_GRADIENTS, "gradients"),
+    (Code.DIVERGENCE_PARAMETERS, "parameters"),
+    (Code.DIVERGENCE_BUFFERS, "buffers"),
+)
+"""In the order in which a training computes them: what differs first is nearest to the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """One rank's history by the oracle in several arithmetics, see Note [Tolerance]."""
+
+    coarse: History
+    fine: History
+    uncompressed: History
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What each rank should return."""
+
+    histories: tuple[History, ...]
+    rounding: tuple[Rounding, ...] = ()
+    """By rank; () where nothing is known of it."""
+
+
+class Difference(NamedTuple):
+    """A tensor that is not what it should be."""
+
+    rank: int
+    code: Code
+    name: str
+    iteration: int | None
+    found: str
+    expected: str
+    actual: Tensor | None
+    wanted: Tensor | None
+    allowed: float
+    """How far they may be apart."""
+
+
+def by_oracle(training: Training, world_size: int) -> Reference:
+    """What the oracle says of a declared training. Raises UsageError if it has nothing to say."""
+
+    coarse, fine = (
+        oracle.train(replace(training, dtype=dtype), world_size) for dtype in (torch.float32, torch.float64)
+    )
+    plain = fine
+    if training.communication_hook is not None:
+        plain = oracle.train(replace(training, dtype=torch.float64, communication_hook=None), world_size)
+    rounding = (Rounding(*each) for each in zip(coarse, fine, plain, strict=True))
+    return Reference(coarse if training.dtype is torch.float32 else fine, tuple(rounding))
+
+
+def first_differences(reference: Reference, returns: Sequence[object]) -> list[Difference]:
+    """What differs at the first moment at which something does, of the kind that is nearest to the cause.
+
+    `returns` has a snapshot or a history of each rank; UsageError is raised for anything else. Moments are compared in
+    the order of iterations, and at each of them gradients before parameters before buffers.
+    """
+    histories = [_history(rank, returned) for rank, returned in enumerate(returns)]
+    longest = max(reference.histories, key=len)
+    for moment in longest:
+        for code, kind in _KINDS:
+            found = [
+                each
+                for rank, own in enumerate(histories)
+                for each in _differences(rank, own, reference, moment.iteration, code, kind)
+            ]
+            if found:
+                return found
+    return []
+
+
+def _history(rank: int, returned: object) -> History:
+    history = returned if isinstance(returned, tuple) else (returned,)
+    if not all(isinstance(moment, Snapshot) for moment in history):
+        raise UsageError(
+            f"rank {rank} returned {type(returned).__name__}, expected a Snapshot, or a tuple of them, as there is a "
+            "reference to compare with: end the program with `return snapshot(model)`"
+        )
+    return history
+
+
+def _moment(history: History, iteration: int | None) -> int | None:
+    """The index of a moment, which is known by its iteration; None if there is none."""
+    return next((index for index, moment in enumerate(history) if moment.iteration == iteration), None)
+
+
+def _differences(
+    rank: int, returned: History, reference: Reference, iteration: int | None, code: Code, kind: str
+) -> Iterator[Difference]:
+    """The tensors of one kind in which a rank differs after an iteration."""
+    index = _moment(reference.histories[rank], iteration)
+    if index is None:
+        return  # a rank without that iteration
+    expected: Tensors = getattr(reference.histories[rank][index], kind)
+    own = _moment(returned, iteration)
+    actual: Tensors = {} if own is None else getattr(returned[own], kind)
+    for name in (*expected, *(name for name in actual if expected and name not in expected)):
+        wanted, found = expected.get(name), actual.get(name)
+        allowed = _allowed(reference, rank, index, kind, name, wanted)
+        if (sides := _sides(found, wanted, allowed)) is not None:
+            yield Difference(rank, code, name, iteration, *sides, found, wanted, allowed)
+
+
+def _allowed(reference: Reference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None) -> float:
+    """How far a tensor may be off, see Note [Tolerance]."""
+    if wanted is None or not wanted.is_floating_point():
+        return 0.0
+    step = torch.finfo(wanted.dtype).eps
+    if not reference.rounding:
+        tensors = getattr(reference.histories[rank][index], kind).values()
+        return _ROUNDINGS * step * max(_largest(each) for each in tensors if _is_float(each))
+    rounding = reference.rounding[rank]
+    coarse, fine, plain = (
+        getattr(history[index], kind)[name].double()
+        for history in (rounding.coarse, rounding.fine, rounding.uncompressed)
+    )
+    own = step / torch.finfo(torch.float32).eps
+    rounded = step * _largest(wanted) + own * _largest(coarse - fine)
+    return _ROUNDINGS * rounded + _COMPRESSIONS * _largest(fine - plain)
+
+
+def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:
+    """What is there and what should be, where they differ most; None if they agree."""
+    if actual is None or wanted is None:
+        return None if actual is wanted else (_text(actual), _text(wanted))
+    if actual.shape != wanted.shape or actual.dtype != wanted.dtype:
+        return _text(actual), _text(wanted)
+    apart = (actual.double() - wanted.double()).abs()
+    is_same = (actual == wanted) | (actual.isnan() & wanted.isnan())
+    apart = torch.where(is_same, 0.0, torch.where(apart.isnan(), torch.inf, apart))
+    if not apart.numel() or float(apart.max()) <= allowed:
+        return None
+    place = int(apart.argmax())
+    where = [int(i) for i in torch.unravel_index(torch.tensor(place), apart.shape)]
+    return f"{actual.flatten()[place].item():.6g} at {where}", f"{wanted.flatten()[place].item():.6g}"
+
+
+def _text(tensor: Tensor | None) -> str:
+    return "none" if tensor is None else f"{str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}"
+
+
+def _largest(tensor: Tensor) -> float:
+    """The largest magnitude of its finite elements: where numbers overflow, that says nothing about rounding."""
+    finite = tensor[tensor.isfinite()]
+    return float(finite.abs().max()) if finite.numel() else 0.0
+
+
+def _is_float(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.is_floating_point()
