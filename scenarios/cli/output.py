@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from scenarios.model import Scenario
+    from scenarios.model import Expectation, Scenario
 
 Each = TypeVar("Each")
 
@@ -49,39 +49,49 @@ def note(text: str) -> None:
 def show_scenarios(scenarios: Mapping[str, Scenario]) -> None:
     """A line for each scenario: its name, what is expected of it, its summary.
 
-    On a terminal the lines are cut to its width, and the join matrix stands under a heading of its own; a pipe gets
-    whole lines and nothing else.
+    On a terminal the expectation is the code only, lines are cut to the width, and the join matrix stands apart; a pipe
+    gets whole lines and nothing else.
     """
-    texts = {name: scenario.expected.text(scenario.world_size) for name, scenario in scenarios.items()}
-    name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))
-    lines = {
-        name: (f"{name:<{name_width}}  {text:<{text_width}}  ", scenarios[name].summary, _under_ddp(scenarios[name]))
-        for name, text in texts.items()
-    }
     if not sys.stdout.isatty():
-        show("\n".join(map("".join, lines.values())))
+        show("\n".join(f"{start}{summary}{end}" for start, summary, end in _lines(scenarios, _whole).values()))
         return
     width = max(_WIDTH, shutil.get_terminal_size().columns)
-    matrix = [name for name, scenario in scenarios.items() if "join-matrix" in scenario.tags]
-    others = [name for name in scenarios if name not in matrix]
-    blocks = ["\n".join(_cut(*lines[name], width) for name in names) for names in (others, matrix) if names]
-    heads = ("--- bugs, and controls\n", "\n--- the join matrix: what join is there for\n")
-    show("\n".join(map("".join, zip(heads, blocks, strict=True))) if len(blocks) > 1 else blocks[0])
+    lines = {name: _cut(*line, width) for name, line in _lines(scenarios, _brief).items()}
+    matrix = [line for name, line in lines.items() if "join-matrix" in scenarios[name].tags]
+    others = [line for name, line in lines.items() if "join-matrix" not in scenarios[name].tags]
+    if matrix and others:
+        matrix.insert(0, "\n--- the join matrix: what join is there for")
+        others.insert(0, "--- bugs, and controls")
+    show("\n".join([*others, *matrix]))
+
+
+def _lines(
+    scenarios: Mapping[str, Scenario], text: Callable[[Expectation, int], str]
+) -> dict[str, tuple[str, str, str]]:
+    """What stands before each summary, the summary, and what stands behind it."""
+    texts = {name: text(scenario.expected, scenario.world_size) for name, scenario in scenarios.items()}
+    name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))
+    found = {}
+    for name, scenario in scenarios.items():
+        other = text(scenario.expected_under_ddp or scenario.expected, scenario.world_size)
+        end = "" if other == texts[name] else f"  [under ddp: {other}]"
+        found[name] = (f"{name:<{name_width}}  {texts[name]:<{text_width}}  ", scenario.summary, end)
+    return found
+
+
+def _whole(expected: Expectation, world_size: int) -> str:
+    return expected.text(world_size)
+
+
+def _brief(expected: Expectation, world_size: int) -> str:
+    return str(expected.code or expected.verdict.value)
 
 
 def _cut(start: str, summary: str, end: str, width: int) -> str:
     """A line of at most so many columns, if what stands around the summary leaves it room."""
-    room = width - len(start) - len(end)
-    return (
-        start
-        + (summary if len(summary) <= room else f"{summary[: max(room - 1, 0)].rstrip()}\N{HORIZONTAL ELLIPSIS}")
-        + end
-    )
-
-
-def _under_ddp(scenario: Scenario) -> str:
-    other = (scenario.expected_under_ddp or scenario.expected).text(scenario.world_size)
-    return "" if other == scenario.expected.text(scenario.world_size) else f"  [under ddp: {other}]"
+    room = max(width - len(start) - len(end), 1)
+    short = summary if len(summary) <= room else f"{summary[: room - 1].rstrip()}\N{HORIZONTAL ELLIPSIS}"
+    return f"{start}{short}{end}"
 
 
 def followed(each: Iterable[Each], total: int) -> Iterable[Each]:
