@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from scenarios import load, registry, run_scenario, toml_file
+from scenarios.cli import main
 from scenarios.models import NETWORKS
 from scenarios.training import Action, CommunicationHook, OptimizerName
 from simulator import UsageError
@@ -88,3 +89,12 @@ def test_every_network_is_in_the_text():
 def test_the_commands_name_what_there_is():
     for name in re.findall(r"^ddpsim run ([\w-]+)(?: |$)", TEXT, re.MULTILINE):
         assert name in registry
+
+
+@pytest.mark.parametrize("command", ["run", "replay", "zoo"])
+def test_the_readme_names_the_options_that_a_command_takes(command, capsys):
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    told = re.search(rf"`{command}`\s+takes\s+((?:`--[\w-]+`(?:,| and|)\s*)+)", readme)[1]
+    main([command, "--help"])
+    taken = re.findall(r"^ +(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
+    assert set(re.findall(r"--[\w-]+", told)) == set(taken) & {"--engine", "--world-size", "--policy", "--seed"}
