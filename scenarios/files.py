@@ -96,7 +96,8 @@ def import_problem(path: Path, error: BaseException) -> str:
 
     If a file beside it raised that, that one, too.
     """
-    message = " ".join(f"{type(error).__name__}: {error}".split())
+    text = error.msg if isinstance(error, SyntaxError) else str(error)  # where it is stands in `places`
+    message = " ".join(f"{type(error).__name__}: {text}".split())
     places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
         places.append((Path(error.filename), error.lineno))
@@ -105,7 +106,7 @@ def import_problem(path: Path, error: BaseException) -> str:
     last, last_line = places[-1] if places else (own, None)
     place = f"{path}:{lines[-1]}" if lines else str(path)
     if isinstance(error, UsageError):
-        return f"{place}: {error}"
+        return str(error) if str(error).startswith(str(own)) else f"{place}: {error}"
     folder = path.resolve().parent
     is_beside = last != own and last.is_relative_to(folder)
     return (

@@ -95,7 +95,7 @@ def test_file_beside_the_program_can_be_imported(write):
         ("A = 1", "train", "has no function 'train': its functions are none$"),
         ("import nowhere_at_all", "train", "raised ModuleNotFoundError: No module named 'nowhere_at_all' while it was"),
         ("raise SystemExit(3)", "train", "raised SystemExit: 3 while it was imported, expected it to define functions"),
-        ("def train(:", "train", r"program.py:1 raised SyntaxError: .*\(program.py, line 1\) while it was imported"),
+        ("def train(:", "train", r"program.py:1 raised SyntaxError: invalid syntax while it was imported, exp"),
         (
             "async def train(rank): ...",
             "train",
