@@ -26,8 +26,8 @@ from functools import partial
 from pathlib import Path
 
 from scenarios import oracle, trainer
+from scenarios.comparison import by_oracle
 from scenarios.model import Expectation, Scenario
-from scenarios.reference import by_oracle
 from scenarios.toml_table import Table, open_toml
 from scenarios.toml_training import World, training_in
 from scenarios.training import Training

@@ -369,7 +369,6 @@ def test_a_divergence_is_compared_with_the_oracle(write):
     assert load(write(text)).reference is not None
 
 
-@pytest.mark.parametrize("blamed", ["[expect]", "[expect.ddp]"])
 def test_an_argument_that_only_torchs_engine_has(write):
     path = write('summary = "x"\nworld_size = 2\n[engine]\nskip_all_reduce_unused_params = true')
     assert run_scenario(path).findings == ()
@@ -377,6 +376,7 @@ def test_an_argument_that_only_torchs_engine_has(write):
         run_scenario(path, "ddp")
 
 
+@pytest.mark.parametrize("blamed", ["[expect]", "[expect.ddp]"])
 def test_who_is_blamed_fixes_the_world(write, blamed):
     text = f'summary = "x"\nworld_size = 4\n{blamed}\nfinding = "deadlock.missing_rank"\nranks = '
     assert load(write(text + "[3]")).max_world_size == 4
