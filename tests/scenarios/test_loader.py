@@ -28,7 +28,8 @@ if __name__ == "__main__":
 
 @pytest.fixture(autouse=True)
 def _leave_the_import_system_alone(monkeypatch, tmp_path):
-    monkeypatch.setattr(sys, "path", list(sys.path))
+    # Without the folder of a program that another test has loaded.
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if type(entry) is str])
     yield
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(str(tmp_path)):
