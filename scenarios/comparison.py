@@ -3,7 +3,7 @@
 Note [Tolerance]. How far rounding may carry a training off is not guessed: the oracle runs in float32 and in float64,
 and what lies between the two is how much rounding this very training shows in float32; in another dtype it is as much
 more or less as that is coarser or finer. Where a hook compresses gradients, what lies between the oracle with it and
-without it is added. Where the numbers come from a function of the scenario's own instead, the magnitude of the largest
+without it is added, of whatever tensor it changes most. Where the numbers come from a function of the scenario's own instead, the magnitude of the largest
 element of all tensors of the same kind stands for that: one tensor alone may be small because what it adds up nearly
 cancels, and its rounding is not.
 """
@@ -24,7 +24,7 @@ from simulator import Code, UsageError
 
 _ROUNDINGS = 64
 """So many times the rounding of the oracle, and of one operation on the largest element, may a training show."""
-_COMPRESSIONS = 4
+_COMPRESSIONS = 8
 """So many times what compression does to the oracle may it do to a training."""
 
 _KINDS = (
@@ -51,6 +51,8 @@ class Reference:
     histories: tuple[History, ...]
     rounding: tuple[Rounding, ...] = ()
     """By rank; () where nothing is known of it."""
+    dtype: torch.dtype = torch.float64
+    """The coarsest dtype that numbers are computed in, beside each tensor's own."""
 
 
 class Difference(NamedTuple):
@@ -78,7 +80,8 @@ def by_oracle(training: Training, world_size: int) -> Reference:
     if training.communication_hook is not None:
         plain = oracle.train(replace(training, dtype=torch.float64, communication_hook=None), world_size)
     rounding = (Rounding(*each) for each in zip(coarse, fine, plain, strict=True))
-    return Reference(coarse if training.dtype is torch.float32 else fine, tuple(rounding))
+    own = coarse if training.dtype is torch.float32 else fine
+    return Reference(own, tuple(rounding), training.dtype)
 
 
 def first_differences(reference: Reference, returns: Sequence[object]) -> list[Difference]:
@@ -126,8 +129,8 @@ def _differences(
     expected: Tensors = getattr(reference.histories[rank][index], kind)
     own = _moment(returned, iteration)
     actual: Tensors = {} if own is None else getattr(returned[own], kind)
-    for name in (*expected, *(name for name in actual if expected and name not in expected)):
-        wanted, found = expected.get(name), actual.get(name)
+    for name, wanted in expected.items():  # the reference need not have everything
+        found = actual.get(name)
         allowed = _allowed(reference, rank, index, kind, name, wanted)
         if (sides := _sides(found, wanted, allowed)) is not None:
             yield Difference(rank, code, name, iteration, *sides, found, wanted, allowed)
@@ -137,18 +140,24 @@ def _allowed(reference: Reference, rank: int, index: int, kind: str, name: str, 
     """How far a tensor may be off, see Note [Tolerance]."""
     if wanted is None or not wanted.is_floating_point():
         return 0.0
-    step = torch.finfo(wanted.dtype).eps
+    step = max(torch.finfo(wanted.dtype).eps, torch.finfo(reference.dtype).eps)
     if not reference.rounding:
         tensors = getattr(reference.histories[rank][index], kind).values()
         return _ROUNDINGS * step * max(_largest(each) for each in tensors if _is_float(each))
     rounding = reference.rounding[rank]
-    coarse, fine, plain = (
-        getattr(history[index], kind)[name].double()
-        for history in (rounding.coarse, rounding.fine, rounding.uncompressed)
-    )
+    coarse, fine = (getattr(history[index], kind) for history in (rounding.coarse, rounding.fine))
     own = step / torch.finfo(torch.float32).eps
-    rounded = step * _largest(wanted) + own * _largest(coarse - fine)
-    return _ROUNDINGS * rounded + _COMPRESSIONS * _largest(fine - plain)
+    rounded = step * _largest(wanted) + own * _largest(coarse[name].double() - fine[name].double())
+    return _ROUNDINGS * rounded + _COMPRESSIONS * _compressed(fine, getattr(rounding.uncompressed[index], kind))
+
+
+def _compressed(fine: Tensors, uncompressed: Tensors) -> float:
+    """What compression does to any tensor of a kind: one tensor alone may be lucky."""
+    pairs = ((tensor, uncompressed[name]) for name, tensor in fine.items())
+    return max(
+        (_largest(one.double() - other.double()) for one, other in pairs if one is not None and other is not None),
+        default=0.0,
+    )
 
 
 def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tuple[str, str] | None:

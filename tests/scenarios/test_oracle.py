@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 import torch
 
-from scenarios import oracle
-from scenarios.comparison import by_oracle
+from scenarios import oracle, registry
+from scenarios.comparison import by_oracle, first_differences
 from scenarios.training import (
     Action,
     CommunicationHook,
@@ -26,6 +27,7 @@ from tests.scenarios.drawing import run
 
 LINEAR = NetworkChoice("linear", {"features": 3, "outputs": 2})
 NORMALIZED = NetworkChoice("batch_norm")
+MATRIX = "join-matrix"
 
 
 def by_hand(training, world_size):
@@ -182,3 +184,68 @@ def test_a_network_that_communicates_computes_on_all_batches_at_once():
 def test_what_has_no_counterpart_in_plain_training(training, message):
     with pytest.raises(UsageError, match=message):
         oracle.train(training, 2)
+
+
+# --- what a mistake in the semantics would do -------------------------------------------------------------------------
+
+
+def divisor(plain, present, *, by_all):
+    """Another divisor than the training's."""
+    met = oracle._averaged([rank.gradients for rank in present], len(plain._ranks) if by_all else len(present), None)
+    for rank in present:
+        rank.gradients = dict(met)
+
+
+def first_gives_buffers(plain, present, *, again):
+    if plain._buffers_are_due:
+        for rank in plain._ranks:
+            rank.buffers = dict(present[0].buffers)
+    plain._buffers_are_due = plain._shares_buffers and again
+    for rank in present:
+        rank.forwards += 1
+
+
+def lowest_is_kept(plain):
+    last = max(plain._ranks, key=lambda rank: (rank.forwards, -rank.number))
+    for rank in plain._ranks:
+        rank.buffers = last.buffers if plain._training.join and plain._shares_buffers else rank.buffers
+        oracle._load(plain._model, rank)
+        rank.history.append(oracle.snapshot(plain._model))
+
+
+def zeros_for_none(plain, present):
+    MEET(plain, present)
+    for rank in present:
+        for name, parameter in plain._model.named_parameters():
+            if rank.gradients[name] is None:
+                rank.gradients[name] = torch.zeros_like(parameter)
+
+
+AVERAGED, MEET = oracle._averaged, oracle._Plain._meet
+
+FAULTS = {
+    "divides by all": (oracle._Plain, "_meet", lambda plain, present: divisor(plain, present, by_all=True)),
+    "divides by those present": (oracle._Plain, "_meet", lambda plain, present: divisor(plain, present, by_all=False)),
+    "the lowest gives its buffers": (oracle._Plain, "_share_buffers", first_gives_buffers),
+    "the lowest is kept": (oracle._Plain, "_end", lowest_is_kept),
+    "loses a rank": (oracle, "_averaged", lambda own, *rest: AVERAGED(own[: max(1, len(own) - 1)], *rest)),
+    "an unused parameter gets zeros": (oracle._Plain, "_meet", zeros_for_none),
+    "averages no buffers": (oracle, "_average_buffers", lambda present: None),
+}
+
+
+AVERAGING = Training((NORMALIZED,), (3, 3), averages_buffers=True)
+
+
+@pytest.mark.parametrize(("owner", "name", "fault"), FAULTS.values(), ids=FAULTS)
+def test_the_join_matrix_would_notice_a_mistake_in_the_semantics(owner, name, fault):
+    trainings = [(scenario.args[0], scenario.world_size) for scenario in registry.values() if MATRIX in scenario.tags]
+    noticed = 0
+    for training, world_size in [*trainings, (AVERAGING, 2)]:
+        if training.networks[0].name in ("conv", "resnet"):
+            continue  # slow, and the smaller ones have all that they have
+        reference = by_oracle(training, world_size)
+        with patch.object(owner, name, fault):
+            wrong = oracle.train(training, world_size)
+        noticed += bool(first_differences(reference, wrong))
+    assert noticed
