@@ -3,9 +3,9 @@
 Note [Tolerance]. How far rounding may carry a training off is not guessed: the oracle runs in float32 and in float64,
 and what lies between the two is how much rounding this very training shows in float32; in another dtype it is as much
 more or less as that is coarser or finer. Where a hook compresses gradients, what lies between the oracle with it and
-without it is added, of whatever tensor it changes most. Where the numbers come from a function of the scenario's own instead, the magnitude of the largest
-element of all tensors of the same kind stands for that: one tensor alone may be small because what it adds up nearly
-cancels, and its rounding is not.
+without it is added, of whatever tensor it changes most. Where the numbers come from a function of the scenario's own
+instead, the magnitude of the largest element of all tensors of the same kind stands for that: one tensor alone may be
+small because what it adds up nearly cancels, and its rounding is not.
 """
 
 from __future__ import annotations

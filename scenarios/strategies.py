@@ -143,26 +143,31 @@ def _sensible(training: Training) -> Training:
         # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
         training = replace(training, optimizer=replace(training.optimizer, name=OptimizerName.SGD))
     if training.averages_buffers:  # engines differ in when they run the hook where no reduction follows
-        alike = (None, Action.SKIP, Action.SKIP_STEP)
-        training = replace(training, exceptions=tuple(each for each in training.exceptions if each.action in alike))
+        training = _with_actions(training, None, Action.SKIP, Action.SKIP_STEP)
         options["broadcast_buffers"] = True
     if "embedding" in names:  # sparse gradients: adam refuses them, hooks and views are for dense ones
         training = replace(training, optimizer=OptimizerChoice(learning_rate=0.01), communication_hook=None)
-        options |= {"gradient_as_bucket_view": False}
+        options["gradient_as_bucket_view"] = False
     if names & {"batch_norm", "sync_batch_norm"}:  # their replicas evaluate differently past the wrapper, a finding
-        others = tuple(each for each in training.exceptions if each.action is not Action.EVALUATE_INNER)
-        training = replace(training, exceptions=others)
+        training = _without(training, Action.EVALUATE_INNER)
     if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer takes one dtype
         training = replace(training, optimizer=replace(training.optimizer, is_sharded=False))
     if "sync_batch_norm" in names:  # its gradients on one rank alone mean nothing
-        others = tuple(each for each in training.exceptions if each.action is not Action.ACCUMULATE)
-        training = replace(training, exceptions=others)
+        training = _without(training, Action.ACCUMULATE)
     if training.join is not None and training.optimizer.is_sharded:
         # torch's Join knows no collectives of the loop's own, and its optimizer steps in every iteration. Of a branch
         # that nobody uses, a joined rank still has the gradient of before: it does not hear that the others cleared it.
-        kept = tuple(each for each in training.exceptions if each.action is Action.EVALUATE_INNER)
-        training = replace(training, reduces_loss=False, exceptions=kept)
+        training = _with_actions(replace(training, reduces_loss=False), Action.EVALUATE_INNER)
     return replace(training, engine_options=options)
+
+
+def _with_actions(training: Training, *actions: Action | None) -> Training:
+    """Only the exceptions that have one of these actions; None for those that only say what is used."""
+    return replace(training, exceptions=tuple(each for each in training.exceptions if each.action in actions))
+
+
+def _without(training: Training, action: Action) -> Training:
+    return _with_actions(training, None, *(each for each in Action if each is not action))
 
 
 def _possible_for_torch(training: Training) -> Training:
@@ -179,7 +184,7 @@ def _possible_for_torch(training: Training) -> Training:
         "find_unused_parameters": False,
         "static_graph": is_static,
     }
-    actions = (Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE_INNER)
+    training = _with_actions(training, Action.ACCUMULATE, Action.SKIP_STEP, Action.SKIP, Action.EVALUATE_INNER)
     # By the ranks present it divides the gradients of the first model only, and none that go through a hook.
     # A joined rank cannot make the collectives of a forward, nor reduce a sparse bucket that it has never seen.
     apart = ("sync_batch_norm", "embedding")
@@ -191,5 +196,4 @@ def _possible_for_torch(training: Training) -> Training:
         join=JoinTerms(divides_by_all or training.join.divide_by_initial_world_size),
         optimizer=replace(training.optimizer, is_sharded=False),
         reduces_loss=False,
-        exceptions=tuple(each for each in training.exceptions if each.action in actions),
     )
