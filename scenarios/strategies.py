@@ -174,7 +174,8 @@ def _possible_for_torch(training: Training) -> Training:
     """Without what torch's engine cannot do, most of it under join."""
     if training.communication_hook is CommunicationHook.BF16_COMPRESS:  # only with CUDA
         training = replace(training, communication_hook=CommunicationHook.FP16_COMPRESS)
-    if training.join is None:
+    join = training.join
+    if join is None:
         return training
     # A joined rank shadows a static graph that it has recorded; its map of used parameters may be an old one.
     has_recorded = isinstance(training.iterations, tuple) and min(training.iterations) > 0
@@ -193,7 +194,7 @@ def _possible_for_torch(training: Training) -> Training:
         training,
         networks=tuple(NetworkChoice("mlp") if each.name in apart else each for each in training.networks),
         engine_options=options,
-        join=JoinTerms(divides_by_all or training.join.divide_by_initial_world_size),
+        join=JoinTerms(divides_by_all or join.divide_by_initial_world_size),
         optimizer=replace(training.optimizer, is_sharded=False),
         reduces_loss=False,
     )
