@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -11,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scenarios.model import Scenario
+from scenarios.model import Scenario, check_program
 from scenarios.names import nearest
 from scenarios.toml_file import read_toml
 from simulator import UsageError
@@ -53,21 +52,10 @@ def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
         functions = [key for key, value in vars(module).items() if _is_defined_in(module, value)]
         advice = nearest(function, functions) or f"its functions are {', '.join(functions) or 'none'}"
         raise UsageError(f"scenario is {f'{path}:{function}'!r}, but {path} has no function {function!r}: {advice}")
-    for is_one, kind in _NOT_RUN_BY_A_CALL:
-        if is_one(program):
-            raise UsageError(
-                f"scenario is {f'{path}:{function}'!r}, but {function} is {kind}, which a call does not run: give a "
-                "plain function of the rank"
-            )
+    if not isinstance(program, Scenario):
+        check_program(program, f"{path}:{function}")
     found: Callable[..., Any] | Scenario = program
     return found
-
-
-_NOT_RUN_BY_A_CALL = (
-    (inspect.iscoroutinefunction, "an async function"),
-    (inspect.isasyncgenfunction, "an async generator"),
-    (inspect.isgeneratorfunction, "a generator"),
-)
 
 
 def execute(path: Path) -> ModuleType:

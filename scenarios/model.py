@@ -191,13 +191,21 @@ def scenario(
     return make
 
 
-def check_program(program: Callable[..., Any]) -> None:
-    """Raise UsageError for what would return before anything of it has run."""
-    if inspect.iscoroutinefunction(program) or inspect.isgeneratorfunction(program):
-        kind = "a coroutine" if inspect.iscoroutinefunction(program) else "a generator"
-        raise UsageError(
-            f"{program.__name__} is {kind}, expected a plain function of a rank: nothing would run; call it from one"
-        )
+def check_program(program: Callable[..., Any], name: str | None = None) -> None:
+    """Raise UsageError for a function that a call does not run; `name` is what the user calls it."""
+    for is_one, kind in _NOT_RUN_BY_A_CALL:
+        if is_one(program):
+            raise UsageError(
+                f"scenario is {(name or program.__name__)!r}, but {program.__name__} is {kind}, which a call does not "
+                "run: give a plain function of the rank"
+            )
+
+
+_NOT_RUN_BY_A_CALL = (
+    (inspect.iscoroutinefunction, "an async function"),
+    (inspect.isasyncgenfunction, "an async generator"),
+    (inspect.isgeneratorfunction, "a generator"),
+)
 
 
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:

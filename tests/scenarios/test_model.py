@@ -103,6 +103,8 @@ def test_functions_that_would_not_run():
     def yields(rank):
         yield
 
-    for function, kind in ((waits, "a coroutine"), (yields, "a generator")):
-        with pytest.raises(UsageError, match=f"^{function.__name__} is {kind}, expected a plain function of a rank"):
+    for function, kind in ((waits, "an async function"), (yields, "a generator")):
+        with pytest.raises(
+            UsageError, match=rf"^scenario is .*, but {function.__name__} is {kind}, which a call does not run"
+        ):
             scenario()(function)
