@@ -516,6 +516,11 @@ class Cause(Enum):
         "{culprits} ran out of input, and throw_on_early_termination=True ends the loop of all ranks by an error",
         "catch it on every rank, around the join; or leave the option out, and the others train on",
     )
+    ROOT_HAS_JOINED = Advice(
+        "{culprits} ran out of input, and the others make a call whose data only a rank that left its loop could give",
+        "take a root that has input; if a sharded optimizer makes the call, list it in torch's Join beside the model, "
+        "or use a replicated one",
+    )
     JOIN_BROKEN = Advice(
         "the ranks inside the join disagree, or one left it, as the message says",
         "let every rank enter the join with the same models and leave it at its end",

@@ -42,6 +42,7 @@ _BY_WORDS = (
     (_RAN_OUT, Cause.THROWN_BY_JOIN),
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),
+    ("needs what only its root has", Cause.ROOT_HAS_JOINED),
 )
 _BELOW = (
     ("must match the size of tensor", r"\.backward\(.*\n  File ", Cause.RAISED_IN_HOOK),

@@ -42,6 +42,7 @@ KNOWN = {
     "RuntimeError: Rank 2 exhausted all inputs.": "catch it on every rank",
     "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.": "around the join",
     "JoinError: rank 2 ran out of input (throw_on_early_termination)": "leave the option out",
+    "JoinError: broadcast float32[1] root 1 needs what only its root has, rank 1, which ran": "list it in torch's Join",
     "JoinError: the join is over: rank 1 left it by ValueError": "enter the join with the same models",
     "InjectedCrashError: injected crash (rank 2, before call 3)": "leave it out of `faults`",
     "ReplicaMismatchError: the ranks' models or settings differ: rank 2 has": "wrap it with the same options",
