@@ -262,10 +262,9 @@ def found_text(result: Result) -> str:
     return _text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
 
 
-def found_line(result: Result) -> int | None:
-    """The line that the leading finding names first."""
-    site = _leading_site(result)
-    return site.line if site else None
+def found_place(result: Result) -> str:
+    """The line that the leading finding names first, as `train.py:12`; "nowhere" if it names none."""
+    return str(_leading_site(result) or "nowhere")
 
 
 def _leading(result: Result) -> Finding | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scenarios.cli.status import Status
-from scenarios.model import Expectation, found_line, found_text
+from scenarios.model import Expectation, found_place, found_text
 from simulator import Result, Verdict
 
 _SCHEDULES = 10
@@ -25,8 +25,8 @@ def conclusion(expected: Expectation, result: Result) -> str:
         return f"as expected: {found}{f'; {depends}' if depends else ''}"
     word = "unknown" if result.verdict is Verdict.UNKNOWN else "not as expected"
     if misses_line(expected, result):
-        lines = " or ".join(str(line) for line in expected.lines)
-        return f"{word}: found {found} at line {found_line(result)}; expected it at line {lines}"
+        places = " or ".join(f"{expected.file}:{line}" for line in expected.lines)
+        return f"{word}: found {found} at {found_place(result)}; expected it at {places}"
     return f"{word}: found {found}; expected {depends or _strictly(expected, result.world_size)}"
 
 

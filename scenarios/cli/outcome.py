@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from scenarios.cli.judgement import conclusion, judge, misses_line
 from scenarios.cli.status import Status
 from scenarios.engines import Engine
-from scenarios.model import Expectation, Scenario, found_line, found_text
+from scenarios.model import Expectation, Scenario, found_place, found_text
 from scenarios.runner import run_scenario
 from simulator import Result, UsageError
 
@@ -47,7 +47,7 @@ def outcome_of(scenario: Scenario, engine: Engine, *, policy: str, seed: int) ->
 def _found_cell(expected: Expectation, result: Result) -> str:
     found = found_text(result)
     if misses_line(expected, result):
-        return f"it at line {found_line(result)}"
+        return f"it at {found_place(result)}"
     return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _brief(found)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from scenarios import registry, replay_scenario, run_scenario
 from scenarios.engines import Engine
-from scenarios.model import Scenario, found_line, found_text, marked_lines
+from scenarios.model import Scenario, found_place, found_text, marked_lines
 from simulator import Code, Verdict
 
 ENTRIES = [scenario for scenario in registry.values() if scenario.program.__module__.startswith("scenarios.zoo.")]
@@ -151,8 +151,9 @@ def test_each_marked_line_is_named_first_in_some_run(bug, engine):
     runs = [{"world_size": size} for size in (bug.world_size, *other_world_sizes(bug))]
     for size in (bug.min_world_size, bug.world_size):
         runs += [{"world_size": size, "policy": "random", "seed": seed} for seed in range(MOST_SHOWN)]
-    named = {found_line(run_scenario(bug, engine, **run)) for run in runs}
-    assert set(bug.expected_by(engine).lines) <= named
+    named = {found_place(run_scenario(bug, engine, **run)) for run in runs}
+    expected = bug.expected_by(engine)
+    assert {f"{expected.file}:{line}" for line in expected.lines} <= named
 
 
 def test_a_wrong_line_or_rank_or_code_is_a_surprise():
