@@ -71,7 +71,8 @@ def _watch(
         cpu = 0.0 if rank is None else _cpu_seconds(rank)
         if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
             seen, seen_at, cpu_seen = progress, now, cpu
-        if rank is not None and now - seen_at > _patience(rank, budget):
+        asleep = now - seen_at
+        if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
             report(outcome.stuck(rank, budget, situation()))
             scheduler.stop()
             return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice

@@ -297,7 +297,8 @@ def test_each_engine_is_judged_by_what_is_expected_of_it(ddpsim, write):
         (
             bug(marker="") + "# found here\n\n# found here\n",
             1,
-            "not as expected: found fail, deadlock.missing_rank, rank 1 at mine.py:11; expected it at mine.py:18 or mine.py:20",
+            "not as expected: found fail, deadlock.missing_rank, rank 1 at mine.py:11; "
+            "expected it at mine.py:18 or mine.py:20",
         ),
     ],
     ids=["right", "wrong rank", "wrong line"],
