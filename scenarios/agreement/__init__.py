@@ -1,0 +1,1 @@
+"""Does the simulator agree with real gloo? Random programs, run on both, compared."""

@@ -1,0 +1,85 @@
+"""A program as a value: for each rank the calls it issues and the works it waits for, in order.
+
+    Program(
+        world_size=2,
+        groups=(),
+        ranks=(
+            (Issue("a", "all_reduce", shapes=((4,),), dtype="float32", reduction="SUM"), Wait("a")),
+            (Issue("a", "all_reduce", shapes=((4,),), dtype="float32", reduction="SUM"), Wait("a")),
+        ),
+    )
+
+Nothing here needs torch: a program can be drawn, changed, checked, saved and compared as it stands. What its tensors
+hold follows from rank and name of the call (scenarios/agreement/interpreter.py), so that a value is all there is to
+keep.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from simulator.calls import Shape
+
+DEFAULT = "default"
+"""The group of all ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group besides the default one. All ranks create the groups, in their order, before the first step."""
+
+    name: str
+    ranks: tuple[int, ...]
+    """Global ranks, in group-rank order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Issue:
+    """Issue a call, asynchronously; a synchronous one is followed by its `Wait`."""
+
+    name: str
+    """Unique within its rank; the same on all ranks for calls that belong together, as what they send follows from it.
+    """
+    operation: str
+    """As torch.distributed spells it; see `Signature.operation`."""
+    group: str = DEFAULT
+    shapes: tuple[Shape, ...] = ()
+    """As in `Signature.shapes`."""
+    dtype: str | None = None
+    reduction: str | None = None
+    root: int | None = None
+    """Global rank."""
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    peer: int | None = None
+    """Global rank of the other side of a `send` or `recv`; `ANY_SOURCE` for whoever sends."""
+    tag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Wait for the call of that name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """Return early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Raise an error."""
+
+
+Step = Issue | Wait | Return | Crash
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What every rank does."""
+
+    world_size: int
+    groups: tuple[Group, ...]
+    ranks: tuple[tuple[Step, ...], ...]
+    """The steps of each rank."""
