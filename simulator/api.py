@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from simulator.budget import Budget
-from simulator.calls import Signature
 from simulator.choices import Policy, Schedule
 from simulator.errors import UsageError
 from simulator.faults import Fault, FaultPlan
@@ -23,15 +23,22 @@ from simulator.process_group.hazards import Hazards
 from simulator.result import Result
 from simulator.runtime.execution import Execution
 from simulator.runtime.isolation import Isolation, VirtualTime
-from simulator.runtime.rank_thread import Pending
 from simulator.trace import Trace
-from simulator.transport import memory
+from simulator.transport.gloo import Gloo
+from simulator.transport.memory import Memory
+from simulator.transport.transport import Transport
 
 POLICIES: dict[str, Callable[[int], Policy]] = {
     "round_robin": lambda seed: RoundRobin(),
     "random": RandomWalk,
 }
 """The policies that have a name, made from a seed."""
+
+TRANSPORTS: dict[str, Callable[[int], Transport]] = {
+    "memory": lambda world_size: Memory(),
+    "gloo": Gloo,
+}
+"""The transports, made for a world size."""
 
 _LONGEST_LITERAL = 80
 _MOST_ITEMS = 40
@@ -139,7 +146,10 @@ def _execute(
             "simulate was called while another simulation runs in this process, expected one at a time: "
             "let the first one end, or use another process"
         )
-    try:
+    with ExitStack() as stack:
+        stack.callback(_ONE_AT_A_TIME.release)
+        mover = TRANSPORTS[transport](world_size)
+        stack.callback(mover.close)
         execution = Execution(
             partial(_call, program, tuple(args)),
             world_size,
@@ -147,7 +157,7 @@ def _execute(
             budget=budget or Budget(),
             faults=plan,
             isolation=Isolation(world_size),
-            move=_move,
+            move=mover.move,
             enter_rank=lambda rank: backend.rank_entered(rank),
             hazards=Hazards(world_size),
             name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
@@ -156,8 +166,6 @@ def _execute(
         backend = Backend(execution, check_replicas=check == "replicas")
         _run(execution, backend)
         execution.findings.extend(backend.divergences())
-    finally:
-        _ONE_AT_A_TIME.release()
     schedule = Schedule(tuple(execution.scheduler.answers), identity)
     result = Result(
         world_size=world_size,
@@ -191,7 +199,7 @@ def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedul
     arguments += [
         f"{option}={value if option == 'faults' else _literal(value)}"
         for option, value in options.items()
-        if value and value != "memory"
+        if value and (option, value) != ("transport", "memory")
     ]
     return f"replay({', '.join(arguments)})"
 
@@ -212,14 +220,6 @@ def _tuple_literal(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def _move(signature: Signature, pendings: Sequence[Pending]) -> None:
-    payloads = [pending.payload for pending in pendings]
-    root = None
-    if signature.root is not None:
-        root = next(i for i, pending in enumerate(pendings) if pending.owner.rank == signature.root)
-    memory.move(signature.operation, payloads, signature.reduction, root)
-
-
 def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
     """Check what every entry point takes; return what the program is called in replay tokens."""
     if not callable(program):
@@ -237,8 +237,8 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
 
 
 def _check_options(*, args: Any, transport: Any, check: Any, budget: Any) -> None:
-    if transport != "memory":
-        raise UsageError(f"transport is {transport!r}, expected 'memory': leave the argument out")
+    if transport not in TRANSPORTS:
+        raise UsageError(f"transport is {transport!r}, expected 'memory' or 'gloo': give one of these")
     if check not in (None, "replicas"):
         raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):

@@ -31,7 +31,10 @@ class SimulatedWork(Work):
         self._is_delivered = False
 
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
-        """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time."""
+        """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time.
+
+        Raises what the transport said if it could not move the data.
+        """
         pending = self.pending
         if not pending.waited:
             pending.waited = True
@@ -43,6 +46,8 @@ class SimulatedWork(Work):
                 raise RuntimeError("Operation timed out!")
             milliseconds = round(timeout.total_seconds() * 1000)
             raise RuntimeError(f"Timed out waiting {milliseconds}ms for {pending.call.operation} operation to complete")
+        if pending.error is not None:
+            raise pending.error
         return True
 
     def is_completed(self) -> bool:
@@ -58,11 +63,12 @@ class SimulatedWork(Work):
         return pending.is_complete
 
     def is_success(self) -> bool:
-        """As `is_completed`: a call that fails ends the whole run."""
-        return self.is_completed()
+        """True once the call is complete and its data moved."""
+        return self.is_completed() and self.pending.error is None
 
-    def exception(self) -> None:
-        """None: a call that fails ends the whole run."""
+    def exception(self) -> Exception | None:
+        """What the transport said if it could not move the data."""
+        return self.pending.error
 
     def synchronize(self) -> None:
         """As `wait`."""
@@ -99,15 +105,20 @@ class SimulatedWork(Work):
         if self._future is None:
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
             if self._is_delivered:
-                self._execution.hazards.settled(self.pending)
-                self._future.set_result(self._result)
+                self._finish(self._future)
         return self._future
 
     def _receive_completion(self) -> None:
         self._is_delivered = True
         if self._future is not None:
-            self._execution.hazards.settled(self.pending)
-            self._future.set_result(self._result)
+            self._finish(self._future)
+
+    def _finish(self, future: torch.futures.Future[Sequence[Any]]) -> None:
+        self._execution.hazards.settled(self.pending)
+        if self.pending.error is None:
+            future.set_result(self._result)
+        else:
+            future.set_exception(self.pending.error)  # type: ignore[arg-type]  # torch's stub
 
 
 class FailedWork(Work):

@@ -38,6 +38,10 @@ _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
 
 
+Move = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
+"""Moves the data of calls that have met: what agrees, their pendings, the members of the group -> what went wrong."""
+
+
 class Isolation(Protocol):
     """Swaps what a process owns when the baton changes hands; None stands for the process outside the simulation."""
 
@@ -63,7 +67,7 @@ class Execution:
         budget: Budget,
         faults: FaultPlan,
         isolation: Isolation,
-        move: Callable[[Signature, Sequence[Pending]], None],
+        move: Move,
         enter_rank: Callable[[int], AbstractContextManager[object]],
         hazards: HazardWatch,
         name_parameters: outcome.NameParameters | None = None,
@@ -314,10 +318,11 @@ class Execution:
     def _complete(self, signature: Signature, calls: Sequence[Call]) -> None:
         """Move the data of calls that have met; their ranks learn of it when they run next."""
         pendings = [self._pendings.pop(id(call)) for call in calls]
-        self._move(signature, pendings)
-        self.record(EventKind.MATCH, call=self.me.last_call)
+        error = self._move(signature, pendings, self.slots.members(calls[0].group))
+        self.record(EventKind.MATCH, call=self.me.last_call, text="" if error is None else "refused")
         for pending in pendings:
             pending.is_complete = True
+            pending.error = error
             owner = pending.owner
             owner.pending.remove(pending)
             owner.completed.append(pending)

@@ -97,7 +97,7 @@ class RankThread:
 class Pending:
     """One issued call until it is complete."""
 
-    __slots__ = ("call", "is_complete", "owner", "payload", "receive_completion", "source", "waited")
+    __slots__ = ("call", "error", "is_complete", "owner", "payload", "receive_completion", "source", "waited")
 
     def __init__(self, call: Call, owner: RankThread, payload: Any) -> None:
         self.call = call
@@ -105,6 +105,8 @@ class Pending:
         self.payload = payload
         """The tensors, for the transport; opaque here."""
         self.is_complete = False
+        self.error: Exception | None = None
+        """What the transport said instead of moving the data."""
         self.waited = False
         self.source: int | None = None
         """Who sent the message, once a receive is complete."""

@@ -42,7 +42,7 @@ def cases() -> Iterator[Case]:
         4,
         _split,
         lambda rank: [[0, 2] if rank % 2 == 0 else [1, 3], rank // 2, _number(4 + 2 * (rank % 2))],
-        gloo_refuses=needs_device if needs_device in getsource(dist.split_group) else None,
+        gloo_lacks=needs_device if needs_device in getsource(dist.split_group) else None,
     )
     yield Case("init_device_mesh-one-dimension", 4, _line, _expected_line)
     yield Case("init_device_mesh-two-dimensions", 4, _square, _expected_square)

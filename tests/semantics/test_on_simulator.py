@@ -1,10 +1,10 @@
-"""The table on the simulator's process group."""
+"""The table on the simulator's process group, on both transports."""
 
 from __future__ import annotations
 
 import pytest
 
-from simulator import simulate
+from simulator import Result, simulate
 from tests.semantics.argument_errors import ERROR_CASES
 from tests.semantics.case import Case, difference
 from tests.semantics.cases import BEHAVIOURS, CASES, WARNINGS
@@ -15,25 +15,38 @@ pytestmark = [pytest.mark.filterwarnings(each) for each in WARNINGS]
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
 def test_case(case: Case) -> None:
-    _check(case, policy="round_robin")
+    result = simulate(case.program, world_size=case.world_size)
+    assert _differences(case, result) == [None] * case.world_size
 
 
 @pytest.mark.parametrize("case", BEHAVIOURS, ids=lambda case: case.id)
 def test_case_in_random_order(case: Case) -> None:
-    _check(case, policy="random")
+    result = simulate(case.program, world_size=case.world_size, policy="random", seed=7)
+    assert _differences(case, result) == [None] * case.world_size
 
 
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_case_on_gloo(case: Case) -> None:
+    result = simulate(case.program, world_size=case.world_size, transport="gloo")
+    if case.gloo_refuses is not None:
+        assert sorted(result.errors) == list(range(case.world_size))
+        assert all(case.gloo_refuses in str(error) for error in result.errors.values())
+    elif case.gloo_departs is not None:
+        assert any(_differences(case, result))
+    else:
+        assert _differences(case, result) == [None] * case.world_size
+
+
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
 @pytest.mark.parametrize("case", ERROR_CASES, ids=lambda case: case.id)
-def test_argument_error(case: ErrorCase) -> None:
-    result = simulate(case.program, world_size=case.world_size)
+def test_argument_error(case: ErrorCase, transport: str) -> None:
+    result = simulate(case.program, world_size=case.world_size, transport=transport)
     result.raise_for_verdict()
     assert [case.complaint(rank, raised) for rank, raised in enumerate(result.returns)] == [None] * case.world_size
 
 
-def _check(case: Case, *, policy: str) -> None:
-    result = simulate(case.program, world_size=case.world_size, policy=policy, seed=7)
+def _differences(case: Case, result: Result) -> list[str | None]:
     result.raise_for_verdict()
-    differences = [
+    return [
         difference(value, case.expected(rank), tolerance=case.tolerance) for rank, value in enumerate(result.returns)
     ]
-    assert differences == [None] * case.world_size

@@ -148,7 +148,7 @@ def _without_result() -> Iterator[Case]:
         WORLD_SIZE,
         future_of_scattered,
         lambda rank: [quarters[rank]],
-        gloo_refuses="Work::getFuture not implemented.",
+        gloo_lacks="Work::getFuture not implemented.",
     )
 
     def gathered_single(rank: int) -> object:

@@ -1,0 +1,178 @@
+"""Transport `gloo`: what calls move goes through real process groups, one `ProcessGroupGloo` for each rank.
+
+Calls have met and agree when they come here, so gloo sees neither mismatch nor deadlock; the rank whose call came last
+hands the work to all groups and waits until it is done. gloo finishes its works on threads of its own, in its own order
+of additions.
+
+All groups of a run share one gloo device, so its one event loop serves all ranks: beside a device for each rank, as
+processes have, a call of four ranks takes half as long. Connections are made when a group first moves data, and taken
+down by a thread for each rank, since each waits for its peers.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import timedelta
+from functools import partial
+from typing import Any
+
+import torch
+import torch._C._distributed_c10d as _c10d
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+
+from simulator.calls import Signature
+from simulator.errors import UsageError
+from simulator.runtime.rank_thread import Pending
+from simulator.transport.gloo_calls import CALLS
+from simulator.transport.payload import Payload
+
+_TIMEOUT = timedelta(seconds=30)
+"""No call waits for a rank, so this only ends what gloo itself could not."""
+
+_OTHER_FILES = 64
+"""Files a process has open for other reasons, roughly."""
+
+
+class Gloo:
+    """The process groups of one run."""
+
+    def __init__(self, world_size: int) -> None:
+        check_available()
+        check_sockets(world_size)
+        self._device: Any = _gloo().create_device(hostname=socket.gethostbyname("localhost"))
+        self._groups: dict[str, list[Any]] = {}
+        """By the label of the group, in group-rank order."""
+
+    def move(self, signature: Signature, pendings: Sequence[Pending], members: Sequence[int]) -> Exception | None:
+        """Let gloo do it; return what gloo says if it cannot."""
+        groups = self._groups_of(pendings[0].call.group, len(members))
+        if signature.operation == "send":
+            starts = _message(groups, pendings, members)
+        else:
+            root = None if signature.root is None else members.index(signature.root)
+            call = CALLS[signature.operation]
+            starts = [
+                partial(call, group, pending.payload, signature.reduction, root)
+                for group, pending in zip(groups, pendings, strict=True)
+            ]
+        try:
+            with torch._C._AutoDispatchBelowADInplaceOrView():
+                _finish(starts)
+        except Exception as error:
+            self._give_up(pendings[0].call.group)
+            return error
+        return None
+
+    def close(self) -> None:
+        """Take down all connections."""
+        while self._groups:
+            _take_down(self._groups.popitem()[1])
+        self._device = None
+
+    def _groups_of(self, label: str, size: int) -> list[Any]:
+        if label not in self._groups:
+            self._groups[label] = _connected(self._device, size)
+        return self._groups[label]
+
+    def _give_up(self, label: str) -> None:
+        """Ranks of a call that failed may still wait inside gloo; the next call gets connections of its own."""
+        _take_down(self._groups.pop(label))
+
+
+def check_available() -> None:
+    """Raise UsageError if this torch has no gloo."""
+    if not dist.is_gloo_available():
+        raise UsageError(
+            "transport is 'gloo', but this torch is built without gloo: use transport='memory', or another torch"
+        )
+
+
+def check_sockets(world_size: int) -> None:
+    """Raise UsageError if the process may not open the sockets that connect so many ranks with each other."""
+    try:
+        import resource
+    except ImportError:  # no such limits there
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = world_size * (world_size - 1) + _OTHER_FILES
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise UsageError(
+            f"transport 'gloo' needs about {needed} open files to connect {world_size} ranks with each other, expected "
+            f"at most {limit}, this process's limit: raise it (`ulimit -n`), take fewer ranks or transport='memory'"
+        )
+
+
+def _gloo() -> Any:
+    return _c10d.ProcessGroupGloo  # looked up late: a torch without gloo has none
+
+
+def _connected(device: Any, size: int) -> list[Any]:
+    """The process groups of `size` ranks, connected with each other: each waits for the others while it is made."""
+    store = _c10d.HashStore()
+    groups: list[Any] = [None] * size
+
+    def connect(rank: int) -> None:
+        options = _gloo()._Options()
+        options._devices, options._timeout, options._threads = [device], _TIMEOUT, 1
+        backend = _gloo()(store, rank, size, options)
+        group: Any = ProcessGroup(store, rank, size)
+        for kind in ("cpu", "cuda"):
+            group._register_backend(torch.device(kind), ProcessGroup.BackendType.GLOO, backend)
+        groups[rank] = group
+
+    _side_by_side(partial(connect, rank) for rank in range(size))
+    return groups
+
+
+def _take_down(groups: list[Any]) -> None:
+    def drop(rank: int) -> None:
+        groups[rank] = None
+
+    _side_by_side(partial(drop, rank) for rank in range(len(groups)))
+
+
+def _side_by_side(tasks: Iterable[Callable[[], None]]) -> None:
+    """Run all of them at once; raise what the first of them raised."""
+    errors: list[Exception] = []
+
+    def run(task: Callable[[], None]) -> None:
+        try:
+            task()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(task,), name="ddpsim gloo", daemon=True) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+
+
+def _finish(starts: Sequence[Callable[[], list[Any]]]) -> None:
+    """Start all ranks' works, then wait for all; raise what the first that failed did."""
+    works = [work for start in starts for work in start()]
+    errors = []
+    for work in works:
+        try:
+            work.wait()
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+def _message(groups: Sequence[Any], pendings: Sequence[Pending], members: Sequence[int]) -> list[Callable[[], Any]]:
+    """The two sides of a message. A receive from any source has found its sender, and asks for it."""
+    send, receive = pendings
+    sender, receiver = members.index(send.call.rank), members.index(receive.call.rank)
+    sent: Payload = send.payload
+    received: Payload = receive.payload
+    return [
+        lambda: [groups[sender].send(list(sent.inputs), receiver, send.call.tag)],
+        lambda: [groups[receiver].recv(list(received.outputs), sender, receive.call.tag)],
+    ]
