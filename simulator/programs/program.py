@@ -69,7 +69,10 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """Raise an error."""
+    """Raise an `InjectedCrashError` that says `CRASH`."""
+
+
+CRASH = "a crash that is a step of the program"
 
 
 Step = Issue | Wait | Return | Crash

@@ -1,0 +1,224 @@
+"""Checks a program: who meets whom, who waits for good, and why. Pure, and takes a millisecond or two.
+
+Matching and diagnosis are the simulator's own, and so is the order: a rank goes on until it has to wait, then the next
+one that can does, in a circle, and a receive from any source takes the first message by rank. So what `simulate` finds
+in a program, `check` finds, too. It says nothing of data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from simulator.calls import ANY_SOURCE, Call, Signature, Site
+from simulator.diagnosis import hazards
+from simulator.diagnosis.deadlock import deadlocks
+from simulator.diagnosis.errors import rank_error
+from simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from simulator.diagnosis.situation import Meeting, Situation, Standing
+from simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
+from simulator.matching.point_to_point import PointToPointTable
+from simulator.matching.slots import Slot, SlotTable
+from simulator.programs.checked import CheckedProgram, Met
+from simulator.programs.program import Group, Issue, Program, Return, Step, Wait
+from simulator.programs.progress import ERROR, Progress
+from simulator.programs.validation import members_of, validate
+from simulator.verdict import Code, Finding
+
+SiteOf = Callable[[Issue], Site]
+"""The line that stands for a call. Whether calls that meet come from one line decides hazards, and who is blamed."""
+
+
+def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
+    """Find what goes wrong in a program. By default the line of a call is its name and the name's number: `loss:3`.
+
+    Raises UsageError if ranks could not run it.
+    """
+    validate(program)
+    run = _Run(program, site_of or _sites_by_name(program))
+    run.to_its_end()
+    return CheckedProgram(run.all_findings(), tuple(rank.end() for rank in run.ranks), tuple(run.met))
+
+
+def signature_of(issue: Issue) -> Signature:
+    """What must agree across the ranks of a call."""
+    splits = issue.splits
+    if issue.operation == "all_to_all":
+        lengths = tuple(prod(shape) for shape in issue.shapes)
+        splits = (lengths, lengths)
+    return Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)
+
+
+def _sites_by_name(program: Program) -> SiteOf:
+    issued = [step.name for steps in program.ranks for step in steps if isinstance(step, Issue)]
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(issued), start=1)}
+    return lambda issue: Site(issue.name, numbers[issue.name], "")
+
+
+class _Run:
+    """All ranks on their way."""
+
+    def __init__(self, program: Program, site_of: SiteOf) -> None:
+        self.ranks = [Progress(rank, program.groups, steps) for rank, steps in enumerate(program.ranks)]
+        self.met: list[tuple[Met, ...]] = []
+        self._site_of = site_of
+        self._members = members_of(program)
+        self._slots = SlotTable()
+        for group, members in self._members.items():
+            self._slots.declare(group, members)
+        self._messages = PointToPointTable()
+        self._issued: list[Call] = []
+        self._issues: dict[Call, Issue] = {}
+        self._complete: set[Call] = set()
+        """Only asked about, never walked through."""
+        self._crashed: list[int] = []
+        self._unwaited: list[Call] = []
+        self._lines_met: dict[frozenset[Site], Sequence[Call]] = {}
+        self._found: list[Finding] = []
+        self._steps = 0
+
+    # --- the order ----------------------------------------------------------------------------------------------------
+
+    def to_its_end(self) -> None:
+        """Let every rank go as far as it can."""
+        rank: Progress | None = self.ranks[0]
+        while rank is not None:
+            while rank.standing is None and not self._found:
+                self._go_on(rank)
+            rank = self._next(rank.rank)
+        if not self._found and any(rank.standing is Standing.WAITING for rank in self.ranks):
+            self._found.extend(self._unfinished_mismatches() or deadlocks(self._situation()))
+
+    def _next(self, rank: int) -> Progress | None:
+        if self._found:
+            return None
+        in_a_circle = (*self.ranks[rank:], *self.ranks[:rank])
+        return next((each for each in in_a_circle if each.standing is None), None)
+
+    def _go_on(self, rank: Progress) -> None:
+        self._steps += 1
+        if rank.to_create:
+            self._create(rank, rank.to_create.pop())
+        elif rank.step == len(rank.steps):
+            self._return(rank)
+        else:
+            self._do(rank, rank.steps[rank.step])
+            if rank.standing is None and not self._found:
+                rank.step += 1
+
+    def _create(self, rank: Progress, group: Group) -> None:
+        call = rank.next_call(group.name, Signature("new_group", members=group.ranks), Site(group.name, 0, ""))
+        self._arrive(call)
+        self._wait(rank, call)
+
+    def _do(self, rank: Progress, step: Step) -> None:
+        if isinstance(step, Issue):
+            self._issue(rank, step)
+        elif isinstance(step, Wait):
+            rank.unwaited.pop(step.name, None)
+            self._wait(rank, rank.calls[step.name])
+        elif isinstance(step, Return):
+            self._return(rank)
+        else:
+            rank.standing = Standing.RAISED
+            self._crashed.append(rank.rank)
+
+    def _return(self, rank: Progress) -> None:
+        rank.standing = Standing.RETURNED
+        self._unwaited.extend(rank.unwaited.values())
+
+    def _wait(self, rank: Progress, call: Call) -> None:
+        if call not in self._complete:
+            rank.block(call)
+
+    # --- matching -----------------------------------------------------------------------------------------------------
+
+    def _issue(self, rank: Progress, issue: Issue) -> None:
+        call = rank.next_call(issue.group, signature_of(issue), self._site_of(issue), peer=issue.peer, tag=issue.tag)
+        rank.calls[issue.name] = rank.unwaited[issue.name] = call
+        self._issued.append(call)
+        self._issues[call] = issue
+        if call.operation == "send":
+            self._send(call)
+        elif call.operation == "recv":
+            self._receive(call)
+        else:
+            self._arrive(call)
+
+    def _arrive(self, call: Call) -> None:
+        slot = self._slots.arrive(call)
+        if slot.is_full:
+            self._fill(slot)
+
+    def _fill(self, slot: Slot) -> None:
+        calls = [slot.calls[rank] for rank in slot.members]
+        code = disagreement(calls)
+        if code is not None:
+            self._found.append(mismatch(calls, code, self._steps))
+            return
+        if call_sites_differ(calls):
+            self._lines_met.setdefault(frozenset(call.site for call in calls), calls)
+        self._meet(calls)
+
+    def _send(self, send: Call) -> None:
+        receive = self._messages.post_send(send)
+        if receive is not None:
+            self._exchange(send, receive)
+
+    def _receive(self, receive: Call) -> None:
+        candidates = self._messages.candidates(receive)
+        if candidates:
+            self._messages.take(candidates[0])
+            self._exchange(candidates[0], receive)
+        else:
+            self._messages.post_receive(receive)
+
+    def _exchange(self, send: Call, receive: Call) -> None:
+        code = pair_disagreement(send, receive)
+        if code is not None:
+            self._found.append(pair_mismatch(send, receive, code, self._steps))
+        else:
+            self._meet((send, receive))
+
+    def _meet(self, calls: Sequence[Call]) -> None:
+        self._complete.update(calls)
+        if calls[0] in self._issues:  # else they made a group
+            self.met.append(tuple(Met(call.rank, self._issues[call]) for call in calls))
+        for call in calls:
+            waiter = self.ranks[call.rank]
+            if waiter.wait is not None and waiter.wait.calls == (call,):
+                waiter.wake()
+
+    # --- what is found ------------------------------------------------------------------------------------------------
+
+    def _unfinished_mismatches(self) -> list[Finding]:
+        """Those among calls for which members are still missing."""
+        half_full = [list(slot.calls.values()) for slot in self._slots.open_slots() if len(slot.calls) > 1]
+        judged = [(calls, disagreement(calls)) for calls in half_full]
+        return [
+            mismatch(calls, code, self._steps, complete=False)
+            for calls, code in judged
+            if code is not None and code is not Code.MISMATCH_SPLITS
+        ]
+
+    def _situation(self) -> Situation:
+        meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in self._slots.open_slots()]
+        meetings += [self._half_message(call) for call in self._messages.open_calls()]
+        stands = tuple(rank.situation() for rank in self.ranks)
+        return Situation(stands, tuple(meetings), self._steps, tuple(self._issued))
+
+    def _half_message(self, call: Call) -> Meeting:
+        if call.peer != ANY_SOURCE:
+            assert call.peer is not None
+            return Meeting((call,), (call.peer,))
+        others = tuple(rank for rank in self._members[call.group] if rank != call.rank)
+        return Meeting((call,), others, any_suffices=True)
+
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Crashes, then what ended the run, then hazards."""
+        crashes = [rank_error(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
+        have_all_returned = all(rank.standing is Standing.RETURNED for rank in self.ranks)
+        order = hazards.group_order(self._issued) if have_all_returned else None
+        lines_met = [hazards.call_site(calls) for calls in self._lines_met.values()]
+        unwaited = hazards.unwaited_work(self._unwaited)
+        return (*crashes, *self._found, *([order] if order else []), *unwaited, *lines_met)

@@ -1,0 +1,63 @@
+"""How far each rank of a program has come, while it is checked."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from simulator.calls import POINT_TO_POINT, Call, Signature, Site
+from simulator.diagnosis.situation import RankSituation, Standing
+from simulator.errors import InjectedCrashError
+from simulator.programs.checked import RankEnd
+from simulator.programs.program import CRASH, Group, Step
+from simulator.waits import CallWait
+
+ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
+"""What a rank raises that crashes."""
+
+
+class Progress:
+    """One rank on its way through its steps."""
+
+    def __init__(self, rank: int, groups: Sequence[Group], steps: Sequence[Step]) -> None:
+        self.rank = rank
+        self.to_create = [group for group in reversed(groups) if rank in group.ranks]
+        """The groups it makes before its first step, the next one last."""
+        self.steps = steps
+        self.step = 0
+        self.standing: Standing | None = None
+        """None while it can go on."""
+        self.wait: CallWait | None = None
+        self.calls: dict[str, Call] = {}
+        """By name."""
+        self.unwaited: dict[str, Call] = {}
+        self.last_call: Call | None = None
+        self._sequences: Counter[tuple[str, bool]] = Counter()
+
+    def next_call(self, group: str, signature: Signature, site: Site, *, peer: int | None = None, tag: int = 0) -> Call:
+        """The call it makes next; messages are counted apart from collectives."""
+        count = (group, signature.operation in POINT_TO_POINT)
+        call = Call(self.rank, group, self._sequences[count], signature, site, peer=peer, tag=tag)
+        self._sequences[count] += 1
+        self.last_call = call
+        return call
+
+    def block(self, call: Call) -> None:
+        """It waits for a call until it is woken."""
+        self.standing, self.wait = Standing.WAITING, CallWait((call,), call.site)
+
+    def wake(self) -> None:
+        """It can go on."""
+        self.standing = self.wait = None
+
+    def end(self) -> RankEnd:
+        """Where it has stopped."""
+        return RankEnd(self.standing, self.step)
+
+    def situation(self) -> RankSituation:
+        """Where it stands, for the diagnosis."""
+        assert self.standing is not None
+        error = ERROR if self.standing is Standing.RAISED else ""
+        return RankSituation(
+            self.rank, self.standing, self.wait, self.last_call, calls_made=self._sequences.total(), error=error
+        )

@@ -1,0 +1,146 @@
+"""Is a program one that ranks could run? What a backend would refuse at once is no program; what hangs there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
+from simulator.errors import UsageError
+from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
+
+
+def validate(program: Program) -> None:
+    """Raise UsageError for the first thing in it that no rank could do."""
+    problem = next(_problems(program), None)
+    if problem is not None:
+        raise UsageError(f"{problem}: correct the program")
+
+
+def members_of(program: Program) -> dict[str, tuple[int, ...]]:
+    """The global ranks of each group, the default one included."""
+    return {DEFAULT: tuple(range(program.world_size)), **{group.name: group.ranks for group in program.groups}}
+
+
+def _problems(program: Program) -> Iterator[str]:
+    if program.world_size < 1:
+        yield f"world_size is {program.world_size}, expected 1 or more"
+    if len(program.ranks) != program.world_size:
+        yield f"there are steps for {len(program.ranks)} ranks, expected them for each of {program.world_size}"
+    names = {DEFAULT}
+    for group in program.groups:
+        yield from _group_problems(group, program.world_size, names)
+        names.add(group.name)
+    members = members_of(program)
+    for rank in range(program.world_size):
+        yield from _rank_problems(program, rank, members)
+
+
+def _group_problems(group: Group, world_size: int, names: set[str]) -> Iterator[str]:
+    if group.name in names:
+        yield f"group {group.name!r} is there twice, expected another name"
+    in_order = sorted({rank for rank in group.ranks if 0 <= rank < world_size})
+    if not group.ranks or list(group.ranks) != in_order:
+        yield (
+            f"group {group.name!r} has ranks {list(group.ranks)}, expected some of 0 to {world_size - 1} in ascending "
+            "order (new_group sorts them)"
+        )
+
+
+def _rank_problems(program: Program, rank: int, members: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    issued: set[str] = set()
+    for number, step in enumerate(program.ranks[rank]):
+        where = f"rank {rank} step {number}: "
+        if isinstance(step, Wait) and step.name not in issued:
+            yield f"{where}waits for {step.name!r}, expected the name of a call that it issued before"
+        if isinstance(step, Issue):
+            if step.name in issued:
+                yield f"{where}issues {step.name!r} again, expected another name"
+            issued.add(step.name)
+            yield from (where + problem for problem in _issue_problems(step, rank, members))
+
+
+def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
+    if issue.operation not in OPERATIONS:
+        yield f"operation is {issue.operation!r}, expected one of {', '.join(OPERATIONS)}"
+        return
+    if rank not in members.get(issue.group, ()):
+        own = ", ".join(name for name, ranks in members.items() if rank in ranks)
+        yield f"group is {issue.group!r}, expected one of the rank's own: {own}"
+        return
+    ranks = members[issue.group]
+    yield from _option_problems(issue, ranks)
+    yield from _peer_problems(issue, rank, ranks)
+    yield from _shape_problems(issue, len(ranks))
+
+
+def _option_problems(issue: Issue, members: tuple[int, ...]) -> Iterator[str]:
+    operation = OPERATIONS[issue.operation]
+    dtypes = DTYPES if operation.shapes is not Shapes.NONE else (None,)
+    if issue.dtype not in dtypes:
+        yield f"{issue.operation} has dtype {issue.dtype!r}, expected {_one_of(dtypes)}"
+        return
+    reductions = reductions_of(str(issue.dtype)) if operation.reduces else (None,)
+    if issue.reduction not in reductions:
+        yield f"{issue.operation} of {issue.dtype} has reduction {issue.reduction!r}, expected {_one_of(reductions)}"
+    roots = members if operation.has_root else (None,)
+    if issue.root not in roots:
+        yield f"{issue.operation} has root {issue.root!r}, expected {_one_of(roots)}"
+
+
+def _peer_problems(issue: Issue, rank: int, members: tuple[int, ...]) -> Iterator[str]:
+    peers: tuple[int | None, ...] = (None,)
+    if issue.operation in POINT_TO_POINT:
+        others = tuple(other for other in members if other != rank)
+        peers = (*others, ANY_SOURCE) if issue.operation == "recv" else others
+    if issue.peer not in peers:
+        yield f"{issue.operation} has peer {issue.peer!r}, expected {_one_of(peers)}"
+    if issue.tag < 0 or (issue.tag and issue.operation not in POINT_TO_POINT):
+        yield f"{issue.operation} has tag {issue.tag}, expected 0" + (" or more" if issue.tag < 0 else "")
+
+
+def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
+    wanted, count = OPERATIONS[issue.operation].shapes, len(issue.shapes)
+    fits = {
+        Shapes.NONE: count == 0,
+        Shapes.ONE: count == 1,
+        Shapes.SEVERAL: count >= 1,
+        Shapes.PER_MEMBER: count == size,
+        Shapes.IN_AND_OUT: count == 2,
+    }
+    if not fits[wanted]:
+        yield f"{issue.operation} has {count} shapes, expected {wanted.value}"
+    elif any(length < 0 for shape in issue.shapes for length in shape):
+        yield f"{issue.operation} has shapes {list(issue.shapes)}, expected no length below 0"
+    else:
+        yield from _fitting_problems(issue, size)
+
+
+def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
+    """What of a call's own shapes and splits has to fit together."""
+    shapes, operation = issue.shapes, issue.operation
+    if operation in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single") and () in shapes:
+        yield f"{operation} has a shape without dimensions, expected rows to divide"
+    elif operation == "reduce_scatter_tensor" and shapes[0][0] % size:
+        yield f"{operation} has {shapes[0][0]} rows, expected a multiple of the {size} members"
+    elif operation == "all_to_all" and any(shape != shapes[0] for shape in shapes):
+        yield f"{operation} has shapes {list(shapes)}, expected the same for each member"
+    if (issue.splits is not None) != (operation == "all_to_all_single"):
+        yield f"{operation} has splits {issue.splits}, expected " + ("none" if issue.splits else "two lists")
+    elif issue.splits is not None:
+        sides = zip(issue.splits, shapes, strict=True)
+        if not all(_divides(splits, shape, size) for splits, shape in sides):
+            yield f"{operation} has splits {issue.splits}, expected {size} lengths each, in all {_rows(shapes)} rows"
+
+
+def _divides(splits: tuple[int, ...], shape: Shape, size: int) -> bool:
+    return len(splits) == size and min(splits) >= 0 and sum(splits) == shape[0]
+
+
+def _rows(shapes: tuple[Shape, ...]) -> str:
+    return " and ".join(str(shape[0]) for shape in shapes)
+
+
+def _one_of(values: tuple[object, ...]) -> str:
+    texts = ["any source" if value == ANY_SOURCE else "none" if value is None else str(value) for value in values]
+    return texts[0] if len(texts) == 1 else f"one of {', '.join(texts)}"
