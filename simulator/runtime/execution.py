@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from copy import copy
 from threading import get_ident
 from typing import Any, Protocol
 
@@ -322,7 +323,7 @@ class Execution:
         self.record(EventKind.MATCH, call=self.me.last_call, text="" if error is None else "refused")
         for pending in pendings:
             pending.is_complete = True
-            pending.error = error
+            pending.error = copy(error)  # one for each: what raises it adds frames
             owner = pending.owner
             owner.pending.remove(pending)
             owner.completed.append(pending)

@@ -35,6 +35,9 @@ _TIMEOUT = timedelta(seconds=30)
 _OTHER_FILES = 64
 """Files a process has open for other reasons, roughly."""
 
+_MOVES_NOTHING = frozenset({"new_group", "split_group"})
+"""A group is connected when it first moves data."""
+
 
 class Gloo:
     """The process groups of one run."""
@@ -48,23 +51,16 @@ class Gloo:
 
     def move(self, signature: Signature, pendings: Sequence[Pending], members: Sequence[int]) -> Exception | None:
         """Let gloo do it; return what gloo says if it cannot."""
-        groups = self._groups_of(pendings[0].call.group, len(members))
-        if signature.operation == "send":
-            starts = _message(groups, pendings, members)
-        else:
-            root = None if signature.root is None else members.index(signature.root)
-            call = CALLS[signature.operation]
-            starts = [
-                partial(call, group, pending.payload, signature.reduction, root)
-                for group, pending in zip(groups, pendings, strict=True)
-            ]
-        try:
-            with torch._C._AutoDispatchBelowADInplaceOrView():
-                _finish(starts)
-        except Exception as error:
-            self._give_up(pendings[0].call.group)
-            return error
-        return None
+        if signature.operation in _MOVES_NOTHING:
+            return None
+        label = pendings[0].call.group
+        groups = self._groups_of(label, len(members))
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            error = _error_of(_starts(groups, signature, pendings, members))
+        if error is None:
+            return None
+        _take_down(self._groups.pop(label))  # some ranks may still wait inside; the next call connects again
+        return error.with_traceback(None)  # its frames hold the groups
 
     def close(self) -> None:
         """Take down all connections."""
@@ -76,10 +72,6 @@ class Gloo:
         if label not in self._groups:
             self._groups[label] = _connected(self._device, size)
         return self._groups[label]
-
-    def _give_up(self, label: str) -> None:
-        """Ranks of a call that failed may still wait inside gloo; the next call gets connections of its own."""
-        _take_down(self._groups.pop(label))
 
 
 def check_available() -> None:
@@ -153,20 +145,38 @@ def _side_by_side(tasks: Iterable[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def _finish(starts: Sequence[Callable[[], list[Any]]]) -> None:
-    """Start all ranks' works, then wait for all; raise what the first that failed did."""
-    works = [work for start in starts for work in start()]
+def _error_of(starts: Sequence[Callable[[], list[Any]]]) -> Exception | None:
+    """Start all ranks' works, then wait for all; return what the first of them raised."""
+    try:
+        works = [work for start in starts for work in start()]
+    except Exception as error:
+        return error
     errors = []
     for work in works:
         try:
             work.wait()
         except Exception as error:
             errors.append(error)
-    if errors:
-        raise errors[0]
+    return errors[0] if errors else None
 
 
-def _message(groups: Sequence[Any], pendings: Sequence[Pending], members: Sequence[int]) -> list[Callable[[], Any]]:
+def _starts(
+    groups: Sequence[Any], signature: Signature, pendings: Sequence[Pending], members: Sequence[int]
+) -> list[Callable[[], list[Any]]]:
+    """For each rank, what starts its part."""
+    if signature.operation == "send":
+        return _message(groups, pendings, members)
+    root = None if signature.root is None else members.index(signature.root)
+    call = CALLS[signature.operation]
+    return [
+        partial(call, group, pending.payload, signature.reduction, root)
+        for group, pending in zip(groups, pendings, strict=True)
+    ]
+
+
+def _message(
+    groups: Sequence[Any], pendings: Sequence[Pending], members: Sequence[int]
+) -> list[Callable[[], list[Any]]]:
     """The two sides of a message. A receive from any source has found its sender, and asks for it."""
     send, receive = pendings
     sender, receiver = members.index(send.call.rank), members.index(receive.call.rank)

@@ -119,11 +119,6 @@ def _barrier(group: Any, payload: Payload, reduction: str | None, root: int | No
     return [group.barrier(_options("BarrierOptions", device=torch.device("cpu")))]
 
 
-def _nothing(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Works:
-    """Making a group moves no data; its connections are made when it moves some."""
-    return []
-
-
 CALLS: dict[str, Asking] = {
     "all_reduce": _all_reduce,
     "all_reduce_coalesced": _all_reduce_coalesced,
@@ -142,7 +137,5 @@ CALLS: dict[str, Asking] = {
     "all_to_all_single": _all_to_all_single,
     "barrier": _barrier,
     "monitored_barrier": _barrier,
-    "new_group": _nothing,
-    "split_group": _nothing,
 }
 """By operation; messages have two sides and stand in gloo.py."""

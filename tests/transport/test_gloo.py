@@ -1,0 +1,249 @@
+"""Transport gloo: real groups move the data, everything else is as on memory, and nothing is left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroup
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator import Code, UsageError, Verdict, replay, simulate
+from simulator.transport import gloo
+
+
+def codes(result):
+    return [finding.code for finding in result.findings]
+
+
+def reduce_thirds(rank):
+    tensor = torch.full((5,), (rank + 1) / 3)
+    dist.all_reduce(tensor)
+    return tensor
+
+
+def test_the_data_goes_through_gloo(monkeypatch):
+    sizes = []
+    connected = gloo._connected
+
+    def counted(device, size):
+        sizes.append(size)
+        return connected(device, size)
+
+    monkeypatch.setattr(gloo, "_connected", counted)
+
+    def program(rank):
+        pair = dist.new_group([0, 2])
+        dist.new_group([0, 1])  # moves nothing, so nobody connects
+        tensor = torch.tensor([rank + 1.0])
+        dist.all_reduce(tensor)
+        dist.broadcast(tensor, 1)
+        if rank != 1:
+            dist.all_reduce(tensor, group=pair)
+        return tensor.item()
+
+    assert simulate(program, 3, transport="memory").returns == (12.0, 6.0, 12.0)
+    assert sizes == []
+    assert simulate(program, 3, transport="gloo").returns == (12.0, 6.0, 12.0)
+    assert sizes == [3, 2]
+
+
+def test_sums_are_those_of_gloo_and_the_same_in_every_run():
+    first, again = (simulate(reduce_thirds, 4, transport="gloo", policy="random", seed=seed) for seed in (0, 1))
+    expected = torch.full((5,), 10 / 3)
+    for value, other in zip(first.returns, again.returns, strict=True):
+        assert torch.allclose(value, expected, rtol=1e-6)
+        assert torch.equal(value, other)
+
+
+def train(rank):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 1)))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for step in range(1 + rank):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), float(rank + step))).sum().backward()
+            optimizer.step()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_a_run_takes_the_same_course_as_on_memory(policy):
+    memory, on_gloo = (simulate(train, 3, policy=policy, transport=each, seed=3) for each in ("memory", "gloo"))
+    assert on_gloo.verdict is Verdict.PASS
+    assert on_gloo.trace.digest() == memory.trace.digest()
+    assert str(on_gloo.schedule) == str(memory.schedule)
+    for mine, theirs in zip(on_gloo.returns, memory.returns, strict=True):
+        for parameter, other in zip(mine, theirs, strict=True):
+            assert torch.allclose(parameter, other, rtol=1e-6, atol=1e-7)
+
+
+def test_a_replay_names_its_transport():
+    result = simulate(reduce_thirds, 2, transport="gloo")
+    assert f"replay(reduce_thirds, 2, \"{result.schedule}\", transport='gloo')" in str(result)
+    again = replay(reduce_thirds, 2, result.schedule, transport="gloo")
+    assert again.trace.digest() == result.trace.digest()
+
+
+def other_sizes(rank):
+    dist.all_reduce(torch.ones(2 + rank))
+
+
+def other_operations(rank):
+    tensor = torch.ones(2)
+    dist.all_reduce(tensor) if rank else dist.broadcast(tensor, 0)
+
+
+def one_stays_away(rank):
+    if rank:
+        dist.barrier()
+
+
+def test_mismatches_and_deadlocks_are_found_before_gloo_sees_them(monkeypatch):
+    # gloo would abort the process on the first, and wait for its time-out on the last.
+    monkeypatch.setattr(gloo, "_connected", None)
+    assert codes(simulate(other_sizes, 2, transport="gloo")) == [Code.MISMATCH_SHAPE]
+    assert codes(simulate(other_operations, 2, transport="gloo")) == [Code.MISMATCH_OPERATION]
+    assert codes(simulate(one_stays_away, 2, transport="gloo")) == [Code.DEADLOCK_MISSING_RANK]
+
+
+def refused_then_fine(rank):
+    tensor = torch.ones(2)
+    factor = dist._make_nccl_premul_sum(2.0)
+    errors = []
+    for wait in (dist.Work.wait, lambda work: work.get_future().wait()):
+        work = dist.all_reduce(tensor, op=factor, async_op=True)
+        with pytest.raises(RuntimeError) as error:
+            wait(work)
+        errors.append(str(error.value).partition("[")[0])
+        assert work.is_completed()
+        assert not work.is_success()
+        assert isinstance(work.exception(), RuntimeError)
+    dist.all_reduce(tensor)
+    return errors, tensor.tolist()
+
+
+def test_what_gloo_refuses_is_raised_where_a_rank_waits_and_the_group_goes_on():
+    result = simulate(refused_then_fine, 3, transport="gloo")
+    result.raise_for_verdict()
+    for errors, values in result.returns:
+        assert len(errors) == 2
+        assert all("PREMUL_SUM" in error for error in errors)
+        assert values == [3.0, 3.0]
+
+
+def fails_once(rank):
+    tensor = torch.ones(2)
+    with pytest.raises(ValueError, match="no more sockets"):
+        dist.broadcast(tensor, 0)
+    dist.all_reduce(tensor)
+    return tensor.tolist()
+
+
+@pytest.fixture
+def broken_broadcast(monkeypatch):
+    """The first rank's part of a broadcast begins, the second one's does not."""
+    broadcast = gloo.CALLS["broadcast"]
+
+    def broken(group, *arguments):
+        if group.rank() == 1:
+            raise ValueError("no more sockets")
+        return broadcast(group, *arguments)
+
+    monkeypatch.setitem(gloo.CALLS, "broadcast", broken)
+
+
+@pytest.mark.usefixtures("broken_broadcast")
+def test_a_call_that_begins_on_some_ranks_only_is_given_up():
+    result = simulate(fails_once, 3, transport="gloo")
+    result.raise_for_verdict()
+    assert result.returns == ([3.0, 3.0],) * 3
+
+
+def refused_in_backward(rank):
+    model = DistributedDataParallel(torch.nn.Linear(2, 1))
+
+    def hook(state, bucket):
+        factor = dist._make_nccl_premul_sum(2.0)
+        return (
+            dist.all_reduce(bucket.buffer(), op=factor, async_op=True).get_future().then(lambda done: done.value()[0])
+        )
+
+    model.register_comm_hook(None, hook)
+    model(torch.ones(1, 2)).sum().backward()
+
+
+def test_what_gloo_refuses_inside_a_backward_comes_out_of_it():
+    result = simulate(refused_in_backward, 2, transport="gloo")
+    assert sorted(result.errors) == [0, 1]
+    assert all("PREMUL_SUM" in str(error) for error in result.errors.values())
+
+
+def _threads():
+    return len(list(Path("/proc/self/task").iterdir()))
+
+
+def _threads_fall_to(count):
+    """True once there are no more than so many threads; the system counts those that have ended for a moment yet."""
+    deadline = time.monotonic() + 10
+    while _threads() > count and time.monotonic() < deadline:
+        os.sched_yield()
+    return _threads() <= count
+
+
+def _files():
+    gc.collect()
+    return sorted(os.readlink(each.path) for each in os.scandir("/proc/self/fd") if os.path.islink(each.path))
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads and files are counted in /proc")
+@pytest.mark.usefixtures("broken_broadcast")
+@pytest.mark.parametrize("program", [train, refused_then_fine, fails_once, other_sizes])
+def test_nothing_is_left_behind(program):
+    simulate(program, 3, transport="gloo")  # what torch starts once for the process
+    threads, files, python_threads = _threads(), len(_files()), threading.enumerate()
+    simulate(program, 3, transport="gloo")
+    assert (len(_files()), threading.enumerate()) == (files, python_threads)
+    assert _threads_fall_to(threads)
+
+
+def test_more_ranks_than_sockets(monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
+    with pytest.raises(UsageError, match=r"needs about 304 open files to connect 16 ranks .* expected at most 256"):
+        simulate(reduce_thirds, 16, transport="gloo")
+    assert simulate(reduce_thirds, 8, transport="gloo").verdict is Verdict.PASS
+
+
+def test_a_torch_without_gloo(monkeypatch):
+    monkeypatch.setattr(dist, "is_gloo_available", lambda: False)
+    with pytest.raises(UsageError, match="this torch is built without gloo: use transport='memory'"):
+        simulate(reduce_thirds, 2, transport="gloo")
+    assert simulate(reduce_thirds, 2).verdict is Verdict.PASS
+
+
+def test_an_unknown_transport():
+    with pytest.raises(UsageError, match="transport is 'nccl', expected 'memory' or 'gloo': give one of these"):
+        simulate(reduce_thirds, 2, transport="nccl")
+
+
+def test_the_group_is_gloo(monkeypatch):
+    backends = []
+    register = ProcessGroup._register_backend
+    monkeypatch.setattr(
+        ProcessGroup,
+        "_register_backend",
+        lambda group, device, kind, backend: (
+            backends.append(type(backend).__name__),
+            register(group, device, kind, backend),
+        ),
+    )
+    simulate(reduce_thirds, 2, transport="gloo").raise_for_verdict()
+    assert set(backends) == {"ProcessGroupGloo"}
