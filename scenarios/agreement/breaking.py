@@ -1,0 +1,284 @@
+"""Breaks a program in one place of one rank, in a way that has a label.
+
+A break need not be a fault: where nobody waits for the call, or where two calls that were swapped agree, the program
+still passes. What comes of it is for those to say who run it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+from random import Random
+
+from scenarios.agreement.drawing import COLLECTIVES, WORLD_SIZES, collective, drawn
+from simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
+from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
+from simulator.programs.validation import members_of
+
+
+class Kind(Enum):
+    """What was done to a program. The order is that of tables."""
+
+    NONE = "none"
+    MISSING = "missing"
+    """One call is left out."""
+    EXTRA = "extra"
+    """One call is made once more."""
+    SWAPPED = "swapped"
+    """Two calls stand in the other order."""
+    OPERATION = "operation"
+    SHAPE = "shape"
+    DTYPE = "dtype"
+    REDUCTION = "reduction"
+    ROOT = "root"
+    SPLITS = "splits"
+    GROUP = "group"
+    PEER = "peer"
+    TAG = "tag"
+    EARLY_RETURN = "early return"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledProgram:
+    """A program, and what was done to it."""
+
+    seed: int
+    program: Program
+    kind: Kind
+    rank: int | None = None
+    """Whose steps were changed."""
+
+
+_BROKEN_CHANCE = 0.5
+
+_FOREIGN_TAG = 1000
+"""Far from every tag that is drawn."""
+
+
+def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledProgram:
+    """The program of a seed: half of them as they should be, the others broken, each kind as often as the others."""
+    random = Random(seed)
+    if random.random() >= _BROKEN_CHANCE:
+        return LabelledProgram(seed, drawn(random, world_sizes), Kind.NONE)
+    kind = random.choice(list(_BREAKS))
+    while True:
+        program = drawn(random, world_sizes)
+        ranks = list(range(program.world_size))
+        random.shuffle(ranks)
+        for rank in ranks:
+            steps = _BREAKS[kind](random, program, rank)
+            if steps is not None:
+                return LabelledProgram(seed, _with_steps(program, rank, steps), kind, rank)
+
+
+Steps = tuple[Step, ...]
+
+
+def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
+    ranks = (*program.ranks[:rank], steps, *program.ranks[rank + 1 :])
+    return replace(program, ranks=ranks)
+
+
+# --- breaks of the order: the steps of the rank afterwards; None if it has no place for the break ----------------------
+
+
+def _missing(random: Random, program: Program, rank: int) -> Steps | None:
+    steps = program.ranks[rank]
+    issues = _issues(steps)
+    if not issues:
+        return None
+    name = random.choice(issues).name
+    return tuple(step for step in steps if not (isinstance(step, (Issue, Wait)) and step.name == name))
+
+
+def _extra(random: Random, program: Program, rank: int) -> Steps | None:
+    steps = program.ranks[rank]
+    issues = _issues(steps)
+    if not issues:
+        return None
+    again = replace(random.choice(issues), name="extra")
+    place = random.randint(0, len(steps))
+    return (*steps[:place], again, Wait("extra"), *steps[place:])
+
+
+def _swapped(random: Random, program: Program, rank: int) -> Steps | None:
+    """Two calls, one after the other, change places; the waits go with them."""
+    steps = program.ranks[rank]
+    issues = _issues(steps)
+    pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
+    if not pairs:
+        return None
+    first, second = random.choice(pairs)
+    exchanged: dict[Step, Step] = {
+        first: second,
+        second: first,
+        Wait(first.name): Wait(second.name),
+        Wait(second.name): Wait(first.name),
+    }
+    return tuple(exchanged.get(step, step) for step in steps)
+
+
+def _early_return(random: Random, program: Program, rank: int) -> Steps | None:
+    return _stopped(random, program.ranks[rank], Return())
+
+
+def _crash(random: Random, program: Program, rank: int) -> Steps | None:
+    return _stopped(random, program.ranks[rank], Crash())
+
+
+def _stopped(random: Random, steps: Steps, end: Step) -> Steps | None:
+    places = [place for place, step in enumerate(steps) if isinstance(step, Issue)]
+    if not places:
+        return None
+    place = random.choice(places)
+    return (*steps[:place], end, *steps[place:])
+
+
+# --- breaks of one call -----------------------------------------------------------------------------------------------
+
+
+Change = Callable[[Random, Program, int, Issue], Issue | None]
+"""What a rank's call becomes; None if it cannot be broken this way."""
+
+
+def _changed(change: Change) -> Callable[[Random, Program, int], Steps | None]:
+    def break_one(random: Random, program: Program, rank: int) -> Steps | None:
+        steps = program.ranks[rank]
+        issues = _issues(steps)
+        random.shuffle(issues)
+        for issue in issues:
+            other = change(random, program, rank, issue)
+            if other is not None:
+                return tuple(other if step == issue else step for step in steps)
+        return None
+
+    return break_one
+
+
+def _operation(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.operation in POINT_TO_POINT:
+        other = "recv" if issue.operation == "send" else "send"
+        return None if issue.peer == ANY_SOURCE else replace(issue, operation=other)
+    members = members_of(program)[issue.group]
+    operation = random.choice([each for each in COLLECTIVES if each != issue.operation])
+    drawn_anew = collective(random, operation, issue.name, issue.group, members)[rank]
+    return _alike(drawn_anew, issue)
+
+
+def _alike(issue: Issue, model: Issue) -> Issue:
+    """With as much of the model's shape, dtype and reduction as its operation takes: backends notice less then."""
+    one = {Shapes.ONE, Shapes.SEVERAL}
+    if OPERATIONS[issue.operation].shapes in one and OPERATIONS[model.operation].shapes in one:
+        if issue.operation not in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+            issue = replace(issue, shapes=model.shapes[:1])
+        if not issue.reduction or issue.reduction in reductions_of(str(model.dtype)):
+            issue = replace(issue, dtype=model.dtype)
+    return issue
+
+
+def _shape(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """Another number of elements, or as many in another shape."""
+    if not issue.shapes:
+        return None
+    if random.random() < 0.3:
+        return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
+    if issue.operation == "all_to_all_single":
+        return replace(issue, shapes=tuple((shape[0], 2 * _row_length(shape)) for shape in issue.shapes))
+    rows = len(members_of(program)[issue.group]) if issue.operation == "reduce_scatter_tensor" else 1
+    return replace(issue, shapes=tuple(_longer(shape, rows) for shape in issue.shapes))
+
+
+def _longer(shape: Shape, rows: int) -> Shape:
+    return (shape[0] + rows, *shape[1:]) if shape else (2,)
+
+
+def _row_length(shape: Shape) -> int:
+    return shape[1] if len(shape) > 1 else 1
+
+
+def _dtype(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.dtype is None:
+        return None
+    fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of(dtype)]
+    return replace(issue, dtype=random.choice([dtype for dtype in fitting if dtype != issue.dtype]))
+
+
+def _reduction(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.reduction is None:
+        return None
+    others = [reduction for reduction in reductions_of(str(issue.dtype)) if reduction != issue.reduction]
+    return replace(issue, reduction=random.choice(others))
+
+
+def _root(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.root is None:
+        return None
+    return replace(issue, root=random.choice([r for r in members_of(program)[issue.group] if r != issue.root]))
+
+
+def _splits(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """One row that was meant for a member goes to another."""
+    if issue.splits is None:
+        return None
+    parts = list(issue.splits[0])
+    giver = random.choice([number for number, rows in enumerate(parts) if rows])
+    taker = random.choice([number for number in range(len(parts)) if number != giver])
+    parts[giver] -= 1
+    parts[taker] += 1
+    return replace(issue, splits=(tuple(parts), issue.splits[1]))
+
+
+def _group(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    """The call goes to another group of the rank, of as many members where it says something of each."""
+    members = members_of(program)
+    own = members[issue.group]
+    per_member = OPERATIONS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)
+    needs_size = per_member or issue.operation == "reduce_scatter_tensor"
+    needed = {rank, *(each for each in (issue.root, issue.peer) if each is not None and each != ANY_SOURCE)}
+    others = [
+        name
+        for name, ranks in members.items()
+        if name != issue.group and needed <= set(ranks) and (len(ranks) == len(own) or not needs_size)
+    ]
+    return replace(issue, group=random.choice(others)) if others else None
+
+
+def _peer(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    if issue.peer is None or issue.peer == ANY_SOURCE:
+        return None
+    others = [other for other in members_of(program)[issue.group] if other not in (rank, issue.peer)]
+    return replace(issue, peer=random.choice(others)) if others else None
+
+
+def _tag(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+    return None if issue.peer is None else replace(issue, tag=issue.tag + _FOREIGN_TAG)
+
+
+def _issues(steps: Sequence[Step]) -> list[Issue]:
+    return [step for step in steps if isinstance(step, Issue)]
+
+
+def _without_name(issue: Issue) -> Issue:
+    return replace(issue, name="")
+
+
+_BREAKS: dict[Kind, Callable[[Random, Program, int], Steps | None]] = {
+    Kind.MISSING: _missing,
+    Kind.EXTRA: _extra,
+    Kind.SWAPPED: _swapped,
+    Kind.OPERATION: _changed(_operation),
+    Kind.SHAPE: _changed(_shape),
+    Kind.DTYPE: _changed(_dtype),
+    Kind.REDUCTION: _changed(_reduction),
+    Kind.ROOT: _changed(_root),
+    Kind.SPLITS: _changed(_splits),
+    Kind.GROUP: _changed(_group),
+    Kind.PEER: _changed(_peer),
+    Kind.TAG: _changed(_tag),
+    Kind.EARLY_RETURN: _early_return,
+    Kind.CRASH: _crash,
+}
