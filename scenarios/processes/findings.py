@@ -1,0 +1,143 @@
+"""What the ranks' reports come to, as findings.
+
+Free-running processes show less than a simulation: who raised, who died, and who hangs where. Why they hang, the
+simulator says, which sees every call.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from scenarios.agreement.outcome import Ending
+from scenarios.processes.report import ErrorReport, Position, RankReport
+from simulator import Code, Finding
+from simulator.calls import Site
+from simulator.diagnosis.errors import kind, ran_out, rank_error
+from simulator.diagnosis.explain import indent, rank_list
+
+_LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
+"""What gloo raises on the others when a process is gone."""
+
+
+def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding, ...]:
+    """All findings, what led to the others first. `command` simulates the same program."""
+    died = [report for report in reports if report.ending is Ending.DIED]
+    raised = sorted((each for each in reports if each.error is not None), key=lambda report: report.seconds)
+    lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
+    is_clear = bool(died) or len(lost) < len(raised)
+    victims = lost if is_clear else []
+    found = [*_deaths(died, victims), *_errors([each for each in raised if each not in victims])]
+    if any(report.ending is Ending.HUNG for report in reports):
+        found.append(_hang(reports, command))
+    if victims and not died:
+        found += _errors(victims)
+    return tuple(found)
+
+
+def _deaths(died: Sequence[RankReport], victims: Sequence[RankReport]) -> list[Finding]:
+    by_death = sorted(died, key=lambda report: (report.death, report.rank))
+    return [_death(list(alike), victims) for _, alike in groupby(by_death, key=lambda report: report.death)]
+
+
+def _death(died: Sequence[RankReport], victims: Sequence[RankReport]) -> Finding:
+    ranks = tuple(report.rank for report in died)
+    process = "process" if len(ranks) == 1 else "processes"
+    summary = f"the {process} of {rank_list(ranks)} ended with {died[0].death}"
+    lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
+    if died[0].last_words:
+        lines += [f"  last words of rank {ranks[0]}", *(f"    {line}" for line in died[0].last_words)]
+    if victims:
+        lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
+    lines += [
+        indent("cause", _cause_of(died[0])),
+        indent("try", "simulate it, which tells what met what: the same command without `--transport processes`"),
+    ]
+    return Finding(Code.RANK_ERROR, ranks, summary, "\n".join(lines))
+
+
+def _cause_of(died: RankReport) -> str:
+    if died.death == "signal SIGABRT":
+        return "gloo ends a process that gets more bytes from another rank than its call expects"
+    if died.death == "signal SIGKILL":
+        return "somebody killed it: the system does, where memory runs out"
+    return "native code crashed, or the program left with os._exit"
+
+
+def _errors(raised: Iterable[RankReport]) -> list[Finding]:
+    """The same error at the same line once for all, in the order in which they came."""
+    alike: dict[tuple[str, Site | None], dict[int, ErrorReport]] = {}
+    for report in raised:
+        if report.error is not None:
+            alike.setdefault((kind(report.error.line), report.error.site), {})[report.rank] = report.error
+    lines = {rank: error.line for errors in alike.values() for rank, error in errors.items()}
+    return [
+        rank_error(
+            {rank: error.line for rank, error in errors.items()},
+            site,
+            next(iter(errors.values())).traceback,
+            {rank: error.unused for rank, error in errors.items() if error.unused},
+            ran_out(lines),
+        )
+        for (_, site), errors in alike.items()
+    ]
+
+
+# --- hangs ------------------------------------------------------------------------------------------------------------
+
+
+def _hang(reports: Sequence[RankReport], command: str) -> Finding:
+    positions = {report.rank: report.position for report in reports if report.position is not None}
+    longest = max(position.idle_seconds for position in positions.values())
+    stuck = tuple(rank for rank, each in positions.items() if each.idle_seconds >= min(longest, _LONG) / 2)
+    seconds = max((each.idle_seconds for each in positions.values() if each.idle_seconds < _LONG), default=0.0)
+    summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
+    lines = [f"STUCK  {Code.STUCK}", f"  {summary}"]
+    for report in reports:
+        lines += _block(report)
+    lines += [
+        indent("cause", "a call without its partners: real processes cannot tell which, the simulator does"),
+        indent("try", f"`{command}`"),
+    ]
+    sites = tuple(each.site for each in positions.values() if each.site is not None)
+    return Finding(Code.STUCK, stuck, summary, "\n".join(lines), tuple(dict.fromkeys(sites)))
+
+
+_LONG = 1e9
+"""Seconds; a rank that does not answer has stood still for longer than anybody knows."""
+
+
+def _block(report: RankReport) -> list[str]:
+    """What one rank was at: the line of the user's program first."""
+    if report.position is None:
+        return [f"  rank {report.rank}  {_ending(report)}"]
+    return [f"  rank {report.rank}  {_head(report.position)}", *_calls(report.position), *_stack(report.position)]
+
+
+def _ending(report: RankReport) -> str:
+    if report.ending is Ending.DIED:
+        return f"died: {report.death}"
+    return f"raised {report.error.line}" if report.error else "returned"
+
+
+def _head(position: Position) -> str:
+    if position.idle_seconds > _LONG:
+        return position.stack
+    where = "in no line of the program" if position.site is None else f"at {position.site} in {position.site.function}"
+    return f"{where}, for {position.idle_seconds:.1f} s"
+
+
+def _calls(position: Position) -> list[str]:
+    if position.idle_seconds > _LONG:
+        return []
+    if not position.calls:
+        return ["    last calls  none recorded (messages between two ranks are not)"]
+    first, *others = position.calls
+    return [f"    last calls  {first}", *(f"                {call}" for call in others)]
+
+
+def _stack(position: Position) -> list[str]:
+    if position.idle_seconds > _LONG or not position.stack:
+        return []
+    return ["    stack", *(f"    {line}" for line in position.stack.rstrip().splitlines())]

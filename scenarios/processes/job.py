@@ -1,0 +1,72 @@
+"""What the processes of a run are told: which program, on which engine, and how long a rank may stand still."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from dataclasses import dataclass
+
+from scenarios.engines import Engine
+from scenarios.files import SUFFIXES
+from scenarios.loader import load
+from scenarios.model import Scenario
+from scenarios.registered import registry
+from simulator import UsageError
+
+LONGEST_SECONDS = 1200.0
+"""gloo itself gives up after half an hour, and it must not be the first to speak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A scenario on its way to the processes."""
+
+    name: str
+    """By which a process finds it, if it is not pickled."""
+    pickled: bytes | None
+    """The scenario's program and arguments."""
+    engine: Engine
+    timeout_seconds: float
+    folder: str
+    """Where a path in the name begins."""
+
+    @classmethod
+    def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> Job:
+        """The job of running a scenario. Raises UsageError if other processes cannot be given it."""
+        check_timeout(timeout_seconds)
+        own = registry.get(scenario.name)
+        is_known = own is not None and own.program is scenario.program and own.args == scenario.args
+        pickled = None if is_known else _pickled(scenario)
+        return cls(scenario.name, pickled, engine, float(timeout_seconds), os.getcwd())
+
+    def scenario(self) -> Scenario:
+        """The scenario, in the process that is to run it."""
+        if self.pickled is None:
+            return load(self.name)
+        program, args = pickle.loads(self.pickled)
+        return Scenario(self.name, "", program, args=args)
+
+
+def check_timeout(seconds: float) -> None:
+    """Raise UsageError for a time-out that no process can wait for."""
+    is_number = isinstance(seconds, (int, float)) and not isinstance(seconds, bool)
+    if not is_number or not 0 < seconds <= LONGEST_SECONDS:
+        raise UsageError(
+            f"timeout is {seconds!r}, expected more than 0 and at most {LONGEST_SECONDS:g} seconds: "
+            "say how long a rank may stand still before it counts as hung"
+        )
+
+
+def _pickled(scenario: Scenario) -> bytes | None:
+    """The program and its arguments; None where the processes find them in the file that the name gives."""
+    program = scenario.program
+    is_of_a_file = scenario.name.endswith(SUFFIXES) or scenario.name.rpartition(":")[0].endswith(SUFFIXES)
+    if is_of_a_file:
+        return None
+    try:
+        return pickle.dumps((program, scenario.args))
+    except Exception as error:
+        raise UsageError(
+            f"{scenario.name} cannot be given to other processes ({' '.join(str(error).split())}), expected a function "
+            "at the top level of a module: move it there, or name it as FILE.py:FUNCTION"
+        ) from error

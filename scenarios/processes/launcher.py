@@ -1,0 +1,156 @@
+"""Starting the processes of a run by torch's own launcher, and leaving nothing behind.
+
+Note [Forkserver]. A process that imports torch by itself takes seconds. So processes are forked from a server of
+multiprocessing's that has imported it, and are ready in a few milliseconds. It belongs to the whole process, may have
+been running before, and is stopped by whoever started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import re
+import signal
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import forkserver, resource_tracker
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.elastic.rendezvous.api import RendezvousError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from scenarios.processes.job import Job
+from scenarios.processes.report import RankReport
+from scenarios.processes.supervisor import supervise
+from simulator import UsageError
+
+_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "scenarios.runner"]
+"""torch._dynamo is what the first DistributedDataParallel or optimizer imports."""
+_SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
+"""What torch's launcher handles."""
+_QUIET = ("torch.distributed", "torch.multiprocessing")
+
+
+def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
+    """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
+    with standing_by(), _as_before(), tempfile.TemporaryDirectory(prefix="ddpsim-") as folder:
+        try:
+            returned = elastic_launch(_config(world_size, folder), supervise)(job)
+        except SignalException as error:
+            _pass_on(error.sigval)
+            raise
+        except ChildFailedError as error:
+            raise UsageError(_failure_text(error)) from error
+        except (RendezvousError, OSError, EOFError) as error:
+            text = " ".join(str(error).split())
+            raise UsageError(
+                f"{world_size} ranks cannot be started as processes ({type(error).__name__}: {text}), expected a "
+                "machine with room for two processes a rank, and a loopback network: take fewer ranks"
+            ) from error
+    reports: tuple[RankReport, ...] = returned[0]
+    return reports
+
+
+def _config(world_size: int, folder: str) -> LaunchConfig:
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=world_size,
+        run_id="ddpsim",
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",  # a free port
+        local_addr="127.0.0.1",
+        max_restarts=0,
+        monitor_interval=0.02,
+        start_method="forkserver",
+        logs_specs=DefaultLogsSpecs(log_dir=folder),
+    )
+
+
+def _failure_text(error: ChildFailedError) -> str:
+    _, failure = error.get_first_failure()
+    how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {failure.signal_name()}"
+    message = failure.message if isinstance(failure.message, str) else str(failure.message.get("message", ""))
+    said = re.sub(r"^.*?\b(\w*Error: )", r"\1", " ".join(message.split()))
+    return (
+        f"the supervisor of rank {failure.local_rank} ended with {how} ({said}), expected it to last: start the run "
+        'again; if a script starts it, put that under `if __name__ == "__main__":`'
+    )
+
+
+def _pass_on(number: signal.Signals) -> None:
+    """What a signal does that the launcher has caught, now that everything is cleaned up."""
+    if number is signal.SIGINT:
+        raise KeyboardInterrupt
+
+
+# --- the server -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def standing_by() -> Iterator[None]:
+    """Keep the server that processes are forked from, for all runs in the block; see Note [Forkserver]."""
+    # Private, as multiprocessing has no other way to stop them; its own tests stop them like this.
+    server: Any = forkserver._forkserver
+    tracker: Any = resource_tracker._resource_tracker
+    had_server, had_tracker = server._forkserver_pid is not None, tracker._fd is not None
+    if not had_server:
+        multiprocessing.set_forkserver_preload(_PRELOADED)
+        with _ignoring_interrupts():
+            forkserver.ensure_running()
+    try:
+        yield
+    finally:
+        if not had_server:
+            server._stop()
+        if not had_tracker:
+            tracker._stop()
+
+
+@contextmanager
+def _ignoring_interrupts() -> Iterator[None]:
+    """What is started in the block ignores Ctrl-C, which reaches every process of a terminal: we end it ourselves."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _as_before() -> Iterator[None]:
+    """Silence the launcher, and give signals and environment back as they were."""
+    environment = dict(os.environ)
+    numbers = [getattr(signal, name) for name in _SIGNALS if hasattr(signal, name)]
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    loggers = [logging.getLogger(name) for name in logging.root.manager.loggerDict if name.startswith(_QUIET)]
+    disabled = {logger: logger.disabled for logger in loggers}
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was_disabled in disabled.items():
+            logger.disabled = was_disabled
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+        _restore(environment)
+
+
+def _restore(environment: dict[str, str]) -> None:
+    for name in [name for name in os.environ if name not in environment]:
+        del os.environ[name]
+    for name, value in environment.items():
+        if os.environ.get(name) != value:
+            with contextlib.suppress(OSError):
+                os.environ[name] = value
