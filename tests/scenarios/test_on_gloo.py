@@ -1,0 +1,41 @@
+"""Every scenario with real gloo behind the matching: it comes to what it comes to on memory, and trains the same."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from scenarios import registry, run_scenario
+from scenarios.comparison import first_differences
+from scenarios.engines import Engine
+from scenarios.model import Scenario
+from simulator import Verdict
+
+ALL = [
+    pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}")
+    for scenario in registry.values()
+    for engine in Engine
+]
+JOIN_MATRIX = [
+    pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}")
+    for scenario in registry.values()
+    if "join-matrix" in scenario.tags
+    for engine in Engine
+]
+
+
+@pytest.mark.parametrize(("scenario", "engine"), ALL)
+def test_it_comes_to_the_same(scenario: Scenario, engine: Engine) -> None:
+    result = run_scenario(scenario, engine, transport="gloo")
+    assert scenario.expected_by(engine).is_met_by(result), str(result)
+
+
+@pytest.mark.parametrize(("scenario", "engine"), JOIN_MATRIX)
+def test_it_trains_the_same_parameters(scenario: Scenario, engine: Engine) -> None:
+    memory, gloo = (run_scenario(scenario, engine, transport=transport) for transport in ("memory", "gloo"))
+    assert gloo.trace.digest() == memory.trace.digest()
+    assert gloo.verdict is Verdict.PASS
+    assert scenario.reference is not None
+    reference = replace(scenario.reference(scenario.world_size), histories=memory.returns)
+    assert first_differences(reference, gloo.returns) == []
