@@ -83,7 +83,7 @@ def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
     return replace(program, ranks=ranks)
 
 
-# --- breaks of the order: the steps of the rank afterwards; None if there is no place for the break ---------------------
+# --- breaks of the order: the steps of the rank afterwards; None if it has no place for the break ---------------------
 
 
 def _missing(random: Random, program: Program, rank: int) -> Steps | None:
