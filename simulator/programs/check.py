@@ -37,7 +37,8 @@ def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
     validate(program)
     run = _Run(program, site_of or _sites_by_name(program))
     run.to_its_end()
-    return CheckedProgram(run.all_findings(), tuple(rank.end() for rank in run.ranks), tuple(run.met))
+    ends = tuple(rank.end() for rank in run.ranks)
+    return CheckedProgram(run.all_findings(), ends, tuple(run.met), tuple(run.clashing))
 
 
 def signature_of(issue: Issue) -> Signature:
@@ -61,6 +62,7 @@ class _Run:
     def __init__(self, program: Program, site_of: SiteOf) -> None:
         self.ranks = [Progress(rank, program.groups, steps) for rank, steps in enumerate(program.ranks)]
         self.met: list[tuple[Met, ...]] = []
+        self.clashing: list[tuple[Met, ...]] = []
         self._site_of = site_of
         self._members = members_of(program)
         self._slots = SlotTable()
@@ -87,7 +89,8 @@ class _Run:
                 self._go_on(rank)
             rank = self._next(rank.rank)
         if not self._found and any(rank.standing is Standing.WAITING for rank in self.ranks):
-            self._found.extend(self._unfinished_mismatches() or deadlocks(self._situation()))
+            self._look_among_the_unfinished()
+            self._found.extend([] if self._found else deadlocks(self._situation()))
 
     def _next(self, rank: int) -> Progress | None:
         if self._found:
@@ -154,7 +157,7 @@ class _Run:
         calls = [slot.calls[rank] for rank in slot.members]
         code = disagreement(calls)
         if code is not None:
-            self._found.append(mismatch(calls, code, self._steps))
+            self._clash(calls, mismatch(calls, code, self._steps))
             return
         if call_sites_differ(calls):
             self._lines_met.setdefault(frozenset(call.site for call in calls), calls)
@@ -176,30 +179,35 @@ class _Run:
     def _exchange(self, send: Call, receive: Call) -> None:
         code = pair_disagreement(send, receive)
         if code is not None:
-            self._found.append(pair_mismatch(send, receive, code, self._steps))
+            self._clash((send, receive), pair_mismatch(send, receive, code, self._steps))
         else:
             self._meet((send, receive))
 
     def _meet(self, calls: Sequence[Call]) -> None:
         self._complete.update(calls)
         if calls[0] in self._issues:  # else they made a group
-            self.met.append(tuple(Met(call.rank, self._issues[call]) for call in calls))
+            self.met.append(self._sides(calls))
         for call in calls:
             waiter = self.ranks[call.rank]
             if waiter.wait is not None and waiter.wait.calls == (call,):
                 waiter.wake()
 
+    def _sides(self, calls: Sequence[Call]) -> tuple[Met, ...]:
+        return tuple(Met(call.rank, self._issues[call]) for call in calls)
+
     # --- what is found ------------------------------------------------------------------------------------------------
 
-    def _unfinished_mismatches(self) -> list[Finding]:
-        """Those among calls for which members are still missing."""
-        half_full = [list(slot.calls.values()) for slot in self._slots.open_slots() if len(slot.calls) > 1]
-        judged = [(calls, disagreement(calls)) for calls in half_full]
-        return [
-            mismatch(calls, code, self._steps, complete=False)
-            for calls, code in judged
-            if code is not None and code is not Code.MISMATCH_SPLITS
-        ]
+    def _clash(self, calls: Sequence[Call], finding: Finding) -> None:
+        self.clashing.append(self._sides(calls))
+        self._found.append(finding)
+
+    def _look_among_the_unfinished(self) -> None:
+        """For mismatches among calls for which members are still missing."""
+        for slot in self._slots.open_slots():
+            calls = list(slot.calls.values())
+            code = disagreement(calls)
+            if len(calls) > 1 and code is not None and code is not Code.MISMATCH_SPLITS:
+                self._clash(calls, mismatch(calls, code, self._steps, complete=False))
 
     def _situation(self) -> Situation:
         meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in self._slots.open_slots()]

@@ -35,6 +35,8 @@ class CheckedProgram:
     """By rank."""
     met: tuple[tuple[Met, ...], ...]
     """The calls that met and agreed, in group-rank order (a send stands before its recv), in the order they did."""
+    clashing: tuple[tuple[Met, ...], ...]
+    """Those of the mismatches that were found."""
 
     @property
     def verdict(self) -> Verdict:
