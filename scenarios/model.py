@@ -270,6 +270,19 @@ def found_text(result: Result) -> str:
     return _text(result.verdict, leading.code if leading else None, leading.ranks if leading else ())
 
 
+def found_on_processes(result: Result) -> str:
+    """What a run on real processes came to, in a few words: `pass`, `hung`, `rank_error, rank 1`, `died, rank 1`."""
+    leading = _leading(result)
+    if leading is None or leading.code.verdict is Verdict.PASS:
+        return Verdict.PASS.value
+    if leading.code is Code.STUCK:
+        return "hung"
+    has_died = leading.code is Code.RANK_ERROR and not leading.sites and not set(leading.ranks) & set(result.errors)
+    return ", ".join(
+        ["died" if has_died else str(leading.code), *([rank_list(leading.ranks)] if leading.ranks else [])]
+    )
+
+
 def found_place(result: Result) -> str:
     """The line that the leading finding names first, as `train.py:12`; "nowhere" if it names none."""
     return str(_leading_site(result) or "nowhere")

@@ -1,4 +1,4 @@
-"""Run a scenario under the simulator, on either engine, and compare it with the oracle where it has one."""
+"""Run a scenario under the simulator or on real processes, and compare it with the oracle where it has one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,16 @@ from scenarios import engines
 from scenarios.engines import Engine
 from scenarios.loader import load
 from scenarios.model import Scenario
+from scenarios.processes.job import check_timeout
+from scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
 from scenarios.reference import divergence_from
 from scenarios.training import Training
 from simulator import Policy, Result, Schedule, UsageError, Verdict, replay, simulate
+
+PROCESSES = "processes"
+TRANSPORTS = ("memory", "gloo", PROCESSES)
+"""How bytes move: the first two are simulated."""
+_TRANSPORT_NAMES = ", ".join(map(repr, TRANSPORTS))
 
 
 def run_scenario(
@@ -25,14 +32,21 @@ def run_scenario(
     world_size: int | None = None,
     policy: str | Policy = "round_robin",
     seed: int = 0,
+    timeout_seconds: float | None = None,
 ) -> Result:
-    """Simulate a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
+    """Run a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
 
-    Replicas are compared as by `check="replicas"`, and what the ranks return with the scenario's reference, if it has
-    one. `world_size` is the scenario's own unless given. Raises UsageError for what cannot be run.
+    Transports "memory" and "gloo" simulate, and replicas are compared as by `check="replicas"`. "processes" runs one
+    process a rank on real gloo, without a policy; a rank that makes no progress for `timeout_seconds`, by default 10,
+    is reported as stuck, and `is_met_on_processes` judges the result. On all of them, what the ranks return is compared
+    with the scenario's reference, if it has one. `world_size` is the scenario's own unless given. Raises UsageError for
+    what cannot be run.
     """
+    check_options(transport, policy, seed, timeout_seconds)
 
     def run(chosen: Scenario) -> Result:
+        if transport == PROCESSES:
+            return run_on_processes(chosen, Engine.named(engine), _timeout(timeout_seconds))
         return simulate(
             chosen.program,
             chosen.world_size,
@@ -45,7 +59,29 @@ def run_scenario(
             name=chosen.name,
         )
 
-    return _run(scenario, engine, world_size, run)
+    return _run(scenario, engine, transport, world_size, run, timeout_seconds)
+
+
+def _timeout(seconds: float | None) -> float:
+    return TIMEOUT_SECONDS if seconds is None else seconds
+
+
+def check_options(transport: str, policy: str | Policy, seed: int, timeout_seconds: float | None) -> None:
+    """Raise UsageError for what does not go with a transport."""
+    if transport not in TRANSPORTS:
+        raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
+    if transport == PROCESSES and (policy != "round_robin" or seed != 0):
+        raise UsageError(
+            f"policy is {policy!r} and seed {seed}, but real processes run freely, without a schedule: leave both out, "
+            "or take transport 'memory' or 'gloo'"
+        )
+    if timeout_seconds is not None and transport == PROCESSES:
+        check_timeout(timeout_seconds)
+    elif timeout_seconds is not None:
+        raise UsageError(
+            f"timeout is {timeout_seconds!r}, but transport {transport!r} finds a deadlock at once and waits for none: "
+            "leave it out, or take transport 'processes'"
+        )
 
 
 def replay_scenario(
@@ -57,6 +93,11 @@ def replay_scenario(
     world_size: int | None = None,
 ) -> Result:
     """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it belongs to another one."""
+    check_options(transport, "round_robin", 0, None)
+    if transport == PROCESSES:
+        raise UsageError(
+            "transport is 'processes', but real processes run freely and cannot be replayed: take 'memory' or 'gloo'"
+        )
 
     def run(chosen: Scenario) -> Result:
         return replay(
@@ -70,11 +111,16 @@ def replay_scenario(
             name=chosen.name,
         )
 
-    return _run(scenario, engine, world_size, run)
+    return _run(scenario, engine, transport, world_size, run)
 
 
 def _run(
-    scenario: Scenario | str, engine: str | Engine, world_size: int | None, run: Callable[[Scenario], Result]
+    scenario: Scenario | str,
+    engine: str | Engine,
+    transport: str,
+    world_size: int | None,
+    run: Callable[[Scenario], Result],
+    timeout_seconds: float | None = None,
 ) -> Result:
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = Engine.named(engine)
@@ -83,7 +129,8 @@ def _run(
         _check_engine_options(chosen)
     with engines.installed(engine):
         result = run(chosen)
-    return _against_reference(result, chosen).with_replay(_command(result, own, engine))
+    command = _command(result, own, engine, transport, timeout_seconds)
+    return against_reference(result, chosen).with_replay(command)
 
 
 def _check_engine_options(scenario: Scenario) -> None:
@@ -96,7 +143,7 @@ def _check_engine_options(scenario: Scenario) -> None:
         )
 
 
-def _against_reference(result: Result, scenario: Scenario) -> Result:
+def against_reference(result: Result, scenario: Scenario) -> Result:
     """The result, with a finding where what the ranks returned is not what plain training gives."""
     if scenario.reference is None or result.verdict is not Verdict.PASS:
         return result
@@ -104,8 +151,12 @@ def _against_reference(result: Result, scenario: Scenario) -> Result:
     return result if finding is None else dataclasses.replace(result, findings=(finding, *result.findings))
 
 
-def _command(result: Result, scenario: Scenario, engine: Engine) -> str:
-    command = f"ddpsim replay {shlex.quote(scenario.name)} {result.schedule}"
-    if result.world_size != scenario.world_size:
-        command += f" --world-size {result.world_size}"
-    return command if engine is Engine.TORCH else f"{command} --engine {engine.value}"
+def _command(result: Result, scenario: Scenario, engine: Engine, transport: str, timeout_seconds: float | None) -> str:
+    is_free = transport == PROCESSES
+    words = ["ddpsim", "run" if is_free else "replay", shlex.quote(scenario.name)]
+    words += [] if is_free else [str(result.schedule)]
+    words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
+    words += [] if transport == "memory" else ["--transport", transport]
+    words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]
+    words += [] if engine is Engine.TORCH else ["--engine", engine.value]
+    return " ".join(words)

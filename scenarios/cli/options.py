@@ -5,7 +5,8 @@ No torch here: `--help` shows these. What has to know the scenarios imports them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,22 @@ EngineOrBoth = Annotated[str, typer.Option("--engine", help="Who synchronises th
 OneEngine = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch or ddp.")]
 PolicyName = Annotated[str, typer.Option("--policy", help="Who runs next: round_robin or random.")]
 Seed = Annotated[int, typer.Option(help="What a random policy draws from.")]
+TransportName = Annotated[
+    str,
+    typer.Option(
+        "--transport", help="How bytes move: memory or gloo under the simulator, or processes, real and free-running."
+    ),
+]
+SimulatedTransport = Annotated[str, typer.Option("--transport", help="How bytes move: memory or gloo.")]
+Timeout = Annotated[
+    float | None,
+    typer.Option(
+        "--timeout",
+        metavar="SECONDS",
+        help="On processes: a rank without progress for so long counts as hung.  [default: 10]",
+        show_default=False,
+    ),
+]
 Tags = Annotated[
     list[str] | None,
     typer.Option("--tag", help="Only those with this tag; given again, those with all of them.", show_default=False),
@@ -44,9 +61,24 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     return tuple(Engine) if name == "both" else (Engine(name),)
 
 
-def policy_text(policy: str, seed: int) -> str:
-    """The policy as a head line names it."""
-    return f"policy {policy}" + (f", seed {seed}" if policy != "round_robin" else "")
+def how_text(transport: str, policy: str, seed: int) -> str:
+    """Transport and policy, as a head line names them."""
+    if transport == "processes":
+        return "on processes"
+    on = "" if transport == "memory" else f"on {transport}  "
+    return f"{on}policy {policy}" + (f", seed {seed}" if policy != "round_robin" else "")
+
+
+@contextmanager
+def prepared_for(transport: str) -> Iterator[None]:
+    """Keep what several runs on a transport share."""
+    if transport != "processes":
+        yield
+        return
+    from scenarios.processes.launcher import standing_by
+
+    with standing_by():
+        yield
 
 
 def tagged(scenarios: Mapping[str, Scenario], tags: Iterable[str]) -> dict[str, Scenario]:

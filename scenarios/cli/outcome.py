@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from scenarios.cli.judgement import conclusion, judge, misses_line
 from scenarios.cli.status import Status
 from scenarios.engines import Engine
-from scenarios.model import Expectation, Scenario, found_place, found_text
-from scenarios.runner import run_scenario
+from scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
+from scenarios.runner import PROCESSES, run_scenario
 from simulator import Result, UsageError
 
 
@@ -29,22 +29,27 @@ class Outcome:
     """All there is to say, if it is not as expected."""
 
 
-def outcome_of(scenario: Scenario, engine: Engine, *, policy: str, seed: int) -> Outcome:
+def outcome_of(
+    scenario: Scenario, engine: Engine, *, policy: str, seed: int, transport: str, timeout: float | None
+) -> Outcome:
     """Run a scenario. An exception of ours is what came of it, and ends nothing else."""
     expected = scenario.expected_by(engine)
     start = time.perf_counter()
     try:
-        result = run_scenario(scenario, engine, policy=policy, seed=seed)
+        result = run_scenario(scenario, engine, policy=policy, seed=seed, transport=transport, timeout_seconds=timeout)
     except Exception as error:
         status, found, text = Status.OTHERWISE, type(error).__name__, _error_text(error)
     else:
-        status, found = judge(expected, result), _found_cell(expected, result)
-        text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{conclusion(expected, result)}"
+        status, found = judge(expected, result, transport), _found_cell(expected, result, transport)
+        text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{conclusion(expected, result, transport)}"
     seconds = time.perf_counter() - start
     return Outcome(scenario.name, engine, status, _brief(expected.text(scenario.world_size)), found, seconds, text)
 
 
-def _found_cell(expected: Expectation, result: Result) -> str:
+def _found_cell(expected: Expectation, result: Result, transport: str) -> str:
+    if transport == PROCESSES:
+        found = found_on_processes(result)
+        return "" if found == expected.verdict.value else found
     found = found_text(result)
     if misses_line(expected, result):
         return f"it at {found_place(result)}"

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli import output
-from scenarios.cli.options import EngineOrBoth, Name, OneEngine, PolicyName, Seed, WorldSize, engines_named, policy_text
+from scenarios.cli.options import (
+    EngineOrBoth,
+    Name,
+    OneEngine,
+    PolicyName,
+    Seed,
+    SimulatedTransport,
+    Timeout,
+    TransportName,
+    WorldSize,
+    engines_named,
+    how_text,
+    prepared_for,
+)
 from scenarios.cli.status import worst
 
 if TYPE_CHECKING:
@@ -24,14 +37,24 @@ def run(
     world_size: WorldSize = None,
     policy: PolicyName = "round_robin",
     seed: Seed = 0,
+    transport: TransportName = "memory",
+    timeout: Timeout = None,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
     from scenarios.runner import run_scenario
 
-    def simulate(scenario: Scenario, engine: Engine) -> Result:
-        return run_scenario(scenario, engine, world_size=world_size, policy=policy, seed=seed)
+    def run_once(scenario: Scenario, engine: Engine) -> Result:
+        return run_scenario(
+            scenario,
+            engine,
+            transport=transport,
+            world_size=world_size,
+            policy=policy,
+            seed=seed,
+            timeout_seconds=timeout,
+        )
 
-    return _run(name, engines_named(engine), policy_text(policy, seed), simulate)
+    return _run(name, engines_named(engine), transport, how_text(transport, policy, seed), run_once)
 
 
 def replay(
@@ -39,6 +62,7 @@ def replay(
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="The replay token at the end of a report.")],
     engine: OneEngine = "torch",
     world_size: WorldSize = None,
+    transport: SimulatedTransport = "memory",
 ) -> int:
     """Run a scenario again exactly as a report recorded it.
 
@@ -47,28 +71,35 @@ def replay(
     from scenarios.engines import Engine
     from scenarios.runner import replay_scenario
 
-    def simulate(scenario: Scenario, engine: Engine) -> Result:
-        return replay_scenario(scenario, token, engine, world_size=world_size)
+    def run_once(scenario: Scenario, engine: Engine) -> Result:
+        return replay_scenario(scenario, token, engine, transport=transport, world_size=world_size)
 
-    return _run(name, (Engine.named(engine),), "replayed", simulate)
+    return _run(name, (Engine.named(engine),), transport, "replayed", run_once)
 
 
-def _run(name: str, engines: tuple[Engine, ...], how: str, simulate: Callable[[Scenario, Engine], Result]) -> int:
+def _run(
+    name: str,
+    engines: tuple[Engine, ...],
+    transport: str,
+    how: str,
+    run_once: Callable[[Scenario, Engine], Result],
+) -> int:
     from scenarios.cli.judgement import conclusion, judge
     from scenarios.loader import load
 
     scenario = load(name)
     statuses = []
-    for number, engine in enumerate(engines):
-        start = time.perf_counter()
-        result = simulate(scenario, engine)
-        seconds = time.perf_counter() - start
-        if len(engines) > 1:
-            output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
-        expected = scenario.expected_by(engine)
-        output.show(f"{_head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
-        output.show(conclusion(expected, result))
-        statuses.append(judge(expected, result))
+    with prepared_for(transport):
+        for number, engine in enumerate(engines):
+            start = time.perf_counter()
+            result = run_once(scenario, engine)
+            seconds = time.perf_counter() - start
+            if len(engines) > 1:
+                output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
+            expected = scenario.expected_by(engine)
+            output.show(f"{_head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
+            output.show(conclusion(expected, result, transport))
+            statuses.append(judge(expected, result, transport))
     return worst(statuses)
 
 

@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli import output
-from scenarios.cli.options import EngineOrBoth, PolicyName, Seed, Tags, engines_named, tagged
+from scenarios.cli.options import (
+    EngineOrBoth,
+    PolicyName,
+    Seed,
+    Tags,
+    Timeout,
+    TransportName,
+    engines_named,
+    prepared_for,
+    tagged,
+)
 from scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
@@ -25,28 +35,36 @@ def zoo(
     engine: EngineOrBoth = "torch",
     policy: PolicyName = "round_robin",
     seed: Seed = 0,
+    transport: TransportName = "memory",
+    timeout: Timeout = None,
     with_twins: Annotated[bool, typer.Option("--repaired/--no-repaired", help="Run the repaired twins, too.")] = True,
 ) -> int:
     """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
     from scenarios.cli.outcome import outcome_of
     from scenarios.cli.table import Table, closing
     from scenarios.registered import registry
+    from scenarios.runner import check_options
     from simulator import simulate
 
     engines = engines_named(engine)
-    simulate(lambda rank: None, 1, policy=policy, seed=seed)  # refuses a policy once, and not in every row
+    check_options(transport, policy, seed, timeout)  # once, and not in every row
+    simulate(lambda rank: None, 1, policy=policy, seed=seed)
     broken = () if names else registry.broken
     for problem in broken:
         output.note(problem)
     pairs = [(scenario, each) for scenario in _chosen(names, tags or (), with_twins=with_twins) for each in engines]
     start = time.perf_counter()
-    running = (outcome_of(scenario, each, policy=policy, seed=seed) for scenario, each in pairs)
+    running = (
+        outcome_of(scenario, each, policy=policy, seed=seed, transport=transport, timeout=timeout)
+        for scenario, each in pairs
+    )
     table = Table(pairs)
     output.show(table.head())
     outcomes = []
-    for outcome in output.followed(running, len(pairs)):
-        output.show(table.row(outcome))
-        outcomes.append(outcome)
+    with prepared_for(transport):
+        for outcome in output.followed(running, len(pairs)):
+            output.show(table.row(outcome))
+            outcomes.append(outcome)
     output.show(closing(outcomes, time.perf_counter() - start))
     return worst([*(outcome.status for outcome in outcomes), *(Status.OTHERWISE for _ in broken)])
 

@@ -16,13 +16,14 @@ import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from multiprocessing.connection import Connection
+from typing import cast
 
-from torch.distributed.distributed_c10d import PrefixStore, Store, TCPStore
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from scenarios.agreement.outcome import Ending
 from scenarios.processes import rank as rank_process
@@ -105,12 +106,12 @@ class Notes:
             self.end_for_all(_FAILED_TO_START)
         elif report.ending is Ending.HUNG:
             self.end_for_all(_HUNG)
-        self.store.set(f"rank/{report.rank}", pickle.dumps(report))
+        self._set(f"rank/{report.rank}", pickle.dumps(report))
         self.store.add("ended", 1)
 
     def end_for_all(self, why: bytes) -> None:
         """The run is over."""
-        self.store.set("over", why)
+        self._set("over", why)
 
     def why_over(self) -> bytes | None:
         """Why the run is over; None if it is not."""
@@ -124,6 +125,9 @@ class Notes:
     def read_all(self) -> tuple[RankReport, ...]:
         """The reports, by rank."""
         return tuple(pickle.loads(self.store.get(f"rank/{rank}")) for rank in range(self.world_size))
+
+    def _set(self, key: str, value: bytes) -> None:
+        cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text
 
     def leave(self) -> None:
         """Say that this supervisor needs the store no more; who hosts it waits for the others, for a while."""
