@@ -28,6 +28,7 @@ from simulator.errors import UsageError
 from simulator.runtime.rank_thread import Pending
 from simulator.transport.gloo_calls import CALLS
 from simulator.transport.payload import Payload
+from simulator.transport.staging import Stage
 
 _TIMEOUT = timedelta(seconds=30)
 """No call waits for a rank, so this only ends what gloo itself could not."""
@@ -56,7 +57,7 @@ class Gloo:
         label = pendings[0].call.group
         groups = self._groups_of(label, len(members))
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            error = _error_of(_starts(groups, signature, pendings, members))
+            error = _error_of(groups, signature, pendings, members)
         if error is None:
             return None
         _take_down(self._groups.pop(label))  # some ranks may still wait inside; the next call connects again
@@ -111,8 +112,7 @@ def _connected(device: Any, size: int) -> list[Any]:
         options._devices, options._timeout, options._threads = [device], _TIMEOUT, 1
         backend = _gloo()(store, rank, size, options)
         group: Any = ProcessGroup(store, rank, size)
-        for kind in ("cpu", "cuda"):
-            group._register_backend(torch.device(kind), ProcessGroup.BackendType.GLOO, backend)
+        group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, backend)
         groups[rank] = group
 
     _side_by_side(partial(connect, rank) for rank in range(size))
@@ -145,12 +145,43 @@ def _side_by_side(tasks: Iterable[Callable[[], None]]) -> None:
         raise errors[0]
 
 
-def _error_of(starts: Sequence[Callable[[], list[Any]]]) -> Exception | None:
-    """Start all ranks' works, then wait for all; return what the first of them raised."""
+def _error_of(
+    groups: Sequence[Any], signature: Signature, pendings: Sequence[Pending], members: Sequence[int]
+) -> Exception | None:
+    """Make a call on all its ranks; return what went wrong."""
     try:
-        works = [work for start in starts for work in start()]
-    except Exception as error:
-        return error
+        stages = [Stage(pending.payload) for pending in pendings]
+        payloads = [stage.payload for stage in stages]
+        if signature.operation == "send":
+            works = _message(groups, pendings, payloads, members)
+        else:
+            root = None if signature.root is None else members.index(signature.root)
+            call = CALLS[signature.operation]
+            each = zip(groups, payloads, strict=True)
+            works = [call(group, payload, signature.reduction, root) for group, payload in each]
+        error = _first_error(works)
+        if error is None:
+            for stage in stages:
+                stage.finish()
+    except Exception as raised:
+        return raised
+    return error
+
+
+def _message(
+    groups: Sequence[Any], pendings: Sequence[Pending], payloads: Sequence[Payload], members: Sequence[int]
+) -> list[Any]:
+    """The two sides of a message. A receive from any source has found its sender, and asks for it."""
+    (send, receive), (sent, received) = pendings, payloads
+    sender, receiver = members.index(send.call.rank), members.index(receive.call.rank)
+    return [
+        groups[sender].send(list(sent.inputs), receiver, send.call.tag),
+        groups[receiver].recv(list(received.outputs), sender, receive.call.tag),
+    ]
+
+
+def _first_error(works: Sequence[Any]) -> Exception | None:
+    """Wait for all works; return what the first that failed raised."""
     errors = []
     for work in works:
         try:
@@ -158,31 +189,3 @@ def _error_of(starts: Sequence[Callable[[], list[Any]]]) -> Exception | None:
         except Exception as error:
             errors.append(error)
     return errors[0] if errors else None
-
-
-def _starts(
-    groups: Sequence[Any], signature: Signature, pendings: Sequence[Pending], members: Sequence[int]
-) -> list[Callable[[], list[Any]]]:
-    """For each rank, what starts its part."""
-    if signature.operation == "send":
-        return _message(groups, pendings, members)
-    root = None if signature.root is None else members.index(signature.root)
-    call = CALLS[signature.operation]
-    return [
-        partial(call, group, pending.payload, signature.reduction, root)
-        for group, pending in zip(groups, pendings, strict=True)
-    ]
-
-
-def _message(
-    groups: Sequence[Any], pendings: Sequence[Pending], members: Sequence[int]
-) -> list[Callable[[], list[Any]]]:
-    """The two sides of a message. A receive from any source has found its sender, and asks for it."""
-    send, receive = pendings
-    sender, receiver = members.index(send.call.rank), members.index(receive.call.rank)
-    sent: Payload = send.payload
-    received: Payload = receive.payload
-    return [
-        lambda: [groups[sender].send(list(sent.inputs), receiver, send.call.tag)],
-        lambda: [groups[receiver].recv(list(received.outputs), sender, receive.call.tag)],
-    ]

@@ -16,7 +16,8 @@ def run(program, world_size=3, **options):
     return result.returns
 
 
-def test_collectives_and_messages():
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
+def test_collectives_and_messages(transport):
     def program(rank):
         mine = torch.full((1000,), float(rank + 1), device="cuda")
         dist.all_reduce(mine)
@@ -28,7 +29,7 @@ def test_collectives_and_messages():
         future = dist.all_reduce(mine, async_op=True).get_future().then(lambda done: done.value()[0] + 1)
         return [each.unique().tolist() for each in (*copies, future.wait())]
 
-    assert run(program) == ([[6.0], [12.0], [18.0], [19.0]],) * 3
+    assert run(program, transport=transport) == ([[6.0], [12.0], [18.0], [19.0]],) * 3
 
 
 def test_objects():
@@ -54,9 +55,10 @@ def train(rank, device, inputs):
     return [parameter.detach().cpu() for parameter in model.parameters()]
 
 
-def test_ddp_with_uneven_inputs_trains_as_on_the_cpu():
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
+def test_ddp_with_uneven_inputs_trains_as_on_the_cpu(transport):
     inputs = [3, 1, 2]
-    on_gpu, on_cpu = (run(train, args=(device, inputs)) for device in ("cuda", "cpu"))
+    on_gpu, on_cpu = (run(train, args=(device, inputs), transport=transport) for device in ("cuda", "cpu"))
     for rank in range(3):
         for mine, theirs in zip(on_gpu[rank], on_cpu[rank], strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
