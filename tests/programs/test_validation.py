@@ -94,7 +94,7 @@ def test_refused_in_one_line(case):
 
 
 def test_check_refuses_as_well():
-    with pytest.raises(UsageError, match="^rank 0 step 0: waits for 'a'"):
+    with pytest.raises(UsageError, match=r"^rank 0 step 0: waits for 'a'"):
         check(program((Wait("a"),)))
 
 
