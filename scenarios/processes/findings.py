@@ -15,7 +15,7 @@ from scenarios.processes.report import ErrorReport, Position, RankReport
 from simulator import Code, Finding
 from simulator.calls import Site
 from simulator.diagnosis.errors import kind, ran_out, rank_error
-from simulator.diagnosis.explain import indent, rank_list
+from simulator.diagnosis.explain import indent, rank_list, shortened
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """What gloo raises on the others when a process is gone."""
@@ -46,8 +46,8 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport]) -> Finding
     process = "process" if len(ranks) == 1 else "processes"
     summary = f"the {process} of {rank_list(ranks)} ended with {died[0].death}"
     lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
-    if died[0].last_words:
-        lines += [f"  last words of rank {ranks[0]}", *(f"    {line}" for line in died[0].last_words)]
+    for report in died:
+        lines += _last_moment(report)
     if victims:
         lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
     lines += [
@@ -55,6 +55,15 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport]) -> Finding
         indent("try", "simulate it, which tells what met what: the same command without `--transport processes`"),
     ]
     return Finding(Code.RANK_ERROR, ranks, summary, "\n".join(lines))
+
+
+def _last_moment(died: RankReport) -> list[str]:
+    """Where it was, and what it wrote."""
+    place = died.position
+    where = f" at {place.site} in {place.site.function}" if place and place.site else ""
+    lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
+    lines += [f"    {line}" for line in died.last_words]
+    return lines + (_stack(place) if place else [])
 
 
 def _cause_of(died: RankReport) -> str:
@@ -88,7 +97,7 @@ def _errors(raised: Iterable[RankReport]) -> list[Finding]:
 
 
 def _hang(reports: Sequence[RankReport], command: str) -> Finding:
-    positions = {report.rank: report.position for report in reports if report.position is not None}
+    positions = {each.rank: each.position for each in reports if each.ending is Ending.HUNG and each.position}
     longest = max(position.idle_seconds for position in positions.values())
     stuck = tuple(rank for rank, each in positions.items() if each.idle_seconds >= min(longest, _LONG) / 2)
     seconds = max((each.idle_seconds for each in positions.values() if each.idle_seconds < _LONG), default=0.0)
@@ -110,7 +119,7 @@ _LONG = 1e9
 
 def _block(report: RankReport) -> list[str]:
     """What one rank was at: the line of the user's program first."""
-    if report.position is None:
+    if report.ending is not Ending.HUNG or report.position is None:
         return [f"  rank {report.rank}  {_ending(report)}"]
     return [f"  rank {report.rank}  {_head(report.position)}", *_calls(report.position), *_stack(report.position)]
 
@@ -118,7 +127,7 @@ def _block(report: RankReport) -> list[str]:
 def _ending(report: RankReport) -> str:
     if report.ending is Ending.DIED:
         return f"died: {report.death}"
-    return f"raised {report.error.line}" if report.error else "returned"
+    return f"raised {shortened(report.error.line, 90)}" if report.error else "returned"
 
 
 def _head(position: Position) -> str:

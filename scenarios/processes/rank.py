@@ -13,6 +13,7 @@ closed connection, where they hang.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import pickle
 import random
@@ -24,8 +25,7 @@ import traceback
 from datetime import timedelta
 from enum import Enum
 from multiprocessing.connection import Connection
-from types import FrameType
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy
 import torch
@@ -37,6 +37,7 @@ from scenarios.model import Scenario
 from scenarios.processes import recorder
 from scenarios.processes.job import Job
 from scenarios.processes.report import ErrorReport, Position, RankReport
+from scenarios.processes.stacks import below_call, call_program, stack_of
 from simulator.calls import NOWHERE
 from simulator.diagnosis.errors import unused_indices
 from simulator.runtime.call_sites import site_of, site_of_error, traceback_text
@@ -60,6 +61,7 @@ def run(job: Job, rank: int, line: Connection) -> NoReturn:
     """Be the process of a rank, to its end. `line` leads to the supervisor."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the supervisor who ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    faulthandler.enable(file=2)  # for the supervisor, which reads what it writes
     watch = _Watch(rank, job.timeout_seconds, line)
     threading.Thread(target=watch.run, name="ddpsim-watch", daemon=True).start()
     try:
@@ -95,21 +97,16 @@ def _seed() -> None:
 def _run(scenario: Scenario, job: Job, rank: int) -> RankReport:
     try:
         with engines.installed(job.engine):
-            value = _call(scenario, rank)
+            value = call_program(scenario, rank)
     except BaseException as error:  # SystemExit, too, is an end of the program and not of the process
         return _raised(rank, error)
     return RankReport(rank, Ending.RETURNED, time.time(), value=_pickled(value))
 
 
-def _call(scenario: Scenario, rank: int) -> Any:
-    """The frame below which a program's own frames begin."""
-    return scenario.program(rank, *scenario.args)
-
-
 def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
     message = str(error).strip()
     first = message.split("\n", 1)[0]
-    below = error.with_traceback(_below_our_own(error)) if has_started else error
+    below = error.with_traceback(below_call(error.__traceback__))
     report = ErrorReport(
         f"{type(error).__name__}: {first}" if first else type(error).__name__,
         traceback_text(below),
@@ -118,14 +115,6 @@ def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> Ran
         _pickled(error),
     )
     return RankReport(rank, Ending.RAISED, time.time(), has_started, error=report)
-
-
-def _below_our_own(error: BaseException) -> Any:
-    """The traceback from the program on."""
-    own = error.__traceback__
-    while own is not None and own.tb_frame.f_code is not _call.__code__:
-        own = own.tb_next
-    return own.tb_next if own is not None and own.tb_next is not None else error.__traceback__
 
 
 def _pickled(value: object) -> bytes | None:
@@ -208,7 +197,7 @@ class _Watch:
         calls = recorder.recording().calls[-_SHOWN_CALLS:]
         if not recorder.is_there():
             calls = ("not known: this torch has no flight recorder",)
-        position = Position(idle, None if site is NOWHERE else site, _stack_text(frame), calls)
+        position = Position(idle, None if site is NOWHERE else site, stack_of(frame), calls)
         return RankReport(self._rank, Ending.HUNG, time.time(), position=position)
 
 
@@ -225,10 +214,3 @@ class _Unchanged:
         if value != self._value:
             self._value, self._since = value, now
         return now - self._since
-
-
-def _stack_text(frame: FrameType | None) -> str:
-    """The stack of the program, innermost last."""
-    frames = list(traceback.walk_stack(frame))
-    own = next((n for n, (each, _) in enumerate(frames) if each.f_code is _call.__code__), len(frames))
-    return "".join(traceback.StackSummary.extract(iter(frames[:own][::-1])).format())

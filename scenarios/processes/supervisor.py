@@ -30,6 +30,7 @@ from scenarios.processes import rank as rank_process
 from scenarios.processes.job import Job
 from scenarios.processes.rank import Word
 from scenarios.processes.report import Position, RankReport
+from scenarios.processes.stacks import place_of_death
 from simulator import UsageError
 
 _POLL_SECONDS = 0.02
@@ -40,13 +41,15 @@ _ANSWER_SECONDS = 2.0
 _SILENT_SECONDS = 5.0
 """So much longer than the time-out may a rank say nothing at all."""
 _STORE_SECONDS = 60.0
-_KEPT_LINES = 8
+_KEPT_LINES = 4
 
 _LOG_LINE = re.compile(
     rb"^(?:\[rank\d+\]:)?\[[WEIF]\d{4} |^terminate called |^  what\(\):|^Exception raised from |^frame #\d+: "
-    rb"|^Fatal Python error: Aborted"
 )
 """Of torch and gloo. They stand in the report if the rank dies of them."""
+
+_DEATH = b"Fatal Python error: "
+"""How faulthandler begins."""
 
 _HUNG, _FAILED_TO_START = b"hung", b"failed to start"
 """Why a run is over before all ranks have ended."""
@@ -155,6 +158,8 @@ class _Child:
     """What waiting for it gave, once it has died."""
     unread: bytes = b""
     last_lines: list[str] = field(default_factory=list)
+    last_stack: list[str] | None = None
+    """What faulthandler wrote of a process that died of a signal."""
 
     def poll(self) -> None:
         """Wait a moment; pass on what it has written, and see whether it lives. Raises SystemExit without a parent."""
@@ -204,12 +209,18 @@ class _Child:
         while select.select([self.stderr], [], [], 0)[0] and (text := os.read(self.stderr, 1 << 16)):
             self._pass_on(text)
 
-    def _pass_on(self, text: bytes) -> None:
-        *lines, self.unread = (self.unread + text).split(b"\n")
+    def _pass_on(self, written: bytes) -> None:
+        *lines, self.unread = (self.unread + written).split(b"\n")
         for line in lines:
-            self.last_lines = [*self.last_lines, line.decode(errors="replace")][-_KEPT_LINES:]
-            if not _LOG_LINE.match(line):
-                os.write(2, line + b"\n")
+            text = line.decode(errors="replace")
+            if line.startswith(_DEATH):
+                self.last_stack = []
+            elif self.last_stack is not None:
+                self.last_stack.append(text)
+            else:
+                self.last_lines = [*self.last_lines, text][-_KEPT_LINES:]
+                if not _LOG_LINE.match(line):
+                    os.write(2, line + b"\n")
 
 
 @contextmanager
@@ -292,8 +303,15 @@ def _last_report(child: _Child, has_started: bool) -> RankReport:
             return heard
         has_started = has_started or heard is Word.STARTED
     child.read_rest()
-    words = tuple(child.last_lines)
-    return RankReport(child.rank, Ending.DIED, time.time(), has_started, death=child.death(), last_words=words)
+    return RankReport(
+        child.rank,
+        Ending.DIED,
+        time.time(),
+        has_started,
+        position=place_of_death(child.last_stack or ()),
+        death=child.death(),
+        last_words=tuple(child.last_lines),
+    )
 
 
 def _silent(child: _Child, why: str, *, has_started: bool = True) -> RankReport:
