@@ -197,11 +197,16 @@ class TestNothingIsLeft:
                 signal.raise_signal(signal.SIGINT)
             raise error
 
-        pool = GlooPool(teams=2)
-        with pytest.raises(error), pool:
-            process = server_of(pool)
-            list(pool.run(jobs()))
-        assert session(process) == []
+        processes = []
+
+        def run():
+            with GlooPool(teams=2) as pool:
+                processes.append(server_of(pool))
+                list(pool.run(jobs()))
+
+        with pytest.raises(error):
+            run()
+        assert session(processes[0]) == []
         assert open_descriptors() == before
 
     def test_after_its_process_is_killed(self):
