@@ -31,7 +31,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The first thing that a rank says: the group stands."""
+    """The first thing that a rank says: it has joined the group. It then waits to be told that all have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +50,9 @@ def serve_rank(place: Place, channel: socket.socket) -> None:
         messages.send(channel, NotStarted(_text(error)))
         return
     messages.send(channel, Started())
+    # Connecting to a rank that has run already, and died of it, would fail: an error of ours, and not of the function.
+    if not channel.recv(1):
+        return
     outcome = _outcome(function, place.rank, args)
     messages.send_pickled(channel, _pickled(outcome))
     # The groups, and what the outcome holds, stay until every rank has said what came of it: without this rank's

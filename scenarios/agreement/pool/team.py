@@ -21,7 +21,8 @@ _MARGIN_SECONDS = 5.0
 
 class _Stage(Enum):
     STARTING = "starting"
-    RUNNING = "running"
+    STARTED = "started"
+    """It has joined its group; once all have, they run."""
     DEAD = "dead"
     """It has ended without having said what came of it."""
 
@@ -36,6 +37,8 @@ class Team:
         self._deadline = now + self._silence_seconds
         self._stillness = Stillness(job.still_seconds)
         self.next_look = now + self._stillness.interval_seconds
+        self._is_running = False
+        """Whether all have joined their group, and been told to go on."""
         self._ranks: list[_Stage | RankOutcome] = [_Stage.STARTING] * job.world_size
         self._statuses: tuple[int, ...] | None = None
         """What the processes have ended with."""
@@ -52,19 +55,21 @@ class Team:
         try:
             message, _ = messages.receive(channel)
         except (EOFError, OSError):
-            if self._ranks[rank] is _Stage.STARTING:
+            if not self._is_running:
                 raise self._not_started(rank, f"it ended with {self._status(rank)}") from None
             message = _Stage.DEAD
         if isinstance(message, NotStarted):
             raise self._not_started(rank, message.reason)
-        self._ranks[rank] = _Stage.RUNNING if isinstance(message, Started) else message
+        self._ranks[rank] = _Stage.STARTED if isinstance(message, Started) else message
+        if all(of is _Stage.STARTED for of in self._ranks):
+            self._go()
         self._deadline = now + self._silence_seconds
         return isinstance(message, Started)
 
     def look(self, now: float) -> None:
         """See whether it still moves; if not, its unfinished ranks hang."""
         self.next_look = now + self._stillness.interval_seconds
-        if _Stage.STARTING in self._ranks:
+        if not self._is_running:
             if now >= self._deadline:
                 raise self._not_started(self._ranks.index(_Stage.STARTING), "it said nothing")
             return
@@ -93,6 +98,12 @@ class Team:
     def _give_up(self, why: str) -> None:
         hung = RankOutcome(Ending.HUNG, error=why)
         self._ranks = [of if isinstance(of, RankOutcome) or of is _Stage.DEAD else hung for of in self._ranks]
+
+    def _go(self) -> None:
+        self._is_running = True
+        for channel in self.channels:
+            with suppress(OSError):  # it has died, which will be heard
+                channel.send(b"!")
 
     def _status(self, rank: int) -> str:
         return ending_text(self._end()[rank])
