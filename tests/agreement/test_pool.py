@@ -146,14 +146,14 @@ class TestWhatIsAHang:
 
     def test_stillness_has_to_last(self):
         stillness = Stillness(1.0)
-        assert not stillness.look(10.0, asleep=True)
-        assert not stillness.look(10.9, asleep=True)
-        assert stillness.look(11.0, asleep=True)
+        assert stillness.interval_seconds == 0.2
+        # six looks have five intervals between them
+        assert [stillness.look(asleep=True) for _ in range(7)] == [False] * 5 + [True] * 2
 
     def test_any_movement_starts_it_again(self):
         stillness = Stillness(1.0)
-        looks = [(10.0, True), (10.8, False), (11.0, True), (11.9, True), (12.0, True)]
-        assert [stillness.look(now, asleep=asleep) for now, asleep in looks] == [False, False, False, False, True]
+        looks = [True] * 5 + [False] + [True] * 6
+        assert [stillness.look(asleep=asleep) for asleep in looks] == [False] * 11 + [True]
 
     def test_who_is_asleep(self):
         with subprocess.Popen(["sleep", "60"]) as sleeping:

@@ -10,27 +10,24 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-LOOKS = 5
-"""How often to look within the time that a job has to be still for. gloo's own threads wake every few milliseconds to
+_INTERVALS = 5
+"""Into how many the time is divided that a job has to be still for. gloo's own threads wake every few milliseconds to
 look around; that one of them is seen at it delays the conclusion a little, and no more.
 """
 
 
 class Stillness:
-    """Since when nothing has moved."""
+    """Whether nothing moves for a while; for one who looks at intervals, or later than that."""
 
     def __init__(self, still_seconds: float) -> None:
-        self.interval_seconds = still_seconds / LOOKS
-        self._still_seconds = still_seconds
-        self._since: float | None = None
+        self.interval_seconds = still_seconds / _INTERVALS
+        self._looks = 0
 
-    def look(self, now: float, *, asleep: bool) -> bool:
+    def look(self, *, asleep: bool) -> bool:
         """Take note of whether all sleep at this moment; true if they have for long enough."""
-        if not asleep:
-            self._since = None
-        elif self._since is None:
-            self._since = now
-        return self._since is not None and now - self._since >= self._still_seconds
+        # Looks are counted, as one who comes late has not seen what was meanwhile.
+        self._looks = self._looks + 1 if asleep else 0
+        return self._looks > _INTERVALS
 
 
 def all_asleep(processes: Iterable[int]) -> bool:

@@ -75,7 +75,7 @@ class Team:
             return
         # Those that have returned count, too: what they have sent may still be on its way.
         alive = [process for process, of in zip(self._processes, self._ranks, strict=True) if of is not _Stage.DEAD]
-        if self._stillness.look(now, asleep=all_asleep(alive)):
+        if self._stillness.look(asleep=all_asleep(alive)):
             self._give_up(f"nothing has moved for {self.job.still_seconds:g} s")
         elif now >= self._deadline:
             self._give_up(f"it has said nothing for {self._silence_seconds:g} s")
