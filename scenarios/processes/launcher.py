@@ -8,6 +8,7 @@ been running before, and is stopped by whoever started it.
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import multiprocessing
 import os
@@ -39,12 +40,9 @@ _QUIET = ("torch.distributed", "torch.multiprocessing")
 
 def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
     """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
-    with standing_by(), _as_before(), tempfile.TemporaryDirectory(prefix="ddpsim-") as folder:
+    with standing_by():
         try:
-            returned = elastic_launch(_config(world_size, folder), supervise)(job)
-        except SignalException as error:
-            _pass_on(error.sigval)
-            raise
+            reports, caught = _launch(job, world_size)
         except ChildFailedError as error:
             raise UsageError(_failure_text(error)) from error
         except (RendezvousError, OSError, EOFError) as error:
@@ -53,8 +51,26 @@ def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
                 f"{world_size} ranks cannot be started as processes ({type(error).__name__}: {text}), expected a "
                 "machine with room for two processes a rank, and a loopback network: take fewer ranks"
             ) from error
-    reports: tuple[RankReport, ...] = returned[0]
+        if caught is signal.SIGINT:
+            raise KeyboardInterrupt
+        if caught is not None:
+            raise SystemExit(128 + caught)
     return reports
+
+
+def _launch(job: Job, world_size: int) -> tuple[tuple[RankReport, ...], signal.Signals | None]:
+    """The reports, and the signal that ended the run early.
+
+    The launcher's exception does not leave this function: its traceback would keep semaphores of multiprocessing's
+    alive for longer than the process that looks after them.
+    """
+    folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
+    with _as_before(), folders as folder:
+        try:
+            returned = elastic_launch(_config(world_size, folder), supervise)(job, folder)
+        except SignalException as error:
+            return (), error.sigval
+    return returned[0], None
 
 
 def _config(world_size: int, folder: str) -> LaunchConfig:
@@ -84,12 +100,6 @@ def _failure_text(error: ChildFailedError) -> str:
     )
 
 
-def _pass_on(number: signal.Signals) -> None:
-    """What a signal does that the launcher has caught, now that everything is cleaned up."""
-    if number is signal.SIGINT:
-        raise KeyboardInterrupt
-
-
 # --- the server -------------------------------------------------------------------------------------------------------
 
 
@@ -102,11 +112,16 @@ def standing_by() -> Iterator[None]:
     had_server, had_tracker = server._forkserver_pid is not None, tracker._fd is not None
     if not had_server:
         multiprocessing.set_forkserver_preload(_PRELOADED)
-        with _ignoring_interrupts():
+        with _ignoring_interrupts(), _without_warnings():
             forkserver.ensure_running()
     try:
         yield
+    except BaseException:
+        if not had_server:
+            os.kill(server._forkserver_pid, signal.SIGTERM)  # it may still be loading torch, which takes seconds
+        raise
     finally:
+        gc.collect()  # what still holds a semaphore
         if not had_server:
             server._stop()
         if not had_tracker:
@@ -124,6 +139,20 @@ def _ignoring_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Let what is started in the block, and torch's C++ in it, log errors only."""
+    name = "TORCH_CPP_LOG_LEVEL"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "ERROR"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 @contextmanager

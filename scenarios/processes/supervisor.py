@@ -40,7 +40,8 @@ _ANSWER_SECONDS = 2.0
 """So long may a rank take to say where it stands."""
 _SILENT_SECONDS = 5.0
 """So much longer than the time-out may a rank say nothing at all."""
-_STORE_SECONDS = 60.0
+_STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
+"""So long is a store waited for, in tries that are so long."""
 _KEPT_LINES = 4
 
 _LOG_LINE = re.compile(
@@ -55,17 +56,36 @@ _HUNG, _FAILED_TO_START = b"hung", b"failed to start"
 """Why a run is over before all ranks have ended."""
 
 
-def supervise(job: Job) -> tuple[RankReport, ...]:
-    """Start the rank that the environment names, and see it through; on rank 0, what became of all ranks."""
+def supervise(job: Job, folder: str | None = None) -> tuple[RankReport, ...]:
+    """Start the rank that the environment names, and see it through; on rank 0, what became of all ranks.
+
+    `folder` is there for as long as the launcher wants the run.
+    """
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    with _ended_by_signals(), _started(job, rank) as child:
-        notes = Notes.connected(rank, world_size)
+    starter = Starter(os.getppid(), folder)
+    with _ended_by_signals(), _ended_with_its(starter), _started(job, rank, starter) as child:
+        notes = Notes.connected(rank, world_size, starter)
         report = _see_through(child, notes, job.timeout_seconds)
         notes.write(report)
         _wait_for_all(child, notes)
         reports = notes.read_all() if rank == 0 else ()
         notes.leave()
     return reports
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Who started this process and wants it: the launcher, and the process `parent` in between."""
+
+    parent: int
+    folder: str | None
+
+    def check(self) -> None:
+        """Raise SystemExit if it has ended, or has given up while it was still starting others."""
+        launcher = multiprocessing.parent_process()
+        has_died = os.getppid() != self.parent or (launcher is not None and not launcher.is_alive())
+        if has_died or (self.folder is not None and not os.path.isdir(self.folder)):
+            raise SystemExit(1)
 
 
 # --- the notes in the store -------------------------------------------------------------------------------------------
@@ -81,27 +101,21 @@ class Notes:
     is_host: bool
 
     @classmethod
-    def connected(cls, rank: int, world_size: int) -> Notes:
+    def connected(cls, rank: int, world_size: int, starter: Starter) -> Notes:
         """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if it cannot."""
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
-        try:
-            store = TCPStore(
-                address,
-                port,
-                is_master=is_host,
-                timeout=timedelta(seconds=_STORE_SECONDS),
-                wait_for_workers=False,
-            )
-        except (RuntimeError, ValueError, OSError) as error:
-            does = "open" if is_host else "reach"
-            raise UsageError(
-                f"rank {rank} cannot {does} the store at {address}:{port} ({str(error).splitlines()[0]}), expected "
-                f"{'a free port' if is_host else 'rank 0 or torchrun to have opened it'}: set MASTER_ADDR and "
-                "MASTER_PORT to one, or start by torchrun, which finds one"
-            ) from error
-        attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-        return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
+        end = time.monotonic() + _STORE_SECONDS
+        while True:
+            try:
+                store = _store(address, port, is_host)
+            except (RuntimeError, ValueError, OSError) as error:
+                starter.check()
+                if is_host or time.monotonic() > end:
+                    raise UsageError(_no_store_text(rank, address, port, is_host, error)) from error
+            else:
+                attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+                return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
 
     def write(self, report: RankReport) -> None:
         """Say what became of this rank."""
@@ -140,6 +154,19 @@ class Notes:
             left = self.store.add("left", 0)
 
 
+def _store(address: str, port: int, is_host: bool) -> Store:
+    seconds = timedelta(seconds=_TRY_SECONDS)
+    return TCPStore(address, port, is_master=is_host, timeout=seconds, wait_for_workers=False)
+
+
+def _no_store_text(rank: int, address: str, port: int, is_host: bool, error: Exception) -> str:
+    does, expected = ("open", "a free port") if is_host else ("reach", "rank 0 or torchrun to have opened it")
+    return (
+        f"rank {rank} cannot {does} the store at {address}:{port} ({str(error).splitlines()[0]}), expected {expected}: "
+        "set MASTER_ADDR and MASTER_PORT to one, or start by torchrun, which finds one"
+    )
+
+
 # --- the process of the rank ------------------------------------------------------------------------------------------
 
 
@@ -152,8 +179,7 @@ class _Child:
     line: Connection
     stderr: int
     """The end to read from of what it writes there."""
-    parent: int = field(default_factory=os.getppid)
-    """Who started the supervisor."""
+    starter: Starter
     status: int | None = None
     """What waiting for it gave, once it has died."""
     unread: bytes = b""
@@ -168,8 +194,7 @@ class _Child:
         if self.status is None:
             process, status = os.waitpid(self.process, os.WNOHANG)
             self.status = status if process else None
-        if os.getppid() != self.parent:
-            raise SystemExit(1)
+        self.starter.check()
 
     def heard(self) -> Word | RankReport | None:
         """What it says; None if nothing."""
@@ -224,7 +249,7 @@ class _Child:
 
 
 @contextmanager
-def _started(job: Job, rank: int) -> Iterator[_Child]:
+def _started(job: Job, rank: int, starter: Starter) -> Iterator[_Child]:
     """Fork the rank; it does not outlive the block."""
     ours, its = multiprocessing.Pipe()
     stderr, its_stderr = os.pipe()
@@ -238,7 +263,7 @@ def _started(job: Job, rank: int) -> Iterator[_Child]:
         rank_process.run(job, rank, its)
     its.close()
     os.close(its_stderr)
-    child = _Child(rank, process, ours, stderr)
+    child = _Child(rank, process, ours, stderr, starter)
     try:
         yield child
         child.end()
@@ -246,6 +271,16 @@ def _started(job: Job, rank: int) -> Iterator[_Child]:
         child.kill()
         ours.close()
         os.close(stderr)
+
+
+@contextmanager
+def _ended_with_its(starter: Starter) -> Iterator[None]:
+    """Let the loss of the store end this process quietly, where that is because its starter has ended."""
+    try:
+        yield
+    except RuntimeError:  # every error of a store
+        starter.check()
+        raise
 
 
 @contextmanager
