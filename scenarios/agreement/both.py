@@ -27,7 +27,8 @@ def compared(programs: Iterable[LabelledProgram], pool: GlooPool, *, still_secon
             result = simulated(labelled.program)
             simulations.append((labelled, result))
             patience = max(still_seconds, _PATIENCE_SECONDS) if result.verdict is Verdict.PASS else still_seconds
-            yield Job(run_steps, labelled.program.world_size, (labelled.program,), patience)
+            program = labelled.program
+            yield Job(run_steps, program.world_size, (program,), still_seconds=patience)
 
     for _, outcomes in pool.run(jobs()):
         yield compare(*simulations.popleft(), outcomes)

@@ -33,6 +33,14 @@ def outcomes(pool, function, world_size=2, *args, still_seconds=0.3):
     return found
 
 
+def adding(world_size, number):
+    return Job(programs.add, world_size, (number,), still_seconds=10.0)
+
+
+def sleeping():
+    return Job(programs.sleeps, 3, still_seconds=60.0)
+
+
 def endings(pool, *job, **options):
     return [outcome.ending for outcome in outcomes(pool, *job, **options)]
 
@@ -98,8 +106,8 @@ class TestOutcomes:
         assert capfd.readouterr() == ("", "")
 
     def test_in_the_order_of_the_jobs(self, pool):
-        slow = Job(programs.computes, 2, (0.3,))
-        jobs = [slow, *(Job(programs.add, 2, (number,)) for number in range(4))]
+        slow = Job(programs.computes, 2, (0.3,), still_seconds=10.0)
+        jobs = [slow, *(adding(2, number) for number in range(4))]
         assert [job for job, _ in pool.run(jobs)] == jobs
 
     def test_jobs_are_taken_as_there_is_room(self, pool):
@@ -108,7 +116,7 @@ class TestOutcomes:
         def jobs():
             for number in range(6):
                 taken.append(number)
-                yield Job(programs.add, 2, (number,))
+                yield adding(2, number)
 
         for count, _ in enumerate(pool.run(jobs()), start=1):
             # two teams, and what has ended out of turn
@@ -120,7 +128,7 @@ class TestOutcomes:
     def test_a_bad_job_and_twenty_good_ones(self, pool):
         bad = [programs.receives_too_much, programs.returns_early, programs.raises]
         jobs = [Job(each, 2, still_seconds=0.3) for each in bad]
-        jobs += [Job(programs.add, 2 + number % 3, (number,)) for number in range(20)]
+        jobs += [adding(2 + number % 3, number) for number in range(20)]
         found = dict(pool.run(jobs))
         for job in jobs[len(bad) :]:
             assert [outcome.value for outcome in found[job]] == programs.added(job.world_size, *job.args)
@@ -181,7 +189,7 @@ class TestNothingIsLeft:
 
     def test_where_the_rest_is_not_asked_for(self, pool):
         before = open_descriptors()
-        running = pool.run([Job(programs.add, 2, (1,)), *[Job(programs.sleeps, 3, still_seconds=60.0)] * 3])
+        running = pool.run([adding(2, 1), *[sleeping()] * 3])
         next(running)
         assert len(session(server_of(pool))) > 1
         running.close()
@@ -192,7 +200,7 @@ class TestNothingIsLeft:
         before = open_descriptors()
 
         def jobs():
-            yield Job(programs.sleeps, 3, still_seconds=60.0)
+            yield sleeping()
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
@@ -206,7 +214,7 @@ class TestNothingIsLeft:
 
         def jobs(pool):
             processes.append(server_of(pool))
-            yield Job(programs.sleeps, 3, still_seconds=60.0)
+            yield sleeping()
             signal.raise_signal(signal.SIGINT)
 
         def run():

@@ -1,7 +1,7 @@
 """Real ranks: functions run on real processes with real gloo, many sets of them, one after another and side by side.
 
     with GlooPool() as pool:
-        for job, outcomes in pool.run([Job(function, world_size=3), ...]):
+        for job, outcomes in pool.run([Job(function, world_size=3, still_seconds=0.5), ...]):
             ...
 
 Loading torch takes seconds; a process that has it loaded forks another in milliseconds. So one process is kept that

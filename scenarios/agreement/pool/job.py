@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
-
-STILL_SECONDS = 0.5
-"""Long enough: ranks that can go on do so within a millisecond, and one that is only slow does not sleep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +19,7 @@ class Job:
     """Called as `function(rank, *args)`."""
     world_size: int
     args: tuple[Any, ...] = ()
-    still_seconds: float = STILL_SECONDS
-    """The job hangs once none of its unfinished ranks has moved for so long."""
+    still_seconds: float = field(kw_only=True)
+    """The job hangs if no rank moves for so long. Half a second will do: ranks that can go on do so within a
+    millisecond, and one that is only slow does not count as still.
+    """
