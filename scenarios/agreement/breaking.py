@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import pairwise
+from itertools import count, pairwise
 from random import Random
 
 from scenarios.agreement.drawing import COLLECTIVES, WORLD_SIZES, collective, drawn
@@ -55,6 +55,9 @@ class LabelledProgram:
 
 _BROKEN_CHANCE = 0.5
 
+_TRIES = 100
+"""So many programs without a place for a kind of break, and another kind is tried."""
+
 _FOREIGN_TAG = 1000
 """Far from every tag that is drawn."""
 
@@ -64,18 +67,25 @@ def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledP
     random = Random(seed)
     if random.random() >= _BROKEN_CHANCE:
         return LabelledProgram(seed, drawn(random, world_sizes), Kind.NONE)
-    kind = random.choice(list(_BREAKS))
-    while True:
-        program = drawn(random, world_sizes)
-        ranks = list(range(program.world_size))
-        random.shuffle(ranks)
-        for rank in ranks:
-            steps = _BREAKS[kind](random, program, rank)
-            if steps is not None:
-                return LabelledProgram(seed, _with_steps(program, rank, steps), kind, rank)
+    for number in count():
+        if number % _TRIES == 0:  # two ranks, for one, have no other peer
+            kind = random.choice(list(_BREAKS))
+        broken = _broken(random, drawn(random, world_sizes), kind)
+        if broken is not None:
+            return LabelledProgram(seed, *broken)
+    raise AssertionError("unreachable")
 
 
 Steps = tuple[Step, ...]
+
+
+def _broken(random: Random, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
+    """The program broken on one of its ranks; None if there is no place for it."""
+    for rank in random.sample(range(program.world_size), program.world_size):
+        steps = _BREAKS[kind](random, program, rank)
+        if steps is not None:
+            return _with_steps(program, rank, steps), kind, rank
+    return None
 
 
 def _with_steps(program: Program, rank: int, steps: Steps) -> Program:

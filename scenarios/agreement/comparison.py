@@ -1,0 +1,152 @@
+"""Do the simulator and real gloo agree about a program?
+
+- The simulator passes it: on gloo every rank returns, with the same results, bit for bit except for what sums round
+  (rounding.py).
+- The simulator fails it: on gloo some rank hangs, raises or dies, unless gloo does not check what is wrong
+  (silent.py). A rank that crashes on the simulator raises the same on gloo, and is not enough where more is wrong.
+- `check` finds the same as `simulate`, with the same culprits: a third witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scenarios.agreement import silent
+from scenarios.agreement.breaking import LabelledProgram
+from scenarios.agreement.interpreter import Output, run_steps
+from scenarios.agreement.outcome import Ending, RankOutcome
+from scenarios.agreement.rounding import bounds, rounds
+from scenarios.agreement.silent import Silence
+from simulator import Code, Finding, Result, Verdict, simulate
+from simulator.calls import Site
+from simulator.programs.check import check
+from simulator.programs.checked import CheckedProgram, Met
+from simulator.programs.program import CRASH, Issue, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What simulator and gloo said about a program."""
+
+    labelled: LabelledProgram
+    found: tuple[Code, ...]
+    """What fails on the simulator; () if it passes the program."""
+    endings: tuple[Ending, ...]
+    """By rank, on gloo."""
+    silence: Silence | None = None
+    """Why gloo let the program through although the simulator fails it."""
+    disagreement: str = ""
+    """One line; "" if they agree."""
+
+
+def simulated(program: Program) -> Result:
+    """What the simulator says."""
+    return simulate(run_steps, program.world_size, args=(program,), name="program")
+
+
+def compare(labelled: LabelledProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Comparison:
+    """Set what the simulator said beside what became of each rank on gloo."""
+    checked = check(labelled.program, site_of=_site)
+    found = _failing(result.findings)
+    problem = _witness_problem(checked, result) or next(_problems(checked, result, outcomes), "")
+    silence = None
+    if found and not problem and not _went_wrong(found, outcomes):
+        silence = silent.why(labelled.program, checked)
+        problem = "" if silence else f"the simulator finds {_codes(found)}, but on gloo every rank returned"
+    endings = tuple(outcome.ending for outcome in outcomes)
+    return Comparison(labelled, tuple(finding.code for finding in found), endings, silence, problem)
+
+
+def _site(issue: Issue) -> Site:
+    """All calls of an operation come from one line, that of the interpreter."""
+    return Site(issue.operation, 0, "")
+
+
+def _failing(findings: Sequence[Finding]) -> list[Finding]:
+    return [finding for finding in findings if finding.code.verdict is not Verdict.PASS]
+
+
+def _codes(findings: Sequence[Finding]) -> str:
+    return ", ".join(str(finding.code) for finding in findings) or "nothing"
+
+
+def _witness_problem(checked: CheckedProgram, result: Result) -> str:
+    ours, theirs = ([(each.code, each.ranks) for each in one.findings] for one in (checked, result))
+    if ours == theirs:
+        return ""
+    sides = [", ".join(f"{code} of {list(ranks)}" for code, ranks in side) or "nothing" for side in (ours, theirs)]
+    return f"check finds {sides[0]}, but simulate finds {sides[1]}"
+
+
+def _problems(checked: CheckedProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Iterator[str]:
+    if result.verdict is Verdict.PASS:
+        for rank, outcome in enumerate(outcomes):
+            if outcome.ending is not Ending.RETURNED:
+                told = f": {outcome.error}" if outcome.error else ""
+                yield f"the simulator finds nothing, but on gloo rank {rank} {outcome.ending.value}{told}".splitlines()[
+                    0
+                ]
+        yield from _differences(checked, result, outcomes)
+    for rank in result.errors:
+        if CRASH not in outcomes[rank].error:
+            yield f"rank {rank} crashes on the simulator, but on gloo it {outcomes[rank].ending.value}"
+
+
+def _went_wrong(found: Sequence[Finding], outcomes: Sequence[RankOutcome]) -> bool:
+    """True if a rank came to no good end, other than those whose crash explains it."""
+    crashed = {rank for each in found if each.code is Code.RANK_ERROR for rank in each.ranks}
+    needs_more = any(each.code is not Code.RANK_ERROR for each in found)
+    ends = [out.ending for rank, out in enumerate(outcomes) if not (needs_more and rank in crashed)]
+    return any(ending is not Ending.RETURNED for ending in ends)
+
+
+# --- results ----------------------------------------------------------------------------------------------------------
+
+
+def _differences(checked: CheckedProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Iterator[str]:
+    met = {(call.rank, call.issue.name): calls for calls in checked.met for call in calls}
+    for rank, outcome in enumerate(outcomes):
+        ours, theirs = result.returns[rank], outcome.value
+        if list(ours) != list(theirs):
+            yield f"rank {rank} waited for {list(ours)} on the simulator, but for {list(theirs)} on gloo"
+            continue
+        for name in ours:
+            difference = _difference(ours[name], theirs[name], met[rank, name], rank)
+            if difference:
+                yield f"{name!r} on rank {rank}: {difference}"
+
+
+def _difference(ours: Sequence[Output], theirs: Sequence[Output], met: Sequence[Met], rank: int) -> str:
+    """In words; "" if there is none beyond what the order of a sum explains."""
+    ours, theirs = [_normal(each) for each in ours], [_normal(each) for each in theirs]
+    if [each[:2] for each in ours] != [each[:2] for each in theirs]:
+        return "outputs of other dtypes or shapes"
+    if ours == theirs:
+        return ""
+    if not rounds(met):
+        number = next(number for number, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1])
+        return f"output {number} is {_shown(ours[number])} on the simulator, {_shown(theirs[number])} on gloo"
+    for mine, other, bound in zip(ours, theirs, bounds(met, rank), strict=True):
+        apart = (_tensor(mine).double() - _tensor(other).double()).abs()
+        if not bool((apart <= bound).all()):  # also for NaN
+            return f"results are {float(apart.max())} apart, expected at most {float(bound.max())}"
+    return ""
+
+
+def _normal(output: Output) -> Output:
+    """With 1 for true: gloo adds bools as bytes, and 2 is as true."""
+    return output._replace(content=bytes(map(bool, output.content))) if output.dtype == "bool" else output
+
+
+def _tensor(output: Output) -> Tensor:
+    dtype: torch.dtype = getattr(torch, output.dtype)
+    return torch.frombuffer(bytearray(output.content), dtype=dtype).reshape(output.shape)
+
+
+def _shown(output: Output) -> str:
+    values = str(_tensor(output).flatten()[:6].tolist())
+    return values if output.content else "[]"

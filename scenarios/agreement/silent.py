@@ -1,0 +1,113 @@
+"""What the simulator fails, and gloo may let through: it does not check it.
+
+gloo moves bytes. What they mean, and what each rank does with them, it neither sends nor compares; the ranks return,
+with results that are wrong, or right by luck. Each of these kinds is proved on real gloo in tests/agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from math import prod
+
+import torch
+
+from simulator.calls import POINT_TO_POINT
+from simulator.diagnosis.situation import Standing
+from simulator.programs.checked import CheckedProgram, Met
+from simulator.programs.operations import OPERATIONS
+from simulator.programs.program import Crash, Issue, Program, Return, Wait
+from simulator.verdict import Code
+
+
+class Silence(Enum):
+    """One thing that gloo does not check; the value says it."""
+
+    ANOTHER_REDUCTION = "each rank reduces what it gets in the way it was told itself"
+    AS_MANY_BYTES = "a dtype of the same size, or a shape of as many elements, moves the same bytes"
+    ROOM_TO_SPARE = (
+        "what one rank sends (a message, a broadcast, a scatter) may be shorter than what it is received into"
+    )
+    ONE_ALGORITHM = "all_reduce_coalesced and reduce_scatter_tensor are all_reduce to gloo, and the all_gathers are one"
+    SAME_NEIGHBOURS = "a rank that is wrong about the root of a broadcast may have the same neighbours in gloo's tree"
+    NEVER_WAITED_FOR = "a rank that does not wait for its call never learns that it hangs or fails in the background"
+    OWN_PART_DONE = "in a collective with a root, a rank goes on once its own part is done, and does not wait for all"
+
+
+def why(program: Program, checked: CheckedProgram) -> Silence | None:
+    """What explains that gloo let a program through which fails; None if nothing does."""
+    codes = [each.code for each in checked.findings if each.code.value.startswith("mismatch.")]
+    for code, calls in zip(codes, checked.clashing, strict=True):
+        known = next((silence for silence, lets_through in _LETS_THROUGH.items() if lets_through(code, calls)), None)
+        if known is not None:
+            return known
+        if any(not _is_waited_for(program, call) for call in calls):
+            return Silence.NEVER_WAITED_FOR
+    is_rooted = any(OPERATIONS[issue.operation].has_root for issue in _stuck_in(program, checked))
+    return Silence.OWN_PART_DONE if is_rooted else None
+
+
+def _is_waited_for(program: Program, call: Met) -> bool:
+    steps = program.ranks[call.rank]
+    end = next((place for place, step in enumerate(steps) if isinstance(step, (Return, Crash))), len(steps))
+    return Wait(call.issue.name) in steps[:end]
+
+
+def _stuck_in(program: Program, checked: CheckedProgram) -> Iterator[Issue]:
+    """The calls that ranks wait for in the end."""
+    for steps, end in zip(program.ranks, checked.ends, strict=True):
+        if end.standing is Standing.WAITING:
+            waited_for = steps[end.step]
+            yield from (step for step in steps if isinstance(step, Issue) and Wait(step.name) == waited_for)
+
+
+# --- what lets a mismatch through -------------------------------------------------------------------------------------
+
+
+def _is_reduction(code: Code, calls: Sequence[Met]) -> bool:
+    return code is Code.MISMATCH_REDUCTION
+
+
+def _is_of_equal_size(code: Code, calls: Sequence[Met]) -> bool:
+    sizes = {_size(call.issue) for call in calls}
+    return code in (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE) and len(sizes) == 1
+
+
+def _has_room(code: Code, calls: Sequence[Met]) -> bool:
+    """True if one rank sends, and the others have room for what it sends and more."""
+    issue = calls[0].issue
+    if code not in (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE) or issue.operation not in _ONE_SENDS:
+        return False
+    sender = calls[0] if issue.operation in POINT_TO_POINT else next(c for c in calls if c.rank == issue.root)
+    return all(_size(call.issue) >= _size(sender.issue) for call in calls)
+
+
+def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
+    operations = {call.issue.operation for call in calls}
+    return code is Code.MISMATCH_OPERATION and any(operations <= alike for alike in _ONE_ALGORITHM)
+
+
+def _is_root_of_broadcast(code: Code, calls: Sequence[Met]) -> bool:
+    return code is Code.MISMATCH_ROOT and calls[0].issue.operation == "broadcast"
+
+
+def _size(issue: Issue) -> int:
+    """Bytes."""
+    dtype: torch.dtype = getattr(torch, str(issue.dtype))
+    return sum(prod(shape) for shape in issue.shapes) * dtype.itemsize
+
+
+_ONE_SENDS = frozenset({"send", "recv", "broadcast", "scatter"})
+
+_ONE_ALGORITHM = (
+    frozenset({"all_reduce", "all_reduce_coalesced", "reduce_scatter_tensor"}),
+    frozenset({"all_gather", "all_gather_coalesced", "all_gather_into_tensor"}),
+)
+
+_LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[Met]], bool]] = {
+    Silence.ANOTHER_REDUCTION: _is_reduction,
+    Silence.AS_MANY_BYTES: _is_of_equal_size,
+    Silence.ROOM_TO_SPARE: _has_room,
+    Silence.ONE_ALGORITHM: _has_one_algorithm,
+    Silence.SAME_NEIGHBOURS: _is_root_of_broadcast,
+}

@@ -1,0 +1,138 @@
+"""Drawn programs: the same for a seed, sound, of every sort; broken ones of every kind, and really changed."""
+
+from collections import Counter
+from itertools import pairwise
+
+import pytest
+
+from scenarios.agreement.breaking import Kind, labelled
+from scenarios.agreement.drawing import draw
+from simulator.calls import ANY_SOURCE
+from simulator.programs.check import check
+from simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS
+from simulator.programs.program import Crash, Issue, Return, Wait
+from simulator.programs.validation import validate
+from simulator.verdict import Code, Verdict
+
+DRAWN = [draw(seed) for seed in range(300)]
+LABELLED = [labelled(seed) for seed in range(1_000)]
+
+
+def issues(program):
+    return [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
+
+
+def test_a_seed_draws_one_program():
+    assert [draw(seed) for seed in range(20)] == DRAWN[:20]
+    assert [labelled(seed) for seed in range(20)] == LABELLED[:20]
+    assert len(set(DRAWN)) == 300
+
+
+def test_what_is_drawn_passes():
+    assert {check(program).verdict for program in DRAWN} == {Verdict.PASS}
+    assert {finding.code for program in DRAWN for finding in check(program).findings} == {Code.HAZARD_UNWAITED_WORK}
+
+
+def test_everything_is_drawn():
+    calls = [issue for program in DRAWN for issue in issues(program)]
+    assert {call.operation for call in calls} == set(OPERATIONS)
+    assert {call.dtype for call in calls} == {*DTYPES, None}
+    assert {call.reduction for call in calls} == {*REDUCTIONS, None}
+    assert {program.world_size for program in DRAWN} == {2, 3, 4}
+    assert {len(program.groups) for program in DRAWN} == {0, 1, 2}
+    assert {call.peer for call in calls} == {None, 0, 1, 2, 3, ANY_SOURCE}
+    assert {call.root for call in calls} == {None, 0, 1, 2, 3}
+
+
+def overlap(program):
+    sets = [set(group.ranks) for group in program.groups]
+    return len(sets) == 2 and bool(sets[0] & sets[1]) and sets[0] != sets[1]
+
+
+def test_groups_overlap_in_some():
+    assert sum(overlap(program) for program in DRAWN) > 20
+
+
+def test_waits_come_at_once_later_in_any_order_and_never():
+    manners = Counter()
+    for program in DRAWN:
+        for steps in program.ranks:
+            order = [step.name for step in steps if isinstance(step, Issue)]
+            waits = [step.name for step in steps if isinstance(step, Wait)]
+            manners["never"] += len(order) - len(waits)
+            manners["out of order"] += waits != [name for name in order if name in waits]
+            manners["at once"] += sum(
+                isinstance(first, Issue) and isinstance(then, Wait) and first.name == then.name
+                for first, then in pairwise(steps)
+            )
+    assert min(manners[manner] for manner in ("never", "out of order", "at once")) > 100
+
+
+@pytest.mark.parametrize("world_sizes", [(2, 2), (3, 5)])
+def test_world_sizes_are_those_asked_for(world_sizes):
+    sizes = {draw(seed, world_sizes).world_size for seed in range(60)}
+    assert sizes == set(range(world_sizes[0], world_sizes[1] + 1))
+    assert {labelled(seed, world_sizes).program.world_size for seed in range(60)} <= sizes
+
+
+def test_a_receive_from_any_source_has_a_tag_of_its_own():
+    for program in DRAWN:
+        received = [call for call in issues(program) if call.operation == "recv"]
+        own = {call.tag for call in received if call.peer == ANY_SOURCE}
+        assert all(len({call.name for call in received if call.tag == tag}) == 1 for tag in own)
+
+
+# --- broken -----------------------------------------------------------------------------------------------------------
+
+
+def test_every_program_is_one_that_ranks_can_run():
+    for each in LABELLED:
+        validate(each.program)
+
+
+def test_about_half_are_broken_and_every_kind_is_there_often():
+    counts = Counter(each.kind for each in LABELLED)
+    assert 450 <= counts.pop(Kind.NONE) <= 550
+    assert set(counts) == set(Kind) - {Kind.NONE}
+    assert min(counts.values()) >= 20
+
+
+def test_only_what_is_broken_fails():
+    for each in LABELLED:
+        if each.kind is Kind.NONE:
+            assert each.rank is None
+            assert check(each.program).verdict is Verdict.PASS
+
+
+EXPECTED = {
+    Kind.SHAPE: {Code.MISMATCH_SHAPE, Code.MISMATCH_SPLITS},  # in all_to_all a tensor's size is the split
+    Kind.DTYPE: {Code.MISMATCH_DTYPE},
+    Kind.REDUCTION: {Code.MISMATCH_REDUCTION},
+    Kind.ROOT: {Code.MISMATCH_ROOT},
+    Kind.SPLITS: {Code.MISMATCH_SPLITS},
+    Kind.CRASH: {Code.RANK_ERROR},
+    Kind.TAG: {Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK},
+    Kind.EARLY_RETURN: {Code.DEADLOCK_MISSING_RANK},
+}
+"""What comes first where the break is a fault at all."""
+
+
+@pytest.mark.parametrize("kind", EXPECTED, ids=lambda kind: kind.value)
+def test_a_break_of_one_call_is_found_as_what_it_is(kind):
+    findings = [check(each.program).findings for each in LABELLED if each.kind is kind]
+    codes = {found[0].code for found in findings if found and found[0].code.verdict is Verdict.FAIL}
+    assert codes == EXPECTED[kind]
+
+
+def test_nearly_every_break_is_a_fault():
+    broken = [each for each in LABELLED if each.kind is not Kind.NONE]
+    failing = [each for each in broken if check(each.program).verdict is Verdict.FAIL]
+    assert len(failing) >= 0.95 * len(broken)
+
+
+@pytest.mark.parametrize(("kind", "step"), [(Kind.EARLY_RETURN, Return()), (Kind.CRASH, Crash())])
+def test_an_end_stands_before_a_call(kind, step):
+    for each in LABELLED:
+        if each.kind is kind:
+            steps = each.program.ranks[each.rank]
+            assert isinstance(steps[steps.index(step) + 1], Issue)

@@ -1,0 +1,188 @@
+"""The interpreter inside the simulator: what its calls leave behind, worked out with plain torch; and that `simulate`
+finds in a program exactly what the check does."""
+
+import pickle
+from functools import reduce
+
+import pytest
+import torch
+
+from scenarios.agreement.breaking import labelled
+from scenarios.agreement.comparison import simulated
+from scenarios.agreement.drawing import COLLECTIVES
+from scenarios.agreement.interpreter import Output, run_steps, sent
+from simulator import Code, Verdict
+from simulator.calls import ANY_SOURCE, Site
+from simulator.programs.check import check
+from simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+
+FLOAT = {"dtype": "float32"}
+SUM = {"dtype": "float32", "reduction": "SUM"}
+
+
+def together(issue, size=3, groups=()):
+    """What each rank's outputs hold after a call that all make."""
+    result = simulated(Program(size, groups, ((issue, Wait("x")),) * size))
+    assert result.verdict is Verdict.PASS
+    return [[tensor(output) for output in outputs["x"]] for outputs in result.returns]
+
+
+def tensor(output):
+    return torch.frombuffer(bytearray(output.content), dtype=getattr(torch, output.dtype)).reshape(output.shape)
+
+
+def same(found, expected):
+    return len(found) == len(expected) and all(map(torch.equal, found, expected))
+
+
+def inputs(issue, size=3):
+    """By rank, what `issue` sends."""
+    return [sent(issue, rank) for rank in range(size)]
+
+
+def sums(issue):
+    return [reduce(torch.add, column) for column in zip(*inputs(issue), strict=True)]
+
+
+def all_reduce():
+    issue = Issue("x", "all_reduce", shapes=((2, 3),), **SUM)
+    return issue, [sums(issue)] * 3
+
+
+def all_reduce_coalesced():
+    issue = Issue("x", "all_reduce_coalesced", shapes=((2, 3), ()), **SUM)
+    return issue, [sums(issue)] * 3
+
+
+def broadcast():
+    issue = Issue("x", "broadcast", shapes=((2, 3),), root=1, **FLOAT)
+    return issue, [inputs(issue)[1]] * 3
+
+
+def reduce_():
+    issue = Issue("x", "reduce", shapes=((5,),), root=2, **SUM)
+    return issue, [[], [], sums(issue)]
+
+
+def all_gather():
+    issue = Issue("x", "all_gather", shapes=((2,),), **FLOAT)
+    return issue, [[own[0] for own in inputs(issue)]] * 3
+
+
+def all_gather_coalesced():
+    issue = Issue("x", "all_gather_coalesced", shapes=((2,), (3,)), **FLOAT)
+    return issue, [[each for own in inputs(issue) for each in own]] * 3
+
+
+def all_gather_into_tensor():
+    issue = Issue("x", "all_gather_into_tensor", shapes=((2, 3),), **FLOAT)
+    return issue, [[torch.cat([own[0] for own in inputs(issue)])]] * 3
+
+
+def gather():
+    issue = Issue("x", "gather", shapes=((2,),), root=0, **FLOAT)
+    return issue, [[own[0] for own in inputs(issue)], [], []]
+
+
+def scatter():
+    issue = Issue("x", "scatter", shapes=((2,),), root=0, **FLOAT)
+    parts = sent(Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT), 0)  # three tensors, as the root sends
+    return issue, [[part] for part in parts]
+
+
+def reduce_scatter():
+    issue = Issue("x", "reduce_scatter", shapes=((2,), (3,), (1,)), **SUM)
+    return issue, [[each] for each in sums(issue)]
+
+
+def reduce_scatter_tensor():
+    issue = Issue("x", "reduce_scatter_tensor", shapes=((6, 2),), **SUM)
+    return issue, [[each] for each in sums(issue)[0].chunk(3)]
+
+
+def all_to_all():
+    issue = Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT)
+    return issue, [[own[rank] for own in inputs(issue)] for rank in range(3)]
+
+
+def all_to_all_single():
+    issue = Issue("x", "all_to_all_single", shapes=((6, 2), (6, 2)), splits=((2, 2, 2), (2, 2, 2)), **FLOAT)
+    return issue, [[torch.cat([own[0].chunk(3)[rank] for own in inputs(issue)])] for rank in range(3)]
+
+
+def barrier():
+    return Issue("x", "barrier"), [[], [], []]
+
+
+CASES = [
+    *(all_reduce, all_reduce_coalesced, broadcast, reduce_, all_gather, all_gather_coalesced, all_gather_into_tensor),
+    *(gather, scatter, reduce_scatter, reduce_scatter_tensor, all_to_all, all_to_all_single, barrier),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.rstrip("_"))
+def test_outputs(case):
+    issue, expected = case()
+    found = together(issue)
+    assert all(map(same, found, expected))
+
+
+def test_every_collective_is_covered():
+    assert [case.__name__.rstrip("_") for case in CASES] == list(COLLECTIVES)
+
+
+@pytest.mark.parametrize("source", [2, ANY_SOURCE])
+def test_a_message_in_a_group(source):
+    send = Issue("m", "send", "g", ((3,),), "int64", peer=1, tag=5)
+    receive = Issue("m", "recv", "g", ((3,),), "int64", peer=source, tag=5)
+    steps = ((), (receive, Wait("m")), (send, Wait("m")))
+    result = simulated(Program(3, (Group("g", (1, 2)),), steps))
+    assert result.verdict is Verdict.PASS
+    assert [tensor(each).tolist() for each in result.returns[1]["m"]] == [sent(send, 2)[0].tolist()]
+    assert result.returns[2] == {"m": []}
+
+
+def test_only_what_was_waited_for_is_returned_and_a_return_ends_it():
+    issue = Issue("x", "barrier")
+    result = simulated(Program(2, (), ((issue, Return(), Wait("x")), (issue, Wait("x")))))
+    assert result.returns == ({}, {"x": []})
+
+
+def test_a_crash_raises():
+    result = simulated(Program(2, (), ((), (Crash(),))))
+    assert [finding.code for finding in result.findings] == [Code.RANK_ERROR]
+    assert str(result.errors[1]) == "a crash that is a step of the program"
+
+
+def test_outputs_are_plain_values_once_pickled():
+    result = simulated(
+        Program(1, (), ((Issue("x", "all_reduce", shapes=((),), dtype="bool", reduction="MAX"), Wait("x")),))
+    )
+    outputs = result.returns[0]
+    assert len(outputs.works) == 1
+    copy = pickle.loads(pickle.dumps(outputs))
+    assert copy == {"x": [Output("bool", (), outputs["x"][0].content)]}
+    assert type(copy) is dict
+
+
+def test_numbers_differ_between_ranks_and_names_and_are_small():
+    values = [sent(Issue(name, "all_reduce", shapes=((50,),), **SUM), rank)[0] for name in "ab" for rank in (0, 1)]
+    assert len({tuple(each.tolist()) for each in values}) == 4
+    assert all(1 <= abs(value) < 2 for each in values for value in each.tolist())
+    assert sum(value < 0 for each in values for value in each.tolist()) > 50
+    whole = sent(Issue("a", "all_reduce", shapes=((50,),), dtype="int8", reduction="SUM"), 0)[0]
+    assert set(whole.tolist()) == set(range(-3, 4))
+
+
+def test_simulate_and_check_find_the_same():
+    for seed in range(300):
+        program = labelled(seed).program
+        checked = check(program, site_of=lambda issue: Site(issue.operation, 0, ""))
+        found = simulated(program).findings
+        assert [(each.code, each.ranks) for each in found] == [(each.code, each.ranks) for each in checked.findings], (
+            seed
+        )
+
+
+def test_run_steps_can_be_sent_to_another_process():
+    assert pickle.loads(pickle.dumps(run_steps)) is run_steps
