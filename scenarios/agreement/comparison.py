@@ -37,6 +37,8 @@ class Comparison:
     """What fails on the simulator; () if it passes the program."""
     endings: tuple[Ending, ...]
     """By rank, on gloo."""
+    errors: tuple[str, ...]
+    """Of each rank, on gloo; "" where there was none."""
     silence: Silence | None = None
     """Why gloo let the program through although the simulator fails it."""
     disagreement: str = ""
@@ -57,8 +59,9 @@ def compare(labelled: LabelledProgram, result: Result, outcomes: Sequence[RankOu
     if found and not problem and not _went_wrong(found, outcomes):
         silence = silent.why(labelled.program, checked)
         problem = "" if silence else f"the simulator finds {_codes(found)}, but on gloo every rank returned"
-    endings = tuple(outcome.ending for outcome in outcomes)
-    return Comparison(labelled, tuple(finding.code for finding in found), endings, silence, problem)
+    codes = tuple(finding.code for finding in found)
+    endings, errors = zip(*((outcome.ending, outcome.error) for outcome in outcomes), strict=True)
+    return Comparison(labelled, codes, endings, errors, silence, problem)
 
 
 def _site(issue: Issue) -> Site:
