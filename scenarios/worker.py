@@ -62,7 +62,7 @@ def _check_environment() -> None:
     missing = [name for name in _VARIABLES if name not in os.environ]
     if missing:
         raise UsageError(
-            f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} unset, expected torchrun to set that: start by "
+            f"{', '.join(missing)} not set, expected torchrun to set them: use "
             "`torchrun --nproc-per-node 4 -m scenarios.worker NAME`, or `ddpsim run NAME --transport processes`"
         )
     for name in _NUMBERS:

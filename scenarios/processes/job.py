@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
-from dataclasses import dataclass
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from scenarios.engines import Engine
 from scenarios.files import SUFFIXES
@@ -15,6 +17,11 @@ from simulator import UsageError
 
 LONGEST_SECONDS = 1200.0
 """gloo itself gives up after half an hour, and it must not be the first to speak."""
+
+_OF_A_LAUNCHER = re.compile(
+    r"(?:LOCAL_|GROUP_|ROLE_|MASTER_|TORCHELASTIC_|TORCH_)|(?:RANK|WORLD_SIZE|OMP_NUM_THREADS)$"
+)
+"""Names of variables that torch's launcher sets, or we do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,8 @@ class Job:
     timeout_seconds: float
     folder: str
     """Where a path in the name begins."""
+    environment: Mapping[str, str] = field(repr=False)
+    """That of the process that starts the run, which may have changed since the server of processes has copied it."""
 
     @classmethod
     def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> Job:
@@ -37,7 +46,16 @@ class Job:
         own = registry.get(scenario.name)
         is_known = own is not None and own.program is scenario.program and own.args == scenario.args
         pickled = None if is_known else _pickled(scenario)
-        return cls(scenario.name, pickled, engine, float(timeout_seconds), os.getcwd())
+        return cls(scenario.name, pickled, engine, float(timeout_seconds), os.getcwd(), dict(os.environ))
+
+    def enter(self) -> None:
+        """Give this process folder and environment of the one that starts the run; what a launcher sets, stays."""
+        os.chdir(self.folder)
+        for name in [name for name in os.environ if name not in self.environment and not _OF_A_LAUNCHER.match(name)]:
+            del os.environ[name]
+        for name, value in self.environment.items():
+            if not _OF_A_LAUNCHER.match(name):
+                os.environ[name] = value
 
     def scenario(self) -> Scenario:
         """The scenario, in the process that is to run it."""

@@ -78,7 +78,7 @@ def run(job: Job, rank: int, line: Connection) -> NoReturn:
 
 def _start(job: Job) -> Scenario:
     """Find the program and make the default group."""
-    os.chdir(job.folder)
+    job.enter()
     scenario = job.scenario()
     recorder.switch_on()
     dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))

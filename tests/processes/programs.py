@@ -1,0 +1,99 @@
+"""Programs of a rank for the tests of real processes, which load them from this file."""
+
+import os
+import signal
+import threading
+
+import torch
+import torch.distributed as dist
+
+IS_REAL = "TORCHELASTIC_RUN_ID" in os.environ
+"""True in the process of a rank, where this file is loaded again."""
+
+if IS_REAL and os.environ.get("DIES_WHILE_STARTING") == os.environ["RANK"]:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def greets(rank):
+    dist.barrier()
+    print(f"rank {rank} is here", flush=True)
+    return {"rank": rank, "sum": _sum(rank)}
+
+
+def _sum(rank):
+    total = torch.tensor([float(rank + 1)])
+    dist.all_reduce(total)
+    return total
+
+
+def returns_what_cannot_be_pickled(rank):
+    return threading.Lock() if rank == 1 else "fine"
+
+
+def draws(rank):
+    import random
+
+    import numpy
+
+    return torch.randn(3), random.random(), numpy.random.rand()
+
+
+def reduces_alone(rank):
+    dist.all_reduce(torch.ones(3, 2))
+    if rank == 0:
+        dist.all_reduce(torch.ones(5))  # hangs here
+
+
+def polls_alone(rank):
+    work = dist.all_reduce(torch.ones(5), async_op=True) if rank == 0 else None
+    while work is not None and not work.is_completed():
+        pass
+
+
+def waits_for_nothing(rank):
+    threading.Event().wait()
+
+
+def is_killed(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    dist.barrier()
+
+
+def leaves(rank):
+    if rank == 1:
+        os._exit(3)
+
+
+def is_stopped(rank):
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    dist.barrier()
+
+
+def raises(rank):
+    if rank == 1:
+        raise LookupError("no such batch")
+
+
+def raises_what_cannot_be_pickled(rank):
+    class OwnError(Exception):
+        pass
+
+    raise OwnError("made here")
+
+
+def exits(rank):
+    raise SystemExit(4)
+
+
+def says_so_and_hangs(rank):
+    dist.barrier()
+    if rank == 0:
+        print("hanging", flush=True)
+    threading.Event().wait()
+
+
+def misses_a_peer(rank):
+    if rank == 0:
+        dist.recv(torch.zeros(2), src=1)

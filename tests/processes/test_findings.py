@@ -1,0 +1,170 @@
+"""The reports of ranks as findings, and the texts they are made of; no process is started."""
+
+import pytest
+
+from scenarios.agreement.outcome import Ending
+from scenarios.processes import recorder
+from scenarios.processes.findings import findings_of
+from scenarios.processes.report import ErrorReport, Position, RankReport
+from scenarios.processes.run import result_of
+from scenarios.processes.stacks import call_program, place_of_death
+from simulator import Code, UsageError
+from simulator.calls import Site
+
+SITE = Site("train.py", 7, "step")
+STACK = '  File "train.py", line 7, in step\n    model(batch)\n'
+LOST = "RuntimeError: [pair.cc:553] Connection closed by peer [127.0.0.1]:20354"
+
+
+def returned(rank):
+    return RankReport(rank, Ending.RETURNED, 0.0)
+
+
+def raised(rank, line="ValueError: bad", seconds=0.0):
+    return RankReport(rank, Ending.RAISED, seconds, error=ErrorReport(line, f"Traceback\n{line}", SITE))
+
+
+def died(rank, death="signal SIGABRT", words=()):
+    return RankReport(rank, Ending.DIED, 0.0, death=death, last_words=words)
+
+
+def hung(rank, idle=10.0):
+    calls = ("broadcast #0  in flight",)
+    return RankReport(rank, Ending.HUNG, 0.0, position=Position(idle, SITE, STACK, calls))
+
+
+def found(*reports):
+    return [(finding.code, finding.ranks) for finding in findings_of(reports, command="ddpsim run x")]
+
+
+def test_all_returned():
+    assert found(returned(0), returned(1)) == []
+
+
+def test_the_text_of_a_hang():
+    (finding,) = findings_of([hung(0), returned(1), hung(2, idle=0.5)], command="ddpsim run x")
+    assert finding.ranks == (0,)  # rank 2 was still at work
+    assert finding.sites == (SITE,)
+    assert str(finding).splitlines() == [
+        "STUCK  stuck",
+        "  rank 0 made no progress for 10.0 s",
+        "  rank 0  at train.py:7 in step, for 10.0 s",
+        "    last calls  broadcast #0  in flight",
+        "    stack",
+        '      File "train.py", line 7, in step',
+        "        model(batch)",
+        "  rank 1  returned",
+        "  rank 2  at train.py:7 in step, for 0.5 s",
+        "    last calls  broadcast #0  in flight",
+        "    stack",
+        '      File "train.py", line 7, in step',
+        "        model(batch)",
+        "  cause   a call without its partners: real processes cannot tell which, the simulator does",
+        "  try     `ddpsim run x`",
+    ]
+
+
+def test_errors_come_in_the_order_of_time():
+    assert found(raised(0, "KeyError: 1", 2.0), raised(1, "ValueError: 2", 1.0)) == [
+        (Code.RANK_ERROR, (1,)),
+        (Code.RANK_ERROR, (0,)),
+    ]
+
+
+def test_the_same_error_counts_once():
+    assert found(raised(0), raised(1)) == [(Code.RANK_ERROR, (0, 1))]
+
+
+def test_lost_connections_follow_from_a_death():
+    (finding,) = findings_of([died(0, words=("what()",)), raised(1, LOST), raised(2, LOST)], command="")
+    assert finding.ranks == (0,)
+    assert "  ranks 1, 2 lost the connection then, and raised" in str(finding).splitlines()
+    assert "    what()" in str(finding).splitlines()
+
+
+def test_lost_connections_follow_from_an_error():
+    assert found(raised(0, LOST, 1.0), raised(1, "ValueError: bad", 2.0)) == [
+        (Code.RANK_ERROR, (1,)),
+        (Code.RANK_ERROR, (0,)),
+    ]
+
+
+def test_lost_connections_alone_are_errors():
+    assert found(raised(0, LOST), raised(1, LOST.replace("20354", "1"))) == [
+        (Code.RANK_ERROR, (0,)),
+        (Code.RANK_ERROR, (1,)),
+    ]
+
+
+def test_deaths_lead():
+    reports = [hung(0), raised(1), died(2), died(3), died(4, "exit status 3")]
+    assert found(*reports) == [
+        (Code.RANK_ERROR, (4,)),
+        (Code.RANK_ERROR, (2, 3)),
+        (Code.RANK_ERROR, (1,)),
+        (Code.STUCK, (0,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("entry", "text"),
+    [
+        (
+            {
+                "profiling_name": "gloo:all_reduce",
+                "collective_seq_id": 1,
+                "process_group": ("0", "default_pg"),
+                "input_sizes": [[3, 2]],
+                "input_dtypes": ["Float"],
+                "retired": True,
+            },
+            'all_reduce #0  float32[3, 2]  group "default"',
+        ),
+        (
+            {
+                "profiling_name": "gloo:gather",
+                "collective_seq_id": 4,
+                "process_group": ("1", "undefined"),
+                "input_sizes": [[1], [1], [], [2]],
+                "input_dtypes": ["Long", "Half", "Bool", "ComplexFloat"],
+                "retired": False,
+            },
+            'gather #3  int64[1], float16[1], bool[], ...  group "1"  in flight',
+        ),
+    ],
+)
+def test_recorded_call(entry, text):
+    assert recorder._text(entry) == text
+
+
+def test_torch_without_a_recorder(monkeypatch):
+    assert recorder.is_there()
+    monkeypatch.setattr(recorder, "_DUMPS", ("_dump_of_another_version",))
+    assert not recorder.is_there()
+    assert recorder.recording() == recorder.Recording()
+
+
+def test_place_of_death():
+    own = call_program.__code__.co_filename
+    lines = [
+        "Thread 0x1 (most recent call first):",
+        '  File "watch.py", line 1 in run',
+        "",
+        "Current thread 0x2 (most recent call first):",
+        '  File "train.py", line 9 in step',
+        '  File "train.py", line 3 in main',
+        f'  File "{own}", line 1 in call_program',
+        '  File "launcher.py", line 3 in main',
+    ]
+    place = place_of_death(lines)
+    assert place is not None
+    assert str(place.site) == "train.py:9"
+    assert place.stack == '  File "train.py", line 3, in main\n  File "train.py", line 9, in step\n'
+    assert place_of_death(lines[:6]) is None
+
+
+def test_rank_that_did_not_start():
+    reports = [RankReport(0, Ending.HUNG, 1.0, has_started=False, position=Position(0.0, None, "was ended", ()))]
+    reports += [RankReport(1, Ending.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
+    with pytest.raises(UsageError, match=r"^rank 1 did not start \(exit status 1, after 'why'\), expected its process"):
+        result_of(None, reports)

@@ -1,0 +1,181 @@
+"""Scenarios on real processes: what comes of them, and what they leave behind."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from scenarios import load, run_scenario
+from scenarios.comparison import first_differences
+from scenarios.engines import Engine
+from scenarios.model import found_on_processes
+from simulator import Code, Verdict
+from tests.processes.conftest import PROGRAMS, children
+
+ENGINES = pytest.mark.parametrize("engine", [engine.value for engine in Engine])
+
+MATRIX = ["hook-under-join", "several-joinables", "uneven-linear"]
+"""Of the join matrix; docs/processes.md has the command that runs all of it."""
+
+FAILING = [
+    ("uneven-inputs-without-join", "hung"),
+    ("exception-on-one-rank", "rank_error, rank 1"),
+]
+
+
+def line_of(text):
+    """The number of the line of the programs' file that ends like this."""
+    lines = PROGRAMS.read_text(encoding="utf-8").splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if line.endswith(text)]
+    return number
+
+
+@ENGINES
+@pytest.mark.parametrize("name", MATRIX)
+def test_join_trains_what_it_trains_in_memory(server, name, engine):
+    scenario = load(name)
+    memory = run_scenario(scenario, engine)
+    result = run_scenario(scenario, engine, transport="processes", timeout_seconds=60)
+    assert result.verdict is memory.verdict is Verdict.PASS
+    reference = scenario.reference(scenario.world_size)
+    histories = tuple(own if isinstance(own, tuple) else (own,) for own in memory.returns)
+    assert first_differences(replace(reference, histories=histories), result.returns) == []
+
+
+@ENGINES
+@pytest.mark.parametrize(("name", "found"), FAILING)
+def test_what_fails_in_memory_fails(server, name, found, engine):
+    scenario = load(name)
+    result = run_scenario(scenario, engine, transport="processes", timeout_seconds=1.5)
+    assert found_on_processes(result) == found
+    assert scenario.expected_by(Engine(engine)).is_met_on_processes(result)
+    twin = run_scenario(f"{name}-repaired", engine, transport="processes", timeout_seconds=60)
+    assert twin.findings == ()
+
+
+def test_a_reference_is_compared_with(server):
+    result = run_scenario("buckets-in-gradient-ready-order", transport="processes", timeout_seconds=60)
+    assert result.findings[0].code is Code.DIVERGENCE_GRADIENTS
+
+
+def test_returns_come_back(run):
+    result = run("greets", world_size=3)
+    assert result.findings == ()
+    assert [returned["rank"] for returned in result.returns] == [0, 1, 2]
+    assert all(torch.equal(returned["sum"], torch.tensor([6.0])) for returned in result.returns)
+    assert result.schedule.answers == ()
+    assert result.replay == f"ddpsim run {PROGRAMS}:greets --world-size 3 --transport processes --timeout 30"
+
+
+def test_what_cannot_be_pickled_stays_there(run):
+    result = run("returns_what_cannot_be_pickled")
+    assert (result.verdict, result.returns) == (Verdict.PASS, ("fine", None))
+
+
+def test_random_numbers_are_those_of_a_simulation(run):
+    (tensor, *others), again = run("draws").returns
+    (simulated, *expected), _ = run_scenario(f"{PROGRAMS}:draws", world_size=2).returns
+    assert torch.equal(tensor, simulated)
+    assert torch.equal(again[0], simulated)
+    assert others == list(again[1:]) == expected
+
+
+def test_hang_tells_where_each_rank_stands(run):
+    result = run("reduces_alone", timeout_seconds=1.0)
+    (finding,) = result.findings
+    assert (finding.code, finding.ranks) == (Code.STUCK, (0,))
+    assert [str(site) for site in finding.sites] == [f"programs.py:{line_of('# hangs here')}"]
+    lines = str(finding).splitlines()
+    assert lines[0] == "STUCK  stuck"
+    assert f"  rank 0  at programs.py:{line_of('# hangs here')} in reduces_alone, for 1." in lines[2]
+    assert lines[3:6] == [
+        '    last calls  all_reduce #0  float32[3, 2]  group "default"',
+        '                all_reduce #1  float32[5]  group "default"  in flight',
+        "    stack",
+    ]
+    assert lines[7].endswith("dist.all_reduce(torch.ones(5))  # hangs here")
+    assert "  rank 1  returned" in lines
+    assert lines[-1].endswith("--transport processes --timeout 1")
+
+
+def test_rank_that_polls_hangs_in_its_call(run):
+    (finding,) = run("polls_alone", timeout_seconds=1.0).findings
+    assert finding.ranks == (0,)
+    assert 'all_reduce #0  float32[5]  group "default"  in flight' in str(finding)
+
+
+def test_rank_that_waits_for_a_message(run):
+    (finding,) = run("misses_a_peer", timeout_seconds=1.0).findings
+    assert finding.ranks == (0,)
+    assert "none recorded (messages between two ranks are not)" in str(finding)
+
+
+def test_all_ranks_hang_without_a_call(run):
+    (finding,) = run("waits_for_nothing", timeout_seconds=1.0).findings
+    assert finding.ranks == (0, 1)
+    assert str(finding).count("in waits_for_nothing, for ") == 2
+
+
+def test_killed_rank_is_named(run):
+    result = run("is_killed")
+    assert found_on_processes(result) == "died, rank 1"
+    finding = result.findings[0]
+    assert finding.summary == "the process of rank 1 ended with signal SIGKILL"
+    assert "  rank 0 lost the connection then, and raised" in str(finding).splitlines()
+    assert list(result.errors) == [0]
+
+
+def test_exit_status_is_named(run):
+    assert run("leaves").findings[0].summary == "the process of rank 1 ended with exit status 3"
+
+
+def test_abort_tells_where_and_why(server):
+    scenario = load("allreduce-dtype-differs")
+    result = run_scenario(scenario, transport="processes", world_size=2, timeout_seconds=5)
+    text = str(result.findings[0])
+    assert "signal SIGABRT" in text
+    assert f"died at {scenario.expected.file}:" in text
+    assert "Received data size doesn't match expected size" in text
+
+
+def test_stopped_process_does_not_answer(run):
+    (finding,) = run("is_stopped", timeout_seconds=1.0).findings
+    assert "  rank 1  its process does not answer: it is stopped" in str(finding)
+    assert 1 in finding.ranks
+
+
+def test_error_names_the_users_line(run):
+    result = run("raises")
+    (finding,) = result.findings
+    assert (finding.code, finding.ranks) == (Code.RANK_ERROR, (1,))
+    assert finding.sites[0].function == "raises"
+    assert isinstance(result.errors[1], LookupError)
+    assert str(finding).count("  File ") == 1
+
+
+def test_errors_that_cannot_be_pickled(run):
+    result = run("raises_what_cannot_be_pickled")
+    assert result.findings[0].ranks == (0, 1)
+    assert str(result.errors[0]) == "OwnError: made here"
+
+
+def test_leaving_by_an_exception_is_no_death(run):
+    assert run("exits").findings[0].summary.startswith("ranks 0, 1 raised SystemExit: 4 at programs.py:")
+
+
+@pytest.mark.parametrize(("name", "timeout_seconds"), [("greets", 30.0), ("reduces_alone", 1.0), ("is_killed", 30.0)])
+def test_nothing_is_left_behind(run, own_folder, name, timeout_seconds):
+    numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
+
+    def state():
+        files = sorted(Path("/proc/self/fd").iterdir()) if Path("/proc/self/fd").exists() else ()
+        return dict(os.environ), [signal.getsignal(number) for number in numbers], children(), len(files)
+
+    run(name, timeout_seconds=timeout_seconds)  # what torch's launcher loads, stays
+    before = state()
+    run(name, timeout_seconds=timeout_seconds)
+    assert state() == before
+    assert [path.name for path in own_folder.iterdir() if path.name.startswith("ddpsim")] == []
