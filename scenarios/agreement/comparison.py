@@ -58,7 +58,8 @@ def compare(labelled: LabelledProgram, result: Result, outcomes: Sequence[RankOu
     silence = None
     if found and not problem and not _went_wrong(found, outcomes):
         silence = silent.why(labelled.program, checked)
-        problem = "" if silence else f"the simulator finds {_codes(found)}, but on gloo every rank returned"
+        who = "every other rank" if result.errors else "every rank"
+        problem = "" if silence else f"the simulator finds {_codes(found)}, but on gloo {who} returned"
     codes = tuple(finding.code for finding in found)
     endings, errors = zip(*((outcome.ending, outcome.error) for outcome in outcomes), strict=True)
     return Comparison(labelled, codes, endings, errors, silence, problem)

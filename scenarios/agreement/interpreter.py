@@ -90,7 +90,7 @@ def _filled(issue: Issue, rank: int, shape: Shape, number: int) -> Tensor:
     seed = zlib.crc32(f"{issue.name}/{rank}/{number}".encode())
     drawn = (torch.arange(torch.Size(shape).numel()) * 7919 + seed) % 1994
     if issue.dtype in FRACTIONAL:
-        values = (1 + drawn % 997 / 997) * (1 - 2 * (drawn >= 997))
+        values = (1 + (drawn % 997).double() / 997) * (1 - 2 * (drawn >= 997))
     else:
         lowest, count = _WHOLE_RANGES.get(str(issue.dtype), (-3, 7))
         values = lowest + drawn % count

@@ -70,7 +70,9 @@ def _labelled(value: Any) -> LabelledProgram:
     if type(seed) is not int:
         raise UsageError(f"seed is {seed!r}, expected a whole number: save the program again")
     if rank is not None and (type(rank) is not int or rank not in range(program.world_size)):
-        raise UsageError(f"rank is {rank!r}, expected one of {program.world_size} ranks or null: save the program again")
+        raise UsageError(
+            f"rank is {rank!r}, expected one of {program.world_size} ranks or null: save the program again"
+        )
     if value.get("kind") not in kinds:
         raise UsageError(f"kind is {value.get('kind')!r}, expected one of {', '.join(kinds)}: save the program again")
     return LabelledProgram(seed, program, Kind(value["kind"]), rank)

@@ -23,7 +23,7 @@ from simulator.verdict import Code
 class Silence(Enum):
     """One thing that gloo does not check; the value says it."""
 
-    ANOTHER_REDUCTION = "each rank reduces what it gets in the way it was told itself"
+    ANOTHER_REDUCTION = "each rank reduces its share in the way it was told itself"
     AS_MANY_BYTES = "a dtype of the same size, or a shape of as many elements, moves the same bytes"
     ROOM_TO_SPARE = (
         "what one rank sends (a message, a broadcast, a scatter) may be shorter than what it is received into"

@@ -1,0 +1,81 @@
+"""Saved disagreements: what was saved comes back, and a damaged file is refused in one line with its name."""
+
+import json
+
+import pytest
+
+from scenarios.agreement.breaking import labelled
+from scenarios.agreement.comparison import compare, simulated
+from scenarios.agreement.outcome import Ending, RankOutcome
+from scenarios.agreement.saved import load, save
+from simulator import UsageError
+
+
+def saved(folder, seed):
+    each = labelled(seed)
+    outcomes = [RankOutcome(Ending.HUNG, error="timed out")] * each.program.world_size
+    return save(compare(each, simulated(each.program), outcomes), folder)
+
+
+def test_round_trip(tmp_path):
+    for seed in range(60):
+        assert load(saved(tmp_path, seed)) == labelled(seed)
+
+
+def test_what_both_said_stands_in_it(tmp_path):
+    seed = next(seed for seed in range(100) if labelled(seed).kind.value == "none")
+    path = saved(tmp_path, seed)
+    assert path.name == f"disagreement-{seed}.json"
+    value = json.loads(path.read_text())
+    assert value["disagreement"] == "the simulator finds nothing, but on gloo rank 0 hung: timed out"
+    assert value["simulator"] == []
+    assert set(value["gloo"]) == {"hung: timed out"}
+    assert (value["seed"], value["kind"], value["rank"]) == (seed, "none", None)
+
+
+DAMAGE = {
+    "format": ({"format": "other"}, 'found no "format": "ddpsim disagreement"'),
+    "version": ({"version": 2}, "version is 2, expected 1"),
+    "program": ({"program": None}, 'the file: found no "format": "ddpsim program"'),
+    "seed": ({"seed": "3"}, "seed is '3', expected a whole number"),
+    "kind": ({"kind": "odd"}, "kind is 'odd', expected one of none, missing, "),
+    "rank": ({"rank": 9}, "rank is 9, expected one of "),
+    "rank-true": ({"rank": True}, "rank is True, expected one of "),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGE.values(), ids=DAMAGE)
+def test_damage_is_told_in_one_line_with_the_file(case, tmp_path):
+    change, words = case
+    path = saved(tmp_path, 0)
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    with pytest.raises(UsageError) as refusal:
+        load(path)
+    assert str(refusal.value).startswith(f"{path}: {words}")
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_program_that_no_rank_could_run_is_refused(tmp_path):
+    path = saved(tmp_path, 0)
+    value = json.loads(path.read_text())
+    value["program"]["ranks"][0] = [{"wait": "nothing"}]
+    path.write_text(json.dumps(value))
+    with pytest.raises(UsageError, match="rank 0 step 0: waits for 'nothing'"):
+        load(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b"[]"])
+def test_what_is_no_json_is_refused(content, tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    with pytest.raises(UsageError) as refusal:
+        load(path)
+    assert str(path) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_files_that_are_not_there(tmp_path):
+    with pytest.raises(UsageError, match=r"cannot be read \(No such file or directory\)"):
+        load(tmp_path / "none.json")
+    with pytest.raises(UsageError, match=r"cannot be written \(No such file or directory\)"):
+        saved(tmp_path / "none", 0)
