@@ -41,36 +41,38 @@ _QUIET = ("torch.distributed", "torch.multiprocessing")
 def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
     """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
     with standing_by():
-        try:
-            reports, caught = _launch(job, world_size)
-        except ChildFailedError as error:
-            raise UsageError(_failure_text(error)) from error
-        except (RendezvousError, OSError, EOFError) as error:
-            text = " ".join(str(error).split())
-            raise UsageError(
-                f"{world_size} ranks cannot be started as processes ({type(error).__name__}: {text}), expected a "
-                "machine with room for two processes a rank, and a loopback network: take fewer ranks"
-            ) from error
-        if caught is signal.SIGINT:
+        came_to = _launch(job, world_size)
+        if isinstance(came_to, str):
+            raise UsageError(came_to)
+        if came_to is signal.SIGINT:
             raise KeyboardInterrupt
-        if caught is not None:
-            raise SystemExit(128 + caught)
-    return reports
+        if isinstance(came_to, signal.Signals):
+            raise SystemExit(128 + came_to)
+    return came_to
 
 
-def _launch(job: Job, world_size: int) -> tuple[tuple[RankReport, ...], signal.Signals | None]:
-    """The reports, and the signal that ended the run early.
+def _launch(job: Job, world_size: int) -> tuple[RankReport, ...] | signal.Signals | str:
+    """The reports; or the signal that ended the run early, or why the processes could not be started.
 
-    The launcher's exception does not leave this function: its traceback would keep semaphores of multiprocessing's
-    alive for longer than the process that looks after them.
+    No exception of the launcher's leaves this function: its traceback would keep semaphores of multiprocessing's alive
+    for longer than the process that looks after them.
     """
     folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
     with _as_before(), folders as folder:
         try:
             returned = elastic_launch(_config(world_size, folder), supervise)(job, folder)
         except SignalException as error:
-            return (), error.sigval
-    return returned[0], None
+            return error.sigval
+        except ChildFailedError as error:
+            return _failure_text(error)
+        except (RendezvousError, OSError, EOFError) as error:
+            text = " ".join(str(error).split())
+            return (
+                f"{world_size} ranks cannot be started as processes ({type(error).__name__}: {text}), expected a "
+                "machine with room for two processes a rank, and a loopback network: take fewer ranks"
+            )
+    reports: tuple[RankReport, ...] = returned[0]
+    return reports
 
 
 def _config(world_size: int, folder: str) -> LaunchConfig:

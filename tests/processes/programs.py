@@ -60,6 +60,12 @@ def is_killed(rank):
     dist.barrier()
 
 
+def kills_its_supervisor(rank):
+    if rank == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+    dist.barrier()
+
+
 def leaves(rank):
     if rank == 1:
         os._exit(3)

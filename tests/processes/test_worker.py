@@ -97,6 +97,16 @@ def test_without_a_launcher(stack, tmp_path):
     assert line.startswith("ddpsim: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT not set, expected torchrun to set them")
 
 
+def test_supervisor_that_dies(stack, tmp_path):
+    words = ["run", f"{PROGRAMS}:kills_its_supervisor", "--world-size", "2", "--transport", "processes"]
+    command = start(stack, tmp_path, "-m", "scenarios", *words)
+    _, errors = command.communicate(timeout=LONGEST_SECONDS)
+    (line,) = errors.splitlines()
+    assert line.startswith("ddpsim: the supervisor of rank 1 ended with signal SIGKILL (")
+    assert command.returncode == 2
+    assert has_ended(command.pid)
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_nothing_outlives_the_command(stack, tmp_path, number, status):
     words = ["run", f"{PROGRAMS}:says_so_and_hangs", "--world-size", "2", "--transport", "processes"]
