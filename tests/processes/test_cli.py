@@ -1,0 +1,111 @@
+"""`ddpsim run` and `ddpsim zoo` on real processes: verdicts, rows of the table, and exit status."""
+
+import re
+
+import pytest
+
+from scenarios import Expectation, finds, run_scenario
+from scenarios.cli import main
+from scenarios.cli.judgement import conclusion, judge
+from scenarios.cli.status import Status
+from scenarios.model import CLEAN, found_on_processes
+from scenarios.processes.findings import findings_of
+from simulator import Code, Result, Schedule, Verdict
+from simulator.trace import Trace
+from tests.processes.test_findings import died, hung, raised, returned
+
+
+def result_with(*reports):
+    findings = findings_of(reports, command="ddpsim run x")
+    errors = {report.rank: ValueError() for report in reports if report.error}
+    return Result(len(reports), findings, (None,) * len(reports), errors, Schedule(), Trace())
+
+
+DEADLOCK = finds(Code.DEADLOCK_CYCLE, ranks=(0, 1))
+MISMATCH = finds(Code.MISMATCH_REDUCTION, ranks=1)
+DIVERGES = finds(Code.DIVERGENCE_PARAMETERS, ranks=1)
+DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
+
+
+@pytest.mark.parametrize(
+    ("expected", "reports", "status", "line"),
+    [
+        (CLEAN, [returned(0)], 0, "as expected: pass (expected pass without a finding)"),
+        (Expectation(), [returned(0)], 0, "as expected: pass"),
+        (Expectation(), [hung(0)], 1, "not as expected: hung (expected pass)"),
+        (DEADLOCK, [hung(0), hung(1)], 0, "as expected: hung (expected fail, deadlock.cycle, ranks 0, 1)"),
+        (MISMATCH, [died(0)], 0, "as expected: died, rank 0 (expected fail, mismatch.reduction, rank 1)"),
+        (
+            MISMATCH,
+            [returned(0)],
+            1,
+            "not as expected: pass (expected fail, mismatch.reduction, rank 1); gloo compares no more than the number "
+            "of bytes, simulate it to see it",
+        ),
+        (
+            DIVERGES,
+            [returned(0)],
+            1,
+            "not as expected: pass (expected fail, divergence.parameters, rank 1); nothing compares the replicas of "
+            "real processes, simulate it to see it",
+        ),
+        (
+            DEADLOCK,
+            [returned(0)],
+            1,
+            "not as expected: pass (expected fail, deadlock.cycle, ranks 0, 1); real processes do not show it every "
+            "time, simulate it to see it",
+        ),
+        (DEPENDS, [hung(0)], 0, "as expected: hung (expected fail, mismatch.operation, rank 1)"),
+        (DEPENDS, [returned(0)], 0, "as expected: pass (expected fail, mismatch.operation, rank 1)"),
+    ],
+)
+def test_conclusion(expected, reports, status, line):
+    result = result_with(*reports)
+    assert judge(expected, result, "processes") == status
+    assert conclusion(expected, result, "processes") == line
+
+
+@pytest.mark.parametrize(
+    ("reports", "found"),
+    [
+        ([returned(0)], "pass"),
+        ([hung(0), hung(1)], "hung"),
+        ([raised(0), hung(1)], "rank_error, rank 0"),
+        ([died(0), raised(1, "RuntimeError: Connection closed by peer")], "died, rank 0"),
+        ([died(1), died(2), raised(0)], "died, ranks 1, 2"),
+    ],
+)
+def test_what_was_found(reports, found):
+    assert found_on_processes(result_with(*reports)) == found
+
+
+def test_run(server, capsys):
+    words = ["run", "both-send-first", "--transport", "processes", "--timeout", "1", "--world-size", "2"]
+    assert main(words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"both-send-first  world size 2  on processes  \d+ ms", lines[0])
+    assert lines[2] == "STUCK  stuck"
+    assert lines[-3] == "  replay  ddpsim run both-send-first --world-size 2 --transport processes --timeout 1"
+    assert lines[-1] == "as expected: hung (expected fail, deadlock.cycle, ranks 0, 1)"
+
+
+def test_rows_of_the_zoo(server, capsys):
+    names = ["both-send-first", "exception-on-one-rank", "mismatched-reduction"]
+    words = ["zoo", *names, "--no-repaired", "--transport", "processes", "--timeout", "1"]
+    assert main(words) == Status.OTHERWISE
+    rows = [re.sub(r" +\d+  (?=[=!])", "  ", line) for line in capsys.readouterr().out.splitlines()[1:4]]
+    assert rows == [
+        "both-send-first  = deadlock.cycle, ranks 0, 1; found hung",
+        "exception-on-one-rank  = rank_error, rank 1",
+        "mismatched-reduction  ! mismatch.reduction, rank 1; found pass",
+    ]
+
+
+def test_simulated_transports_are_judged_by_the_finding(capsys):
+    assert main(["run", "send-send", "--transport", "gloo"]) == 0
+    out = capsys.readouterr().out
+    (command,) = re.findall(r"  replay  ddpsim (.*)", out)
+    assert command.endswith(" --transport gloo")
+    assert main(command.split()) == 0
+    assert run_scenario("send-send", transport="gloo").verdict is Verdict.FAIL
