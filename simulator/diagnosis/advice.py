@@ -526,6 +526,16 @@ class Cause(Enum):
         "let every rank enter the join with the same models and leave it at its end",
     )
 
+    # --- what cannot be repeated (nondeterminism) ---------------------------------------------------------------------
+
+    RUNS_DIFFER = Advice(
+        "{culprits} did something else under the same schedule, by what a run leaves behind for the next (a counter or "
+        "cache of a module or class, a file), by the order of a set or of id(), or by a clock or generator that the "
+        "operating system keeps",
+        "make such state inside the program, sort before looping over a set, and seed every generator; then run it "
+        "with check_determinism=True again",
+    )
+
     # --- what does not end (stuck, budget) ----------------------------------------------------------------------------
 
     BLOCKED_OUTSIDE = Advice(

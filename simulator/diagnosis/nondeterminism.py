@@ -1,0 +1,104 @@
+"""Nondeterminism as a finding: a program that did something else when it was run again under the same schedule."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from typing import NamedTuple
+
+from simulator.calls import NOWHERE, Site
+from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import heading, indent
+from simulator.events import Event
+from simulator.trace import Trace
+from simulator.verdict import Code, Finding
+from simulator.wording import rank_list
+
+
+class Offer(NamedTuple):
+    """A choice that a run offered."""
+
+    point: ChoicePoint
+    options: tuple[int, ...]
+
+    @property
+    def step(self) -> int:
+        """When."""
+        return self.point.step
+
+    @property
+    def rank(self) -> int:
+        """Who stood there."""
+        return self.point.rank
+
+    def __str__(self) -> str:
+        what = "runs next" if self.point.kind is ChoiceKind.RANK else "it receives from"
+        return f"rank {self.rank} has a choice at step {self.step}, which of {rank_list(self.options)} {what}"
+
+
+class Run(NamedTuple):
+    """What two runs of one schedule should have in common."""
+
+    offers: tuple[Offer, ...]
+    trace: Trace
+
+
+def runs_differ(first: Run, second: Run) -> Finding | None:
+    """The finding for the first step that is not the same in two runs; None if all are."""
+    events = zip_longest(first.trace, second.trace)
+    event = next(((one, other) for one, other in events if _line(one) != _line(other)), None)
+    offers = zip_longest(first.offers, second.offers)
+    offer = next(((one, other) for one, other in offers if one != other), None)
+    if event is not None and (offer is None or _step(*event) <= _step(*offer)):
+        return events_differ(*event)
+    return None if offer is None else offers_differ(*offer)
+
+
+def events_differ(first: Event | None, second: Event | None) -> Finding:
+    """The finding for an event that is another one in the second run; None stands for a run that had ended by then."""
+    one, other = _event_text(first), _event_text(second)
+    if one == other and first is not None and second is not None:  # then they differ in when they happened
+        one, other = (f"{one}  at step {event.step}, {event.time:g} s" for event in (first, second))
+    calls = [event.call for event in (first, second) if event is not None and event.call is not None]
+    sites = tuple(dict.fromkeys(call.site for call in calls if call.site != NOWHERE))
+    return _finding(first, second, one, other, sites)
+
+
+def offers_differ(first: Offer | None, second: Offer | None) -> Finding:
+    """The finding for a choice that is another one in the second run; None stands for a run that had ended by then."""
+    one, other = (_ENDED if offer is None else str(offer) for offer in (first, second))
+    return _finding(first, second, one, other)
+
+
+_ENDED = "it had ended"
+
+
+def _line(event: Event | None) -> str | None:
+    return None if event is None else event.line()
+
+
+def _event_text(event: Event | None) -> str:
+    if event is None:
+        return _ENDED
+    call = event.call
+    what = event.text if call is None else f"{call}  {call.site}" + (f"  {event.text}" if event.text else "")
+    return f"rank {event.rank}  {event.kind.value}  {what}".rstrip()
+
+
+def _step(*there: Event | Offer | None) -> int:
+    return min(each.step for each in there if each is not None)
+
+
+def _finding(
+    first: Event | Offer | None, second: Event | Offer | None, one: str, other: str, sites: tuple[Site, ...] = ()
+) -> Finding:
+    ranks = sorted({each.rank for each in (first, second) if each is not None})
+    step = _step(first, second)
+    summary = f"two runs of one schedule differ from step {step} on: {one}, and then {other}"
+    lines = [
+        heading("NONDETERMINISM", Code.NONDETERMINISM, step),
+        indent("first", one),
+        indent("again", other),
+        *Cause.RUNS_DIFFER.lines(culprits=rank_list(ranks)),
+    ]
+    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, "\n".join(lines), sites)
