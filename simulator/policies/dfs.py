@@ -1,0 +1,189 @@
+"""Depth-first search: every schedule of a program, one execution each.
+
+Nothing is kept of an execution but its choices. The next one repeats all of them up to the last that has an answer
+left, takes that, and goes on with the default; when no choice has one left, all schedules have been run (P. Godefroid:
+Model Checking for Programming Languages using VeriSoft, POPL 1997).
+
+A loop that polls has schedules without end. A rank that has polled in vain twice, with nobody getting on since, is
+therefore not let poll again before somebody does: it would see nothing else. A program that counts how often it polled
+may do something else then, which is not looked at.
+
+A bound on preemptions, switches away from a rank that could go on, makes the search much smaller, and most bugs show
+with two of them (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from simulator.choices import ChoiceKind, ChoicePoint, Policy
+from simulator.diagnosis.nondeterminism import Offer, offers_differ
+from simulator.errors import UsageError
+from simulator.events import Event, EventKind
+from simulator.policies.points import is_poll_in_vain, may_go_on
+from simulator.result import Result
+from simulator.trace import Trace
+from simulator.verdict import Finding
+
+_MOST_POLLS = 1
+"""So often may a rank poll in vain and then go on; more often in a row it only comes back to poll."""
+
+
+@dataclass(slots=True)
+class _Choice:
+    """One choice on the path from the start to the end of an execution."""
+
+    offer: Offer
+    answer: int = 0
+    tried: int = 0
+    left: list[int] = field(default_factory=list)
+    """Answers not taken yet, the next one last."""
+
+    @property
+    def is_preemption(self) -> bool:
+        return self.answer > 0 and may_go_on(self.offer.point, self.offer.options)
+
+    @property
+    def size(self) -> int:
+        """How many answers are taken in all."""
+        return self.tried + 1 + len(self.left)
+
+
+class Dfs:
+    """A strategy of explorations: covers every schedule, or every one with at most so many preemptions."""
+
+    def __init__(self, *, preemptions: int | None = None) -> None:
+        if preemptions is not None and (not isinstance(preemptions, int) or preemptions < 0):
+            raise UsageError(
+                f"preemptions is {preemptions!r}, expected a whole number from 0 on, or None for no bound: correct it"
+            )
+        self._bound = preemptions
+        self._path: list[_Choice] = []
+        self._execution: _Repeat | None = None
+        self._is_cut = False
+        """Something was left out: by the bound, or since an execution did not repeat the one before."""
+        self._is_over = False
+
+    # --- what an exploration asks of a strategy -----------------------------------------------------------------------
+
+    @property
+    def is_complete(self) -> bool:
+        """True once every schedule has been run."""
+        return self._is_over and not self._is_cut
+
+    @property
+    def limits(self) -> str:
+        """What holds of the schedules that are run at all."""
+        return "" if self._bound is None else f"with at most {self._bound} preemption{'s' if self._bound != 1 else ''}"
+
+    @property
+    def coverage(self) -> float:
+        """Which share has been covered, if each answer to a choice leads to as much as the others do."""
+        if self._is_over:
+            return 1.0
+        covered, share = 0.0, 1.0
+        for choice in self._path:
+            share /= choice.size
+            covered += choice.tried * share
+        return covered
+
+    def next_policy(self) -> Policy | None:
+        """The policy of the next execution; None when there is none left."""
+        if self._execution is not None:
+            self._advance()
+        if self._is_over:
+            return None
+        self._execution = _Repeat(self._path)
+        return self._execution
+
+    def take(self, result: Result) -> Finding | None:
+        """Learn from the execution what else there is to run; a finding if it did not repeat the one before."""
+        assert self._execution is not None
+        finding = self._execution.divergence(result)
+        if finding is not None:
+            self._is_over = self._is_cut = True
+            return finding
+        known = len(self._path)
+        self._path = self._execution.path
+        self._open_answers(known, result.trace)
+        return None
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """Go back to the last choice that has an answer left, and take that."""
+        while self._path and not self._path[-1].left:
+            self._path.pop()
+        if not self._path:
+            self._is_over = True
+            return
+        choice = self._path[-1]
+        choice.answer = choice.left.pop()
+        choice.tried += 1
+
+    def _open_answers(self, known: int, trace: Trace) -> None:
+        """Find the answers that the choices after the first `known` ones have left."""
+        preemptions = 0
+        for index, (choice, idle) in enumerate(zip(self._path, _idle_ranks(self._path, trace), strict=True)):
+            if index >= known:
+                others = range(len(choice.offer.options) - 1, 0, -1)
+                choice.left = [answer for answer in others if choice.offer.options[answer] not in idle]
+                if preemptions == self._bound and may_go_on(choice.offer.point, choice.offer.options):
+                    self._is_cut = self._is_cut or bool(choice.left)
+                    choice.left = []
+            preemptions += choice.is_preemption
+
+
+class _Repeat:
+    """The policy of one execution: the answers of a path as far as it goes, then the default, and notes of it all."""
+
+    def __init__(self, path: Sequence[_Choice]) -> None:
+        self._known = path
+        self.path: list[_Choice] = []
+        self._differs: tuple[Offer, Offer] | None = None
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return the answer of the path, or 0 after its end."""
+        now = Offer(point, tuple(options))
+        if len(self.path) >= len(self._known) or self._differs:
+            self.path.append(_Choice(now))
+            return 0
+        choice = self._known[len(self.path)]
+        if choice.offer != now:
+            self._differs = choice.offer, now
+            return 0
+        self.path.append(choice)
+        return choice.answer
+
+    def divergence(self, result: Result) -> Finding | None:
+        """The finding for an execution that offered other choices than the one whose path it repeats."""
+        if self._differs is not None:
+            return offers_differ(*self._differs)
+        if len(self.path) < len(self._known):
+            return offers_differ(self._known[len(self.path)].offer, None)
+        return None
+
+
+def _idle_ranks(path: Sequence[_Choice], trace: Trace) -> Iterator[frozenset[int]]:
+    """For each choice the ranks that would only poll in vain once more."""
+    polls: Counter[int] = Counter()
+    progress = iter([event.step for event in trace if _is_progress(event)])
+    next_progress = next(progress, None)
+    for choice in path:
+        point, options = choice.offer
+        has_got_on = point.rank not in options  # it waits now, or has ended
+        while next_progress is not None and next_progress < point.step:
+            has_got_on, next_progress = True, next(progress, None)
+        if has_got_on:
+            polls.clear()
+        if is_poll_in_vain(point, options):
+            polls[point.rank] += 1
+        is_of_ranks = point.kind is ChoiceKind.RANK
+        yield frozenset(rank for rank, count in polls.items() if is_of_ranks and count > _MOST_POLLS)
+
+
+def _is_progress(event: Event) -> bool:
+    """True for whatever another rank might have polled for; `Store.check` only looks itself."""
+    return not (event.kind is EventKind.STORE and event.text.startswith("check "))
