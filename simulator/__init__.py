@@ -1,6 +1,6 @@
 """ddpsim's simulator: N ranks in one process, one running at a time, under a scheduler that decides every hand-over."""
 
-from simulator.api import replay, simulate
+from simulator.api import explore, replay, simulate
 from simulator.budget import Budget
 from simulator.choices import ChoiceKind, ChoicePoint, Policy, Schedule
 from simulator.errors import (
@@ -12,7 +12,9 @@ from simulator.errors import (
     UsageError,
     VerdictError,
 )
+from simulator.exploration.exploration import Exploration, Progress
 from simulator.faults import Crash, Delay, EarlyReturn
+from simulator.policies.pct import Pct
 from simulator.result import Result
 from simulator.trace import Trace
 from simulator.verdict import Code, Finding, Verdict
@@ -25,10 +27,13 @@ __all__ = [
     "Crash",
     "Delay",
     "EarlyReturn",
+    "Exploration",
     "Finding",
     "InjectedCrashError",
     "InternalError",
+    "Pct",
     "Policy",
+    "Progress",
     "ReplayDivergedError",
     "ReplayError",
     "Result",
@@ -38,6 +43,7 @@ __all__ = [
     "UsageError",
     "Verdict",
     "VerdictError",
+    "explore",
     "replay",
     "simulate",
 ]

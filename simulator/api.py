@@ -1,4 +1,4 @@
-"""The public functions: `simulate` one run, `replay` a recorded one."""
+"""The public functions: `simulate` one run, `replay` a recorded one, `explore` many."""
 
 from __future__ import annotations
 
@@ -14,12 +14,18 @@ import torch.distributed as dist
 from simulator.budget import Budget
 from simulator.choices import Policy, Schedule
 from simulator.errors import UsageError
+from simulator.exploration.determinism import run_twice
+from simulator.exploration.exploration import Exploration
+from simulator.exploration.explorer import Explorer, OnProgress
+from simulator.exploration.strategy import Strategy, strategy_of
 from simulator.faults import Fault, FaultPlan
+from simulator.policies.pct import Pct
 from simulator.policies.random_walk import RandomWalk
 from simulator.policies.replay import Replay
 from simulator.policies.round_robin import RoundRobin
 from simulator.process_group.backend import Backend
 from simulator.process_group.hazards import Hazards
+from simulator.replay_call import replay_call
 from simulator.result import Result
 from simulator.runtime.execution import Execution
 from simulator.runtime.isolation import Isolation, VirtualTime
@@ -31,6 +37,7 @@ from simulator.transport.transport import Transport
 POLICIES: dict[str, Callable[[int], Policy]] = {
     "round_robin": lambda seed: RoundRobin(),
     "random": RandomWalk,
+    "pct": Pct,
 }
 """The policies that have a name, made from a seed."""
 
@@ -40,12 +47,11 @@ TRANSPORTS: dict[str, Callable[[int], Transport]] = {
 }
 """The transports, made for a world size."""
 
-_LONGEST_LITERAL = 80
-_MOST_ITEMS = 40
+EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
+"""What an exploration may use unless told."""
 
 MOST_RANKS = 16_384
 """Each is a thread; systems allow some ten thousand."""
-"""More characters of arguments than this would hide the rest of the replay line."""
 
 _ONE_AT_A_TIME = threading.Lock()
 # What a simulation replaces belongs to the whole process, so a process has one lock for it.
@@ -62,29 +68,32 @@ def simulate(
     faults: Sequence[Fault] = (),
     check: str | None = None,
     budget: Budget | None = None,
+    check_determinism: bool = False,
     name: str | None = None,
 ) -> Result:
     """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
 
     torch.distributed's default group is initialised in each rank. Nothing a rank raises comes out of here: it stands in
     the result, as do deadlocks and mismatches. `name` is what reports and replay tokens call the program.
+    `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
     """
-    identity = _check_usage(program, world_size, name)
-    return _execute(
+    run = partial(
+        _execute,
         program,
         world_size,
-        identity=identity,
+        identity=_check_usage(program, world_size, name),
         args=args,
-        policy=_policy(policy, seed),
         transport=transport,
         faults=faults,
         check=check,
         budget=budget,
         name=name,
     )
+    chosen = _policy(policy, seed)
+    return run_twice(lambda each: run(policy=each), chosen) if check_determinism else run(policy=chosen)
 
 
 def replay(
@@ -120,6 +129,62 @@ def replay(
     )
     recorded.check_used_up()
     return result
+
+
+def explore(
+    program: Callable[..., Any],
+    world_size: int,
+    *,
+    args: Sequence[Any] = (),
+    policy: str | Strategy = "dfs",
+    seed: int = 0,
+    depth: int | None = None,
+    preemptions: int | None = None,
+    budget: Budget | None = None,
+    transport: str = "memory",
+    faults: Sequence[Fault] = (),
+    check: str | None = None,
+    check_determinism: bool = False,
+    keep_going: bool = False,
+    name: str | None = None,
+    on_progress: OnProgress | None = None,
+) -> Exploration:
+    """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
+
+    Policies: "dfs" runs every schedule, those with at most `preemptions` switches away from a rank that could go on if
+    a bound is given; "random" and "pct" draw schedules from `seed`, `seed + 1` and so on, "pct" looking for bugs of
+    `depth` orderings (3 unless given). The budget, 1000 executions and 60 seconds unless given, is for all together;
+    when it runs out, the verdict is unknown, never pass, so "random" and "pct" pass only what leaves nothing open.
+
+    `keep_going` goes on after a failure, so that all outcomes are counted. `check_determinism` runs each schedule
+    twice. `on_progress` is called after each execution. Ctrl-C ends the exploration, and what was found is returned.
+
+    Raises UsageError as `simulate` does.
+    """
+    strategy = strategy_of(policy, seed=seed, depth=depth, preemptions=preemptions)
+    identity = _check_usage(program, world_size, name)
+    _check_options(args=args, transport=transport, check=check, budget=budget)
+    run = partial(
+        _execute,
+        program,
+        world_size,
+        identity=identity,
+        args=args,
+        transport=transport,
+        faults=faults,
+        check=check,
+        name=name,
+    )
+
+    def execution(chosen: Policy, left: Budget) -> Result:
+        if check_determinism:
+            return run_twice(lambda each: run(policy=each, budget=left), chosen)
+        return run(policy=chosen, budget=left)
+
+    explorer = Explorer(
+        strategy, execution, budget or EXPLORATION_BUDGET, keep_going=keep_going, on_progress=on_progress
+    )
+    return explorer.explore(identity)
 
 
 def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
@@ -178,7 +243,7 @@ def _execute(
         program=identity,
     )
     options = {"args": tuple(args), "transport": transport, "faults": list(faults), "check": check, "name": name}
-    return result.with_replay(_replay_call(program, world_size, schedule, options))
+    return result.with_replay(replay_call(program, world_size, schedule, options))
 
 
 def _run(execution: Execution, backend: Backend) -> None:
@@ -190,34 +255,6 @@ def _run(execution: Execution, backend: Backend) -> None:
             execution.run()
         finally:
             virtual_time.uninstall()
-
-
-def _replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, options: dict[str, Any]) -> str:
-    """The call that repeats a run, to paste into Python; `...` stands for a value that has no short literal."""
-    name = getattr(program, "__name__", "")
-    arguments = [name if name.isidentifier() else "program", str(world_size), f'"{schedule}"']
-    arguments += [
-        f"{option}={value if option == 'faults' else _literal(value)}"
-        for option, value in options.items()
-        if value and (option, value) != ("transport", "memory")
-    ]
-    return f"replay({', '.join(arguments)})"
-
-
-def _literal(value: Any) -> str:
-    """A short literal for the value, or `...`; looks at few items only, since arguments may be large."""
-    if value is None or isinstance(value, (bool, int, float, str)):
-        text = repr(value) if not isinstance(value, str) or len(value) <= _LONGEST_LITERAL else "..."
-    elif type(value) in (tuple, list) and len(value) <= _MOST_ITEMS:
-        items = [_literal(item) for item in value]
-        text = "..." if "..." in items else f"[{', '.join(items)}]" if type(value) is list else _tuple_literal(items)
-    else:
-        text = "..."
-    return text if len(text) <= _LONGEST_LITERAL else "..."
-
-
-def _tuple_literal(items: Sequence[str]) -> str:
-    return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def _check_usage(program: Any, world_size: Any, name: str | None) -> str:

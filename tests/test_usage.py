@@ -66,7 +66,7 @@ def test_program_that_is_not_callable(program):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "fair"}, r"policy is 'fair', expected one of round_robin, random: give one of these names"),
+        ({"policy": "fair"}, r"policy is 'fair', expected one of round_robin, random, pct: give one of these names"),
         ({"policy": 3}, r"policy is 3, expected a name or an object with choose\(point, options\).*"),
         ({"transport": "pigeon"}, r"transport is 'pigeon', expected .*"),
         ({"check": "everything"}, r"check is 'everything', expected None or 'replicas': .*"),

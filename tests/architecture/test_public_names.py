@@ -10,7 +10,7 @@ import pytest
 
 PACKAGES = ("simulator", "ddp", "reports", "scenarios")
 CONTRACT = {
-    "simulator": {"simulate", "replay", "Verdict", "Budget"},
+    "simulator": {"simulate", "explore", "replay", "Verdict", "Budget"},
     "ddp": {"DistributedDataParallel"},
 }
 

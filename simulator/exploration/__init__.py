@@ -1,0 +1,1 @@
+"""Exploration: many executions of one program, each under a schedule that a strategy chooses."""

@@ -1,0 +1,51 @@
+"""The check of determinism: each schedule runs twice, and both runs must offer the same choices and do the same.
+
+Everything else relies on it: a replay, a search that repeats the start of an execution, and shrinking.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+from simulator.choices import ChoicePoint, Policy
+from simulator.diagnosis.nondeterminism import Offer, Run, runs_differ
+from simulator.result import Result
+
+
+def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
+    """The first run's result, with the finding `nondeterminism` if the second, under the same answers, differs."""
+    first = _Recorder(policy)
+    result = run(first)
+    second = _Recorder(_Answers(first.answers))
+    again = run(second)
+    finding = runs_differ(Run(tuple(first.offers), result.trace), Run(tuple(second.offers), again.trace))
+    if finding is None:
+        return result
+    return dataclasses.replace(result, findings=(finding, *result.findings)).with_replay(result.replay)
+
+
+class _Recorder:
+    """A policy, and all that it was asked and answered."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self.offers: list[Offer] = []
+        self.answers: list[int] = []
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        self.offers.append(Offer(point, tuple(options)))
+        answer = self._policy.choose(point, options)
+        self.answers.append(answer)
+        return answer
+
+
+class _Answers:
+    """Gives recorded answers; the default where there is no such option, since the runs differ already."""
+
+    def __init__(self, answers: Sequence[int]) -> None:
+        self._answers = iter(answers)
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        answer = next(self._answers, 0)
+        return answer if answer < len(options) else 0

@@ -1,0 +1,109 @@
+"""The loop of an exploration: one execution after another, until nothing is left, something fails, or time is up."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+
+from simulator.budget import Budget
+from simulator.choices import Policy
+from simulator.exploration.exploration import End, Exploration, Progress
+from simulator.exploration.outcomes import Outcome, counted, outcome_of
+from simulator.exploration.strategy import Strategy
+from simulator.result import Result
+from simulator.verdict import Verdict
+
+Run = Callable[[Policy, Budget], Result]
+"""One execution under a policy, within what is left of the budget."""
+
+OnProgress = Callable[[Progress], object]
+
+
+class Explorer:
+    """One exploration, and what it has found so far."""
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        run: Run,
+        budget: Budget,
+        *,
+        keep_going: bool = False,
+        on_progress: OnProgress | None = None,
+    ) -> None:
+        self._strategy = strategy
+        self._run = run
+        self._budget = budget
+        self._keep_going = keep_going
+        self._on_progress = on_progress
+        self._started = time.monotonic()
+        self._executions = 0
+        self._outcomes: Counter[Outcome] = Counter()
+        self._verdicts: Counter[Verdict] = Counter()
+        self._first_failure: Result | None = None
+
+    def explore(self, program: str) -> Exploration:
+        """Run until the end. Ctrl-C is an end, too, and leaves what was found."""
+        try:
+            end = self._loop()
+        except KeyboardInterrupt:
+            end = End.INTERRUPT
+        is_complete = self._strategy.is_complete and end is not End.INTERRUPT
+        return Exploration(
+            program=program,
+            executions=self._executions,
+            complete=is_complete,
+            verdict=self._verdict(is_complete),
+            first_failure=self._first_failure,
+            outcomes=counted(self._outcomes),
+            end=end,
+            seconds=self._seconds,
+            limits=self._strategy.limits,
+        )
+
+    def _loop(self) -> End:
+        while (policy := self._strategy.next_policy()) is not None:
+            left = self._budget.seconds - self._seconds
+            if self._first_failure is not None and not self._keep_going:
+                return End.FAILURE
+            if self._executions >= self._budget.executions or left <= 0:
+                return End.BUDGET
+            result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
+            finding = self._strategy.take(result)
+            if finding is not None:
+                with_it = dataclasses.replace(result, findings=(finding, *result.findings))
+                result = with_it.with_replay(result.replay)
+            self._count(result)
+            self._tell()
+            if finding is not None:
+                return End.FAILURE
+        return End.COVERED
+
+    def _count(self, result: Result) -> None:
+        self._executions += 1
+        self._outcomes[outcome_of(result)] += 1
+        self._verdicts[result.verdict] += 1
+        if result.verdict is Verdict.FAIL and self._first_failure is None:
+            self._first_failure = result
+
+    def _tell(self) -> None:
+        if self._on_progress is None:
+            return
+        failures = self._verdicts[Verdict.FAIL]
+        try:
+            self._on_progress(Progress(self._executions, failures, self._seconds, self._strategy.coverage))
+        except Exception as error:  # the exploration is worth more than who watches it
+            self._on_progress = None
+            warnings.warn(f"on_progress raised {error!r}, and is not called any more", stacklevel=2)
+
+    def _verdict(self, is_complete: bool) -> Verdict:
+        if self._verdicts[Verdict.FAIL]:
+            return Verdict.FAIL
+        return Verdict.PASS if is_complete and not self._verdicts[Verdict.UNKNOWN] else Verdict.UNKNOWN
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started

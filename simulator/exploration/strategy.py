@@ -1,0 +1,95 @@
+"""Strategies: which schedules an exploration runs, and when they are all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from simulator.choices import Policy
+from simulator.errors import UsageError
+from simulator.policies.dfs import Dfs
+from simulator.policies.pct import CHOICES, DEPTH, Pct
+from simulator.policies.random_walk import RandomWalk
+from simulator.result import Result
+from simulator.verdict import Finding
+
+NAMES = ("dfs", "random", "pct")
+
+
+class Strategy(Protocol):
+    """Chooses the schedules. `next_policy` and `take` are called in turns."""
+
+    def next_policy(self) -> Policy | None:
+        """The policy of the next execution; None when there is none left."""
+
+    def take(self, result: Result) -> Finding | None:
+        """Learn from an execution; a finding if it did not do what the ones before promised."""
+
+    @property
+    def is_complete(self) -> bool:
+        """True once what was run stands for every schedule there is."""
+
+    @property
+    def coverage(self) -> float | None:
+        """An estimate of the share of all schedules that is covered, from 0 to 1; None if there is no saying."""
+
+    @property
+    def limits(self) -> str:
+        """What holds of the schedules that are run at all, such as "with at most 2 preemptions"; "" for no limits."""
+
+
+class Walks:
+    """Draws one execution from each of the seeds `seed`, `seed + 1`, ... without end; most are drawn more than once.
+
+    So it covers nothing for certain, except where the first execution shows that nothing is open.
+    """
+
+    coverage = None
+    limits = ""
+
+    def __init__(self, seed: int, policy: Callable[[int, int], Policy]) -> None:
+        self._seed = seed
+        self._policy = policy
+        """Made from a seed and the number of choices to expect."""
+        self._choices = 0
+        """The most that an execution has had so far."""
+        self.is_complete = False
+
+    def next_policy(self) -> Policy | None:
+        """The policy of the next seed."""
+        if self.is_complete:
+            return None
+        self._seed += 1
+        return self._policy(self._seed - 1, self._choices or CHOICES)
+
+    def take(self, result: Result) -> Finding | None:
+        """Learn how many choices there are."""
+        self._choices = max(self._choices, len(result.schedule.answers))
+        self.is_complete = self._choices == 0
+        return None
+
+
+def strategy_of(
+    policy: str | Strategy, *, seed: int = 0, depth: int | None = None, preemptions: int | None = None
+) -> Strategy:
+    """The strategy of a name, with its options. Raises UsageError for an unknown one, or an option that it lacks."""
+    for option, value, owner in (("depth", depth, "pct"), ("preemptions", preemptions, "dfs")):
+        if value is not None and policy != owner:
+            raise UsageError(
+                f"{option} is {value!r} and policy {policy!r}, but only policy {owner!r} has it: leave it out"
+            )
+    if not isinstance(policy, str):
+        if isinstance(policy, type) or not callable(getattr(policy, "next_policy", None)):
+            raise UsageError(f"policy is {policy!r}, expected a name or an object with next_policy() and take(result)")
+        return policy
+    if policy == "dfs":
+        return Dfs(preemptions=preemptions)
+    if policy == "random":
+        return Walks(seed, lambda seed, choices: RandomWalk(seed))
+    if policy == "pct":
+        wanted = DEPTH if depth is None else depth
+        Pct(seed, depth=wanted)  # so that a depth that is wrong is told now
+        return Walks(seed, lambda seed, choices: Pct(seed, depth=wanted, choices=choices))
+    if policy == "dpor":
+        raise UsageError("policy is 'dpor', which is not there yet, expected one of dfs, random, pct: take 'dfs'")
+    raise UsageError(f"policy is {policy!r}, expected one of {', '.join(NAMES)}: give one of these names")
