@@ -37,6 +37,14 @@ def raises(rank):
     return rank
 
 
+def raises_with_a_message_on_its_way(rank):
+    if rank == 1:
+        _work = dist.irecv(torch.zeros(3), 0)
+        raise KeyError("no such rank")
+    dist.send(torch.ones(3), 1)
+    dist.barrier()
+
+
 def leaves_by_exit(rank):
     raise SystemExit(4)
 

@@ -81,6 +81,12 @@ class TestOutcomes:
             RankOutcome(Ending.RAISED, error="KeyError: 'no such rank'"),
         )
 
+    def test_an_error_leaves_what_was_issued(self, pool):
+        # gloo would spin over the message forever, and the job move
+        hung, raised = outcomes(pool, programs.raises_with_a_message_on_its_way)
+        assert hung == RankOutcome(Ending.HUNG, error="nothing has moved for 0.3 s")
+        assert raised.ending is Ending.RAISED
+
     def test_leaving_by_exit_is_an_error(self, pool):
         assert outcomes(pool, programs.leaves_by_exit, 1) == (RankOutcome(Ending.RAISED, error="SystemExit: 4"),)
 

@@ -53,11 +53,13 @@ def serve_rank(place: Place, channel: socket.socket) -> None:
     # Connecting to a rank that has run already, and died of it, would fail: an error of ours, and not of the function.
     if not channel.recv(1):
         return
-    outcome = _outcome(function, place.rank, args)
+    outcome, raised = _outcome(function, place.rank, args)
     messages.send_pickled(channel, _pickled(outcome))
-    # The groups, and what the outcome holds, stay until every rank has said what came of it: without this rank's
-    # connections, others that wait for it would not hang but fail.
+    # The groups, and all works that value and error hold, stay until every rank has said what came of it: without
+    # this rank's connections, others that wait for it would not hang but fail; and gloo spins over a message whose
+    # receiver has been dropped.
     channel.recv(1)
+    del raised  # and not before
 
 
 def _join(place: Place) -> None:
@@ -68,12 +70,15 @@ def _join(place: Place) -> None:
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world_size, timeout=timeout)
 
 
-def _outcome(function: Callable[..., object], rank: int, args: tuple[Any, ...]) -> RankOutcome:
+def _outcome(
+    function: Callable[..., object], rank: int, args: tuple[Any, ...]
+) -> tuple[RankOutcome, BaseException | None]:
+    """And what it raised, with all that its frames hold."""
     try:
-        return RankOutcome(Ending.RETURNED, function(rank, *args))
+        return RankOutcome(Ending.RETURNED, function(rank, *args)), None
     except (Exception, SystemExit) as error:
         text = _text(error)
-        return RankOutcome(Ending.HUNG if _is_timeout(text) else Ending.RAISED, error=text)
+        return RankOutcome(Ending.HUNG if _is_timeout(text) else Ending.RAISED, error=text), error
 
 
 def _is_timeout(text: str) -> bool:
