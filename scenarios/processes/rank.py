@@ -160,7 +160,7 @@ class _Watch:
 
     def run(self) -> None:
         """Look, and listen, until the supervisor says END or is gone."""
-        interval = min(0.25, self._timeout_seconds / 10)
+        interval = min(max(self._timeout_seconds / 10, 0.02), 0.25)
         try:
             while True:
                 if not self._line.poll(interval):

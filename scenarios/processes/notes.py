@@ -1,0 +1,117 @@
+"""What the supervisors of the ranks tell each other, through the store that the launcher opens for all nodes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import pickle
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import cast
+
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
+
+from scenarios.agreement.outcome import Ending
+from scenarios.processes.report import RankReport
+from simulator import UsageError
+
+HUNG, FAILED_TO_START = b"hung", b"failed to start"
+"""Why a run is over before all ranks have ended."""
+
+_STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
+"""So long is a store waited for, in tries that are so long."""
+_LEAVING_SECONDS = 5.0
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Starter:
+    """Who started this process and wants it: the launcher, and the process `parent` in between."""
+
+    parent: int
+    folder: str | None
+
+    def check(self) -> None:
+        """Raise SystemExit if it has ended, or has given up while it was still starting others."""
+        launcher = multiprocessing.parent_process()
+        has_died = os.getppid() != self.parent or (launcher is not None and not launcher.is_alive())
+        if has_died or (self.folder is not None and not os.path.isdir(self.folder)):
+            raise SystemExit(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What supervisors tell each other."""
+
+    rank: int
+    world_size: int
+    store: Store
+    is_host: bool
+
+    @classmethod
+    def connected(cls, rank: int, world_size: int, starter: Starter) -> Notes:
+        """Connect to the launcher's store; without a launcher, rank 0 opens one. Raises UsageError if it cannot."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        is_host = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != str(True)
+        end = time.monotonic() + _STORE_SECONDS
+        while True:
+            try:
+                store = _store(address, port, is_host)
+            except (RuntimeError, ValueError, OSError) as error:
+                starter.check()
+                if is_host or time.monotonic() > end:
+                    raise UsageError(_no_store_text(rank, address, port, is_host, error)) from error
+            else:
+                attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+                return cls(rank, world_size, PrefixStore(f"ddpsim/{attempt}", store), is_host)
+
+    def write(self, report: RankReport) -> None:
+        """Say what became of this rank."""
+        if not report.has_started:
+            self.end_for_all(FAILED_TO_START)
+        elif report.ending is Ending.HUNG:
+            self.end_for_all(HUNG)
+        self._set(f"rank/{report.rank}", pickle.dumps(report))
+        self.store.add("ended", 1)
+
+    def end_for_all(self, why: bytes) -> None:
+        """The run is over."""
+        self._set("over", why)
+
+    def why_over(self) -> bytes | None:
+        """Why the run is over; None if it is not."""
+        return self.store.get("over") if self.store.check(["over"]) else None
+
+    def have_all_ended(self) -> bool:
+        """True once every rank has a report."""
+        ended: int = self.store.add("ended", 0)
+        return ended >= self.world_size
+
+    def read_all(self) -> tuple[RankReport, ...]:
+        """The reports, by rank."""
+        return tuple(pickle.loads(self.store.get(f"rank/{rank}")) for rank in range(self.world_size))
+
+    def _set(self, key: str, value: bytes) -> None:
+        cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text
+
+    def leave(self) -> None:
+        """Say that this supervisor needs the store no more; who hosts it waits for the others, for a while."""
+        left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
+        while self.is_host and left < self.world_size and time.monotonic() < end:
+            time.sleep(_POLL_SECONDS)
+            left = self.store.add("left", 0)
+
+
+def _store(address: str, port: int, is_host: bool) -> Store:
+    seconds = timedelta(seconds=_TRY_SECONDS)
+    return TCPStore(address, port, is_master=is_host, timeout=seconds, wait_for_workers=False)
+
+
+def _no_store_text(rank: int, address: str, port: int, is_host: bool, error: Exception) -> str:
+    does, expected = ("open", "a free port") if is_host else ("reach", "rank 0 or torchrun to have opened it")
+    return (
+        f"rank {rank} cannot {does} the store at {address}:{port} ({str(error).splitlines()[0]}), expected {expected}: "
+        "set MASTER_ADDR and MASTER_PORT to one, or start by torchrun, which finds one"
+    )
