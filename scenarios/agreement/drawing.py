@@ -21,7 +21,7 @@ from simulator.programs.validation import members_of
 COLLECTIVES = tuple(operation for operation in OPERATIONS if operation not in POINT_TO_POINT)
 
 WORLD_SIZES = (2, 4)
-"""The smallest and the largest, unless told."""
+"""The smallest and the largest, unless told; 2 or more."""
 
 _ROUNDS = (3, 9)
 _MOST_GROUPS = 2

@@ -29,7 +29,7 @@ class Silence(Enum):
         "what one rank sends (a message, a broadcast, a scatter) may be shorter than what it is received into"
     )
     ONE_ALGORITHM = "all_reduce_coalesced and reduce_scatter_tensor are all_reduce to gloo, and the all_gathers are one"
-    SAME_NEIGHBOURS = "a rank that is wrong about the root of a broadcast may have the same neighbours in gloo's tree"
+    SAME_PART = "a rank that is wrong about the root of a broadcast or of a small reduce may have the same part in it"
     NEVER_WAITED_FOR = "a rank that does not wait for its call never learns that it hangs or fails in the background"
     OWN_PART_DONE = "in a collective with a root, a rank goes on once its own part is done, and does not wait for all"
 
@@ -44,7 +44,7 @@ def why(program: Program, checked: CheckedProgram) -> Silence | None:
         if any(not _is_waited_for(program, call) for call in calls):
             return Silence.NEVER_WAITED_FOR
     is_rooted = any(OPERATIONS[issue.operation].has_root for issue in _stuck_in(program, checked))
-    return Silence.OWN_PART_DONE if is_rooted else None
+    return Silence.OWN_PART_DONE if is_rooted and not codes else None
 
 
 def _is_waited_for(program: Program, call: Met) -> bool:
@@ -69,17 +69,17 @@ def _is_reduction(code: Code, calls: Sequence[Met]) -> bool:
 
 
 def _is_of_equal_size(code: Code, calls: Sequence[Met]) -> bool:
-    sizes = {_size(call.issue) for call in calls}
-    return code in (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE) and len(sizes) == 1
+    return code in _OF_SIZE and len({_size(call.issue) for call in calls}) == 1
 
 
 def _has_room(code: Code, calls: Sequence[Met]) -> bool:
-    """True if one rank sends, and the others have room for what it sends and more."""
+    """True if there is room for all that is sent, and for more."""
     issue = calls[0].issue
-    if code not in (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE) or issue.operation not in _ONE_SENDS:
+    if code not in _OF_SIZE or issue.operation not in {*_ONE_SENDS, "gather"}:
         return False
-    sender = calls[0] if issue.operation in POINT_TO_POINT else next(c for c in calls if c.rank == issue.root)
-    return all(_size(call.issue) >= _size(sender.issue) for call in calls)
+    one = calls[0] if issue.operation in POINT_TO_POINT else next(call for call in calls if call.rank == issue.root)
+    size, sizes = _size(one.issue), [_size(call.issue) for call in calls]
+    return size == (min(sizes) if issue.operation in _ONE_SENDS else max(sizes))
 
 
 def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
@@ -87,8 +87,8 @@ def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
     return code is Code.MISMATCH_OPERATION and any(operations <= alike for alike in _ONE_ALGORITHM)
 
 
-def _is_root_of_broadcast(code: Code, calls: Sequence[Met]) -> bool:
-    return code is Code.MISMATCH_ROOT and calls[0].issue.operation == "broadcast"
+def _may_have_one_part(code: Code, calls: Sequence[Met]) -> bool:
+    return code is Code.MISMATCH_ROOT and calls[0].issue.operation in ("broadcast", "reduce")
 
 
 def _size(issue: Issue) -> int:
@@ -96,6 +96,8 @@ def _size(issue: Issue) -> int:
     dtype: torch.dtype = getattr(torch, str(issue.dtype))
     return sum(prod(shape) for shape in issue.shapes) * dtype.itemsize
 
+
+_OF_SIZE = (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE)
 
 _ONE_SENDS = frozenset({"send", "recv", "broadcast", "scatter"})
 
@@ -109,5 +111,5 @@ _LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[Met]], bool]] = {
     Silence.AS_MANY_BYTES: _is_of_equal_size,
     Silence.ROOM_TO_SPARE: _has_room,
     Silence.ONE_ALGORITHM: _has_one_algorithm,
-    Silence.SAME_NEIGHBOURS: _is_root_of_broadcast,
+    Silence.SAME_PART: _may_have_one_part,
 }

@@ -13,11 +13,15 @@ from scenarios.agreement.pool import GlooPool, Job
 from scenarios.agreement.silent import Silence
 from simulator import Code, Verdict
 from simulator.programs.program import Issue
-from tests.programs.programs import program, received, reduced, sent, waited
+from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 
 def moved(operation, shape=(4,), dtype="float32", root=0):
     return Issue("a", operation, shapes=(shape,), dtype=dtype, root=root)
+
+
+def summed(shape, root):
+    return Issue("a", "reduce", shapes=(shape,), dtype="float32", reduction="SUM", root=root)
 
 
 def gathered(operation):
@@ -55,6 +59,7 @@ SILENT = {
         program(waited(moved("broadcast")), waited(moved("broadcast", (5,)))),
     ),
     "scatter-shorter": (Silence.ROOM_TO_SPARE, program(waited(moved("scatter")), waited(moved("scatter", (5,))))),
+    "gather-shorter": (Silence.ROOM_TO_SPARE, program(waited(moved("gather", (5,))), waited(moved("gather")))),
     "all_reduce_coalesced": (
         Silence.ONE_ALGORITHM,
         program(waited(A), waited(coalesced((4,))), waited(coalesced((2,), (2,)))),
@@ -70,9 +75,15 @@ SILENT = {
     ),
     # In gloo's tree of four ranks, rank 3 has rank 1 above it whether the root is 0 or 1.
     "root-of-broadcast": (
-        Silence.SAME_NEIGHBOURS,
+        Silence.SAME_PART,
         program(*[waited(moved("broadcast"))] * 3, waited(moved("broadcast", root=1))),
     ),
+    # Only who has reduced a part sends it to the root, and one element is one part, of another rank than 1.
+    "root-of-a-small-reduce": (
+        Silence.SAME_PART,
+        program(waited(summed((), 2)), waited(summed((), 0)), waited(summed((), 2))),
+    ),
+    "barrier-never-waited-for": (Silence.NEVER_WAITED_FOR, program((A,), (barrier("a"),))),
     "operation-never-waited-for": (
         Silence.NEVER_WAITED_FOR,
         program((A,), (moved("broadcast", root=1),)),
@@ -96,6 +107,8 @@ NOTICED = {
     "shape-of-more-elements": program(waited(A), waited(reduced("a", 5))),
     "message-longer": program(waited(sent("m", 1, shape=(5,))), waited(received("m", 0))),
     "broadcast-longer": program(waited(moved("broadcast", (5,))), waited(moved("broadcast"))),
+    "gather-longer": program(waited(moved("gather")), waited(moved("gather", (5,)))),
+    "root-of-reduce": program(waited(summed((12,), 2)), waited(summed((12,), 0)), waited(summed((12,), 2))),
     "operation": program(waited(A), waited(moved("broadcast", root=1))),
     "root-of-broadcast-on-two": program(waited(moved("broadcast")), waited(moved("broadcast", root=1))),
     "root-of-gather": program(waited(moved("gather")), waited(moved("gather", root=1))),
