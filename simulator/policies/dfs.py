@@ -76,7 +76,9 @@ class Dfs:
     @property
     def limits(self) -> str:
         """What holds of the schedules that are run at all."""
-        return "" if self._bound is None else f"with at most {self._bound} preemption{'s' if self._bound != 1 else ''}"
+        if not self._bound:
+            return "" if self._bound is None else "without preemptions"
+        return f"with at most {self._bound} preemption{'s' if self._bound > 1 else ''}"
 
     @property
     def coverage(self) -> float:
