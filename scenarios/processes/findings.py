@@ -106,8 +106,8 @@ def _hang(reports: Sequence[RankReport], command: str) -> Finding:
     for report in reports:
         lines += _block(report)
     lines += [
-        indent("cause", "a call without its partners: real processes cannot tell which, the simulator does"),
-        indent("try", f"`{command}`"),
+        indent("cause", "a rank waits for what no other one does; real processes cannot tell which of them is wrong"),
+        indent("try", f"`{command}`, which simulates it and says why"),
     ]
     sites = tuple(each.site for each in positions.values() if each.site is not None)
     return Finding(Code.STUCK, stuck, summary, "\n".join(lines), tuple(dict.fromkeys(sites)))

@@ -59,8 +59,8 @@ def test_the_text_of_a_hang():
         "    stack",
         '      File "train.py", line 7, in step',
         "        model(batch)",
-        "  cause   a call without its partners: real processes cannot tell which, the simulator does",
-        "  try     `ddpsim run x`",
+        "  cause   a rank waits for what no other one does; real processes cannot tell which of them is wrong",
+        "  try     `ddpsim run x`, which simulates it and says why",
     ]
 
 
