@@ -12,7 +12,7 @@ import pytest
 import torch.distributed as dist
 
 from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import GlooPool, Job, PoolError, server, server_link
+from scenarios.agreement.pool import GlooPool, Job, PoolError, messages, server, server_link
 from scenarios.agreement.pool.stillness import Stillness, all_asleep
 from simulator import UsageError
 from tests.agreement import pool_programs as programs
@@ -214,14 +214,19 @@ class TestNothingIsLeft:
         assert session(server_of(pool)) == [server_of(pool)]
         assert open_descriptors() == before
 
-    def test_after_an_interrupt(self):
+    @pytest.mark.parametrize("where", ["between", "while asking"])
+    def test_after_an_interrupt(self, where, monkeypatch):
         before = open_descriptors()
         processes = []
 
         def jobs(pool):
             processes.append(server_of(pool))
             yield sleeping()
-            signal.raise_signal(signal.SIGINT)
+            if where == "between":
+                signal.raise_signal(signal.SIGINT)
+            # what is interrupted has been asked, and the answer is still to come
+            monkeypatch.setattr(messages, "receive", lambda channel: signal.raise_signal(signal.SIGINT))
+            yield sleeping()
 
         def run():
             with GlooPool(teams=2) as pool:

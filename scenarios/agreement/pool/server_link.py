@@ -83,6 +83,9 @@ class ServerLink:
                 "the process that starts the ranks is gone, expected it to last as long as its pool: run it again, "
                 "and if that helps nothing, see whether the machine has memory left"
             ) from None
+        except BaseException:
+            self._control.close()  # the answer, when it comes, would be taken for that to another question
+            raise
 
     def _last_complaint(self) -> str:
         text = os.pread(self._complaints, 1 << 16, 0).decode(errors="replace").strip()
