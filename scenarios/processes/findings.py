@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from scenarios.agreement.outcome import Ending
+from scenarios.processes.notes import LOST
 from scenarios.processes.report import ErrorReport, Position, RankReport
 from simulator import Code, Finding
 from simulator.calls import Site
@@ -67,6 +68,8 @@ def _last_moment(died: RankReport) -> list[str]:
 
 
 def _cause_of(died: RankReport) -> str:
+    if died.death == LOST:
+        return "its machine, or torchrun there, has ended or cannot be reached"
     if died.death == "signal SIGABRT":
         return "gloo ends a process that gets more bytes from another rank than its call expects"
     if died.death == "signal SIGKILL":

@@ -7,7 +7,7 @@ import os
 import pickle
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import cast
 
@@ -19,6 +19,10 @@ from simulator import UsageError
 
 HUNG, FAILED_TO_START = b"hung", b"failed to start"
 """Why a run is over before all ranks have ended."""
+
+_BEAT_SECONDS, _LOST_SECONDS = 5.0, 60.0
+LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
+"""How the process of a rank has ended, for all that anybody knows."""
 
 _STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
 """So long is a store waited for, in tries that are so long."""
@@ -73,8 +77,7 @@ class Notes:
             self.end_for_all(FAILED_TO_START)
         elif report.ending is Ending.HUNG:
             self.end_for_all(HUNG)
-        self._set(f"rank/{report.rank}", pickle.dumps(report))
-        self.store.add("ended", 1)
+        self._set(_key(report.rank), pickle.dumps(report))
 
     def end_for_all(self, why: bytes) -> None:
         """The run is over."""
@@ -86,12 +89,12 @@ class Notes:
 
     def have_all_ended(self) -> bool:
         """True once every rank has a report."""
-        ended: int = self.store.add("ended", 0)
-        return ended >= self.world_size
+        is_there: bool = self.store.check([_key(rank) for rank in range(self.world_size)])
+        return is_there
 
     def read_all(self) -> tuple[RankReport, ...]:
         """The reports, by rank."""
-        return tuple(pickle.loads(self.store.get(f"rank/{rank}")) for rank in range(self.world_size))
+        return tuple(pickle.loads(self.store.get(_key(rank))) for rank in range(self.world_size))
 
     def _set(self, key: str, value: bytes) -> None:
         cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text
@@ -102,6 +105,38 @@ class Notes:
         while self.is_host and left < self.world_size and time.monotonic() < end:
             time.sleep(_POLL_SECONDS)
             left = self.store.add("left", 0)
+
+
+def _key(rank: int) -> str:
+    """Where its report lies."""
+    return f"rank/{rank}"
+
+
+@dataclass(slots=True)
+class Beats:
+    """Signs of life of the supervisors: one that is gone, with its machine perhaps, reports nothing."""
+
+    notes: Notes
+    counts: dict[int, int] = field(default_factory=dict)
+    since: dict[int, float] = field(default_factory=dict)
+    """When each count was first seen."""
+    latest: float = float("-inf")
+
+    def give(self, now: float) -> None:
+        """Say that this one lives, now and then, and report those that have not for long."""
+        if now < self.latest + _BEAT_SECONDS:
+            return
+        self.latest = now
+        self.notes.store.add(f"beat/{self.notes.rank}", 1)
+        for rank in range(self.notes.world_size):
+            if self._is_lost(rank, now) and not self.notes.store.check([_key(rank)]):
+                self.notes.write(RankReport(rank, Ending.DIED, time.time(), death=LOST))
+
+    def _is_lost(self, rank: int, now: float) -> bool:
+        count = self.notes.store.add(f"beat/{rank}", 0)
+        if count != self.counts.get(rank):
+            self.counts[rank], self.since[rank] = count, now
+        return now - self.since[rank] > _LOST_SECONDS
 
 
 def _store(address: str, port: int, is_host: bool) -> Store:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from scenarios.agreement.outcome import Ending
 from scenarios.processes.child import Child, started
 from scenarios.processes.job import Job
-from scenarios.processes.notes import FAILED_TO_START, Notes, Starter
+from scenarios.processes.notes import FAILED_TO_START, Beats, Notes, Starter
 from scenarios.processes.rank import Word
 from scenarios.processes.report import Position, RankReport
 from scenarios.processes.stacks import place_of_death
@@ -38,9 +38,10 @@ def supervise(job: Job, folder: str | None = None) -> tuple[RankReport, ...]:
     starter = Starter(os.getppid(), folder)
     with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
         notes = Notes.connected(rank, world_size, starter)
-        report = _see_through(child, notes, job.timeout_seconds)
+        beats = Beats(notes)
+        report = _see_through(child, notes, beats, job.timeout_seconds)
         notes.write(report)
-        _wait_for_all(child, notes)
+        _wait_for_all(child, notes, beats)
         reports = notes.read_all() if rank == 0 else ()
         notes.leave()
     return reports
@@ -76,13 +77,14 @@ def _ended_by_signals() -> Iterator[None]:
 _FROZEN = "its process does not answer: it is stopped, or in native code that holds Python's lock"
 
 
-def _see_through(child: Child, notes: Notes, timeout_seconds: float) -> RankReport:
+def _see_through(child: Child, notes: Notes, beats: Beats, timeout_seconds: float) -> RankReport:
     """Watch a rank until it has ended, or the run is over."""
     begun = heard_last = time.monotonic()
     has_started, asked = False, None
     while True:
         child.poll()
         is_dead, heard, now = child.status is not None, child.heard(), time.monotonic()
+        beats.give(now)
         if reports := [each for each in heard if isinstance(each, RankReport)]:
             return reports[0]
         heard_last = now if heard else heard_last
@@ -120,7 +122,8 @@ def _silent(child: Child, why: str, *, has_started: bool = True) -> RankReport:
     return RankReport(child.rank, Ending.HUNG, time.time(), has_started, position=position)
 
 
-def _wait_for_all(child: Child, notes: Notes) -> None:
+def _wait_for_all(child: Child, notes: Notes, beats: Beats) -> None:
     """Keep the rank, and with it its connections, until all have ended."""
     while not notes.have_all_ended():
         child.poll()
+        beats.give(time.monotonic())

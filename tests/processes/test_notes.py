@@ -1,0 +1,54 @@
+"""What supervisors tell each other through the store; no process is started."""
+
+from torch.distributed import HashStore
+
+from scenarios.agreement.outcome import Ending
+from scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Beats, Notes
+from scenarios.processes.report import RankReport
+
+
+def world(size):
+    store = HashStore()
+    return [Notes(rank, size, store, is_host=False) for rank in range(size)]
+
+
+def report(rank, ending=Ending.RETURNED, *, has_started=True):
+    return RankReport(rank, ending, 0.0, has_started)
+
+
+def test_reports_are_gathered():
+    first, second = world(2)
+    second.write(report(1))
+    assert not first.have_all_ended()
+    first.write(report(0))
+    assert second.have_all_ended()
+    assert first.read_all() == (report(0), report(1))
+    assert first.why_over() is None
+
+
+def test_a_hang_is_told_to_all():
+    first, second = world(2)
+    second.write(report(1, Ending.HUNG))
+    assert first.why_over() == HUNG
+
+
+def test_a_rank_that_does_not_start_ends_the_run():
+    first, second = world(2)
+    second.write(report(1, Ending.RAISED, has_started=False))
+    assert first.why_over() == FAILED_TO_START
+
+
+def test_a_supervisor_without_a_sign_of_life_is_reported_once():
+    first, second, third = world(3)
+    mine, its = Beats(first), Beats(second)
+    third.write(report(2))
+    for now in range(60):
+        mine.give(float(now))
+        its.give(float(now))
+    for now in range(60, 131):  # the second is silent from here on
+        mine.give(float(now))
+    assert not first.have_all_ended()
+    first.write(report(0))
+    own, lost, ended = first.read_all()
+    assert (own, ended) == (report(0), report(2))  # the third is silent, too, and has reported
+    assert (lost.ending, lost.death) == (Ending.DIED, LOST)
