@@ -225,8 +225,12 @@ class TestNothingIsLeft:
             if where == "between":
                 signal.raise_signal(signal.SIGINT)
             # what is interrupted has been asked, and the answer is still to come
-            monkeypatch.setattr(messages, "receive", lambda channel: signal.raise_signal(signal.SIGINT))
-            yield sleeping()
+            monkeypatch.setattr(messages, "receive", interrupted)
+            yield adding(2, 1)
+
+        def interrupted(channel):
+            monkeypatch.undo()
+            signal.raise_signal(signal.SIGINT)
 
         def run():
             with GlooPool(teams=2) as pool:
