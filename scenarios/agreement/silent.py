@@ -92,9 +92,10 @@ def _may_have_one_part(code: Code, calls: Sequence[Met]) -> bool:
 
 
 def _size(issue: Issue) -> int:
-    """Bytes."""
+    """Bytes; of a row in all_to_all_single, to which each rank brings rows of its own number."""
     dtype: torch.dtype = getattr(torch, str(issue.dtype))
-    return sum(prod(shape) for shape in issue.shapes) * dtype.itemsize
+    shapes = [shape[1:] for shape in issue.shapes] if issue.operation == "all_to_all_single" else issue.shapes
+    return sum(prod(shape) for shape in shapes) * dtype.itemsize
 
 
 _OF_SIZE = (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE)

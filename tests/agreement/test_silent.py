@@ -36,12 +36,21 @@ def coalesced(*shapes):
     return Issue("a", "all_reduce_coalesced", shapes=shapes, dtype="float32", reduction="SUM")
 
 
+def exchanged(sent_rows, received_rows, dtype):
+    shapes = ((sum(sent_rows), 3), (sum(received_rows), 3))
+    return Issue("a", "all_to_all_single", shapes=shapes, dtype=dtype, splits=(sent_rows, received_rows))
+
+
 A = reduced("a")
 
 SILENT = {
     "reduction": (Silence.ANOTHER_REDUCTION, program(waited(A), waited(reduced("a", reduction="MAX")))),
     "dtype-of-the-same-size": (Silence.AS_MANY_BYTES, program(waited(A), waited(reduced("a", dtype="int32")))),
     "shape-of-as-many-elements": (Silence.AS_MANY_BYTES, program(waited(A), waited(reduced("a", 2, 2)))),
+    "rows-of-another-dtype": (
+        Silence.AS_MANY_BYTES,
+        program(waited(exchanged((1, 2), (1, 3), "int8")), waited(exchanged((3, 0), (2, 0), "bool"))),
+    ),
     "message-of-another-dtype": (
         Silence.AS_MANY_BYTES,
         program(waited(sent("m", 1)), waited(received("m", 0, dtype="int64", shape=(2,)))),
@@ -105,6 +114,9 @@ SILENT = {
 NOTICED = {
     "dtype-of-another-size": program(waited(A), waited(reduced("a", dtype="float64"))),
     "shape-of-more-elements": program(waited(A), waited(reduced("a", 5))),
+    "rows-of-a-larger-dtype": program(
+        waited(exchanged((1, 2), (1, 3), "int8")), waited(exchanged((3, 0), (2, 0), "int32"))
+    ),
     "message-longer": program(waited(sent("m", 1, shape=(5,))), waited(received("m", 0))),
     "broadcast-longer": program(waited(moved("broadcast", (5,))), waited(moved("broadcast"))),
     "gather-longer": program(waited(moved("gather")), waited(moved("gather", (5,)))),
