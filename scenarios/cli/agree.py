@@ -48,9 +48,7 @@ def agree(
 
     seeds = range(seed, seed + (1 if replay else programs))
     drawn = [load(replay)] if replay else (labelled(each, world_sizes) for each in seeds)
-    output.show(
-        str(replay) if replay else f"{programs} programs, seeds {seeds[0]} to {seeds[-1]}, world size {world_size}"
-    )
+    output.show(str(replay) if replay else _head(seeds, world_size))
     try:
         return _run(drawn, len(seeds), timeout, save)
     except PoolError as error:
@@ -83,6 +81,11 @@ def _world_sizes(text: str) -> tuple[int, int]:
             "say how many ranks programs have"
         )
     return low, high
+
+
+def _head(seeds: range, world_size: str) -> str:
+    which = f"seeds {seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"seed {seeds[0]}"
+    return f"{_counted(len(seeds), 'program')}, {which}, world size {world_size}"
 
 
 def _run(programs: Iterable[LabelledProgram], total: int, timeout: float, folder: Path) -> int:
