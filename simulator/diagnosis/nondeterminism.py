@@ -33,7 +33,8 @@ class Offer(NamedTuple):
 
     def __str__(self) -> str:
         what = "runs next" if self.point.kind is ChoiceKind.RANK else "it receives from"
-        return f"rank {self.rank} has a choice at step {self.step}, which of {rank_list(self.options)} {what}"
+        ranks = ", ".join(str(rank) for rank in self.options)  # in their order, which may be what differs
+        return f"rank {self.rank} has a choice at step {self.step}, which of ranks {ranks} {what}"
 
 
 class Run(NamedTuple):

@@ -30,6 +30,7 @@ class _Recorder:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self.observer = getattr(policy, "observer", None)
         self.offers: list[Offer] = []
         self.answers: list[int] = []
 

@@ -12,7 +12,7 @@ from simulator.budget import Budget
 from simulator.choices import Policy
 from simulator.exploration.exploration import End, Exploration, Progress
 from simulator.exploration.outcomes import Outcome, counted, outcome_of
-from simulator.exploration.strategy import Strategy
+from simulator.exploration.strategy import RedundantRun, Strategy
 from simulator.result import Result
 from simulator.verdict import Verdict
 
@@ -71,7 +71,10 @@ class Explorer:
                 return End.FAILURE
             if self._executions >= self._budget.executions or left <= 0:
                 return End.BUDGET
-            result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
+            try:
+                result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
+            except RedundantRun:
+                continue
             finding = self._strategy.take(result)
             if finding is not None:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))

@@ -16,8 +16,12 @@ from simulator.verdict import Finding
 NAMES = ("dfs", "random", "pct")
 
 
+class RedundantRun(Exception):  # no error
+    """Raised by a policy to break off an execution that earlier ones stand for. It does not count."""
+
+
 class Strategy(Protocol):
-    """Chooses the schedules. `next_policy` and `take` are called in turns."""
+    """Chooses the schedules. `next_policy` and `take` are called in turns; after a RedundantRun `take` is left out."""
 
     def next_policy(self) -> Policy | None:
         """The policy of the next execution; None when there is none left."""
@@ -75,9 +79,7 @@ def strategy_of(
     """The strategy of a name, with its options. Raises UsageError for an unknown one, or an option that it lacks."""
     for option, value, owner in (("depth", depth, "pct"), ("preemptions", preemptions, "dfs")):
         if value is not None and policy != owner:
-            raise UsageError(
-                f"{option} is {value!r} and policy {policy!r}, but only policy {owner!r} has it: leave it out"
-            )
+            raise UsageError(f"{option} is {value!r}, which only policy {owner!r} has, not {policy!r}: leave it out")
     if not isinstance(policy, str):
         if isinstance(policy, type) or not callable(getattr(policy, "next_policy", None)):
             raise UsageError(f"policy is {policy!r}, expected a name or an object with next_policy() and take(result)")

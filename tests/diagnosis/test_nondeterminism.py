@@ -1,0 +1,73 @@
+"""What is told of two runs of one schedule that differ: the first step at which they do, from both."""
+
+from simulator.calls import Call, Signature, Site
+from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.diagnosis.nondeterminism import Offer, Run, offers_differ, runs_differ
+from simulator.events import Event, EventKind
+from simulator.trace import Trace
+
+SITE = Site("/somewhere/train.py", 7, "train")
+
+
+def issue(rank, step, operation="all_reduce", line=7):
+    call = Call(rank, "default", 0, Signature(operation), SITE._replace(line=line))
+    return Event(EventKind.ISSUE, rank, step, 0.0, call)
+
+
+def offer(rank, step, options=(0, 1), kind=ChoiceKind.RANK):
+    return Offer(ChoicePoint(kind, step, rank), options)
+
+
+def run(*happenings):
+    events = tuple(each for each in happenings if isinstance(each, Event))
+    return Run(tuple(each for each in happenings if isinstance(each, Offer)), Trace(events))
+
+
+def told(first, second):
+    return runs_differ(first, second).body.splitlines()[:3]
+
+
+def test_equal_runs_do_not_differ():
+    assert runs_differ(run(offer(0, 1), issue(0, 1)), run(offer(0, 1), issue(0, 1))) is None
+
+
+def test_the_first_event_that_differs():
+    first = run(issue(0, 1), issue(1, 2), issue(0, 3))
+    second = run(issue(0, 1), issue(1, 2, "barrier", 9), issue(0, 3, "barrier"))
+    assert told(first, second) == [
+        "NONDETERMINISM  nondeterminism  at step 2",
+        '  first   rank 1  issue  all_reduce #0  group "default"  train.py:7',
+        '  again   rank 1  issue  barrier #0  group "default"  train.py:9',
+    ]
+    finding = runs_differ(first, second)
+    assert finding.ranks == (1,)
+    assert finding.sites == (SITE, SITE._replace(line=9))
+
+
+def test_one_run_that_goes_on():
+    assert told(run(issue(0, 1)), run(issue(0, 1), issue(1, 2)))[1:] == [
+        "  first   it had ended",
+        '  again   rank 1  issue  all_reduce #0  group "default"  train.py:7',
+    ]
+
+
+def test_a_choice_that_differs_before_any_event_does():
+    first = run(issue(0, 1), offer(0, 2), issue(1, 3))
+    second = run(issue(0, 1), offer(0, 2, (1, 0)), issue(1, 4))
+    assert told(first, second) == [
+        "NONDETERMINISM  nondeterminism  at step 2",
+        "  first   rank 0 has a choice at step 2, which of ranks 0, 1 runs next",
+        "  again   rank 0 has a choice at step 2, which of ranks 1, 0 runs next",
+    ]
+
+
+def test_at_the_same_step_the_event_tells_more():
+    first, second = run(offer(0, 2), issue(0, 2)), run(offer(0, 2, (0, 2)), issue(1, 2))
+    assert runs_differ(first, second).ranks == (0, 1)
+    assert "issue" in told(first, second)[1]
+
+
+def test_a_choice_of_sources():
+    finding = offers_differ(offer(2, 5, (0, 3), ChoiceKind.SOURCE), None)
+    assert "rank 2 has a choice at step 5, which of ranks 0, 3 it receives from" in finding.body
+    assert finding.ranks == (2,)

@@ -1,0 +1,144 @@
+"""The check of determinism finds what differs between two runs of one schedule, and nothing where none does."""
+
+import itertools
+import time
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Budget, Code, Verdict, explore, simulate
+from tests.exploration.programs import senders_to_one, store
+
+
+def counting(counter):
+    """A program that reduces as many elements as it has been run before, on rank 1 only in every other run."""
+
+    def program(rank):
+        number = next(counter)
+        if number >= 2 and rank == 1:
+            dist.barrier()
+        else:
+            dist.all_reduce(torch.ones(1))
+
+    return program
+
+
+def test_state_that_outlives_a_run_is_found():
+    result = simulate(counting(itertools.count()), 2, check_determinism=True, name="counts")
+    assert result.verdict is Verdict.FAIL
+    (finding,) = [each for each in result.findings if each.code is Code.NONDETERMINISM]
+    assert finding.ranks == (1,)
+    lines = finding.body.splitlines()
+    assert lines[0] == "NONDETERMINISM  nondeterminism  at step 4"
+    assert lines[1].startswith(
+        '  first   rank 1  issue  all_reduce #0  SUM float32[1]  group "default"  test_determinism'
+    )
+    assert lines[2].startswith('  again   rank 1  issue  barrier #0  group "default"  test_determinism.py:')
+    assert lines[3].startswith(
+        "  cause   rank 1 did something else under the same schedule, by what a run leaves behind"
+    )
+    assert lines[4].startswith("  try     make such state inside the program")
+    assert str(finding).splitlines()[-1].startswith("  replay  ")
+    assert [site.file for site in finding.sites] == ["test_determinism.py"] * 2
+
+
+def count_of_its_own(rank):
+    counting(itertools.count())(rank)
+
+
+def test_state_of_one_run_is_not():
+    assert simulate(count_of_its_own, 2, check_determinism=True).verdict is Verdict.PASS
+
+
+class Parameter:
+    """Compared and hashed by id(), as objects are."""
+
+    def __init__(self, size):
+        self.size = size
+
+
+def ordered(key):
+    """A program that broadcasts objects in an order.
+
+    Where objects lie in memory is for the allocator to say; here their places are exchanged by hand in the second run.
+    """
+    runs = itertools.count()
+    low, high = sorted((Parameter(0), Parameter(0)), key=id)
+
+    def program(rank):
+        low.size, high.size = (1, 2) if next(runs) < 2 else (2, 1)
+        for parameter in sorted([low, high], key=key):
+            dist.broadcast(torch.zeros(parameter.size), 0)
+
+    return program
+
+
+def test_the_order_of_id_is_found():
+    result = simulate(ordered(id), 2, check_determinism=True)
+    assert [finding.code for finding in result.findings] == ["nondeterminism"]
+    assert "float32[1]" in result.findings[0].body.splitlines()[1]
+    assert "float32[2]" in result.findings[0].body.splitlines()[2]
+
+
+def test_an_order_by_value_is_not():
+    assert simulate(ordered(lambda each: each.size), 2, check_determinism=True).verdict is Verdict.PASS
+
+
+# --- in explorations --------------------------------------------------------------------------------------------------
+
+
+def test_each_schedule_of_an_exploration_runs_twice():
+    runs = itertools.count()
+
+    def program(rank):
+        if rank == 0:
+            next(runs)
+        return senders_to_one(rank)
+
+    budget = Budget(executions=10)
+    exploration = explore(program, 3, policy="random", budget=budget, check_determinism=True)
+    assert next(runs) == 2 * exploration.executions == 20
+    assert exploration.first_failure is None
+
+
+@pytest.mark.parametrize("policy", ["dfs", "random", "pct"])
+def test_an_exploration_finds_what_changes(policy):
+    exploration = explore(counting(itertools.count()), 2, policy=policy, check_determinism=True)
+    assert exploration.executions == 1
+    assert "nondeterminism" in {finding.code for finding in exploration.first_failure.findings}
+    assert any("nondeterminism" in outcome for outcome in exploration.outcomes)
+
+
+def test_a_search_notices_without_the_check_what_changes_its_choices():
+    """Depth-first search repeats the start of an execution, and finds other choices there."""
+    runs = itertools.count()
+
+    def program(rank):
+        if rank == 0:
+            for _ in range(3 - next(runs)):
+                store().set("key", "value")
+        else:
+            store().set("key", "value")
+
+    exploration = explore(program, 2, keep_going=True)
+    assert exploration.verdict is Verdict.FAIL
+    assert not exploration.complete
+    assert exploration.outcomes["fail  nondeterminism rank 0"] == 1
+    assert str(exploration).splitlines()[-1].startswith("  replay  ")
+
+
+def test_a_step_more_is_found_where_all_events_read_the_same():
+    """Rank 1 lets the others run once more in the second run, which is a step without an event, and takes 1 ms."""
+    runs = itertools.count()
+
+    def program(rank):
+        if rank == 1 and next(runs) == 1:
+            time.sleep(0)
+        store().set("key", "value")
+
+    result = simulate(program, 2, check_determinism=True)
+    assert [finding.code for finding in result.findings] == ["nondeterminism"]
+    first, again = result.findings[0].body.splitlines()[1:3]
+    assert first == "  first   rank 1  store  set default_pg/0/key  at step 2, 0 s"
+    assert again == "  again   rank 1  store  set default_pg/0/key  at step 3, 0.001 s"

@@ -1,0 +1,334 @@
+"""Explorations: which executions they run, what they count, and when they end."""
+
+import re
+import warnings
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Budget, UsageError, Verdict, explore, replay, simulate
+from simulator.exploration.strategy import RedundantRun
+from simulator.policies.round_robin import RoundRobin
+from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
+
+PLENTY = Budget(executions=10_000, seconds=600)
+
+
+def returned(exploration):
+    """What the outcomes say was returned, in order."""
+    return sorted(outcome.partition("returned ")[2] for outcome in exploration.outcomes)
+
+
+# --- all interleavings ------------------------------------------------------------------------------------------------
+
+
+def test_two_writers_and_a_reader():
+    exploration = explore(write_and_read, 3, budget=PLENTY)
+    # Each rank has two parts, before and after its choice point: 6! / (2! 2! 2!) orders.
+    assert exploration.executions == 90
+    assert exploration.complete
+    assert exploration.verdict is Verdict.PASS
+    assert exploration.first_failure is None
+    # Of the orders of the three steps, which are all as frequent, a third each has the reader first, or a writer last
+    # before it.
+    assert exploration.outcomes == {
+        "pass  returned (None, None, 'nobody')": 30,
+        "pass  returned (None, None, 'by 0')": 30,
+        "pass  returned (None, None, 'by 1')": 30,
+    }
+    assert str(exploration).splitlines()[:2] == [
+        "PASS  write_and_read on 3 ranks",
+        "  All interleavings covered: 90 executions",
+    ]
+
+
+@pytest.mark.parametrize(("senders", "orders"), [(1, 1), (2, 2), (3, 6)])
+def test_a_receiver_takes_messages_in_any_order(senders, orders):
+    exploration = explore(senders_to_one, senders + 1, preemptions=0, budget=PLENTY, keep_going=True)
+    assert len(exploration.outcomes) == orders
+    assert len(set(exploration.outcomes.values())) == 1, "the senders are alike, so each order is as frequent"
+
+
+def test_two_receivers_are_independent():
+    exploration = explore(two_receivers, 6, policy="random", budget=Budget(executions=60))
+    none = "None, None, None, None"
+    assert returned(exploration) == [
+        f"([2, 4], [3, 5], {none})",
+        f"([2, 4], [5, 3], {none})",
+        f"([4, 2], [3, 5], {none})",
+        f"([4, 2], [5, 3], {none})",
+    ]
+
+
+def test_collectives_have_one_outcome():
+    exploration = explore(add_up, 2, budget=PLENTY)
+    assert exploration.outcomes == {"pass": exploration.executions}
+    assert exploration.complete
+
+
+def test_where_nothing_is_open_one_execution_is_all_whatever_the_policy():
+    for policy in ("dfs", "random", "pct"):
+        exploration = explore(add_up, 1, policy=policy)
+        assert (exploration.executions, exploration.complete) == (1, True)
+        assert exploration.verdict is Verdict.PASS
+        assert str(exploration).splitlines()[1] == "  All interleavings covered: 1 execution"
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_failure_ends_it_and_can_be_replayed():
+    exploration = explore(overtaken, 2)
+    assert exploration.verdict is Verdict.FAIL
+    assert not exploration.complete
+    failure = exploration.first_failure
+    assert failure.verdict is Verdict.FAIL
+    assert [finding.code for finding in failure.findings] == ["rank_error"]
+    again = replay(overtaken, 2, failure.schedule)
+    assert again.trace.digest() == failure.trace.digest()
+    assert exploration.outcomes["fail  rank_error rank 0"] == 1
+    assert exploration.outcomes.total() == exploration.executions
+    assert simulate(overtaken, 2).verdict is Verdict.PASS, "the default schedule does not show it"
+
+
+def test_the_text_ends_in_the_replay_line():
+    exploration = explore(overtaken, 2)
+    lines = str(exploration).splitlines()
+    assert lines[0] == "FAIL  overtaken on 2 ranks"
+    assert lines[1] == (
+        f"  Execution {exploration.executions} failed; what other interleavings come to was not looked at"
+    )
+    assert lines[-1] == f'  replay  replay(overtaken, 2, "{exploration.first_failure.schedule}")'
+
+
+def test_keep_going_counts_all():
+    exploration = explore(overtaken, 2, keep_going=True)
+    # Rank 0 has three parts and rank 1 two: 5! / (3! 2!) orders; in three of them rank 1's second part is between the
+    # last two of rank 0.
+    assert exploration.executions == 10
+    assert exploration.outcomes == {"pass": 7, "fail  rank_error rank 0": 3}
+    assert exploration.complete
+    assert exploration.verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("preemptions", "failures"), [(0, 0), (1, 1)])
+def test_a_bound_on_preemptions_is_told(preemptions, failures):
+    """To change the key in between, rank 1 has to overtake rank 0 once; with one preemption there is one way to."""
+    exploration = explore(overtaken, 2, preemptions=preemptions, keep_going=True)
+    assert exploration.outcomes["fail  rank_error rank 0"] == failures
+    assert not exploration.complete
+    assert exploration.verdict is (Verdict.FAIL if failures else Verdict.UNKNOWN)
+    limits = "with at most 1 preemption" if preemptions else "without preemptions"
+    runs = exploration.executions
+    assert str(exploration).splitlines()[1] == f"  All interleavings {limits} covered: {runs} executions"
+
+
+def fails_at_once(rank):
+    raise ValueError("always")
+
+
+def test_what_fails_under_every_schedule_is_told_at_once():
+    exploration = explore(fails_at_once, 1, keep_going=True)
+    assert exploration.executions == 1
+    assert str(exploration).splitlines()[1] == "  All interleavings covered: 1 execution, and every one fails"
+    exploration = explore(fails_at_once, 3)
+    assert exploration.executions == 1
+    assert str(exploration).splitlines()[1].startswith("  The first execution failed; ")
+
+
+# --- policies that draw -----------------------------------------------------------------------------------------------
+
+
+def test_random_walks_take_one_seed_after_another():
+    seen = []
+
+    def note(progress):
+        seen.append(progress.executions)
+
+    exploration = explore(senders_to_one, 4, policy="random", seed=7, budget=Budget(executions=12), on_progress=note)
+    singles = [simulate(senders_to_one, 4, policy="random", seed=7 + i).returns[0] for i in range(12)]
+    assert seen == list(range(1, 13))
+    for order in {str(each) for each in singles}:
+        there = exploration.outcomes[f"pass  returned ({order}, None, None, None)"]
+        assert there == sum(str(each) == order for each in singles)
+
+
+@pytest.mark.parametrize("policy", ["random", "pct"])
+def test_what_was_drawn_and_passed_is_unknown(policy):
+    exploration = explore(add_up, 3, policy=policy, budget=Budget(executions=5))
+    assert exploration.executions == 5
+    assert exploration.verdict is Verdict.UNKNOWN
+    assert not exploration.complete
+    assert str(exploration).splitlines()[1] == (
+        "  Not all interleavings covered: the budget ran out after 5 executions"
+    )
+
+
+def overtaken_late(rank):
+    """As `overtaken`, after ten steps of rank 1: rank 0 has to wait long, at one place. Depth 2."""
+    if rank:
+        for step in range(10):
+            store().set("step", str(step))
+        store().set("key", "other")
+        return
+    before = store().compare_set("key", "", "own")
+    assert store().get("key") == before
+
+
+def test_pct_finds_a_bug_of_depth_two():
+    exploration = explore(overtaken_late, 2, policy="pct", depth=2, budget=Budget(executions=200))
+    assert exploration.verdict is Verdict.FAIL
+    again = replay(overtaken_late, 2, exploration.first_failure.schedule)
+    assert again.trace.digest() == exploration.first_failure.trace.digest()
+
+
+def test_pct_runs_a_single_simulation():
+    assert simulate(senders_to_one, 4, policy="pct", seed=3).verdict is Verdict.PASS
+    tokens = {str(simulate(senders_to_one, 4, policy="pct", seed=seed).schedule) for seed in range(20)}
+    assert len(tokens) > 5
+
+
+# --- ends -------------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_that_runs_out_is_unknown():
+    exploration = explore(write_and_read, 3, budget=Budget(executions=89))
+    assert (exploration.executions, exploration.complete) == (89, False)
+    assert exploration.verdict is Verdict.UNKNOWN
+
+
+def test_a_budget_that_is_just_enough_is_complete():
+    exploration = explore(write_and_read, 3, budget=Budget(executions=90))
+    assert (exploration.executions, exploration.complete) == (90, True)
+    assert exploration.verdict is Verdict.PASS
+
+
+def spin(rank):
+    while True:
+        store().set("key", "value")
+
+
+def test_the_seconds_are_for_all_executions_together():
+    exploration = explore(spin, 2, budget=Budget(seconds=0.2))
+    assert exploration.executions == 1
+    assert exploration.outcomes.total() == 1
+    assert exploration.verdict is Verdict.UNKNOWN
+    assert exploration.seconds < 10
+
+
+def test_an_interrupt_leaves_what_was_found():
+    def interrupt(progress):
+        if progress.executions == 3:
+            raise KeyboardInterrupt
+
+    exploration = explore(write_and_read, 3, on_progress=interrupt)
+    assert exploration.interrupted
+    assert exploration.executions == exploration.outcomes.total() == 3
+    assert not exploration.complete
+    assert exploration.verdict is Verdict.UNKNOWN
+    assert str(exploration).splitlines()[1] == "  Not all interleavings covered: interrupted after 3 executions"
+    assert simulate(add_up, 2).verdict is Verdict.PASS
+
+
+class EveryOtherIsRedundant:
+    """A strategy of six executions, of which every other breaks off."""
+
+    is_complete, coverage, limits = True, None, ""
+
+    def __init__(self):
+        self.count = self.taken = 0
+
+    def next_policy(self):
+        self.count += 1
+        return self if self.count <= 6 else None
+
+    def choose(self, point, options):
+        if self.count % 2:
+            raise RedundantRun
+        return 0
+
+    def take(self, result):
+        self.taken += 1
+
+
+def test_an_execution_that_breaks_off_does_not_count():
+    strategy = EveryOtherIsRedundant()
+    exploration = explore(add_up, 2, policy=strategy)
+    assert exploration.executions == strategy.taken == 3
+    assert exploration.verdict is Verdict.PASS
+
+
+def test_progress_tells_how_far_it_is():
+    seen = []
+    explore(overtaken, 2, keep_going=True, on_progress=seen.append)
+    assert [each.executions for each in seen] == list(range(1, 11))
+    assert seen[-1].failures == 3
+    shares = [each.coverage for each in seen]
+    assert shares == sorted(shares)
+    assert 0 <= shares[0] < shares[-1] <= 1
+    assert all(each.rate > 0 for each in seen)
+
+
+def test_an_observer_that_breaks_is_dropped():
+    calls = []
+
+    def broken(progress):
+        calls.append(progress)
+        raise RuntimeError("no screen")
+
+    with pytest.warns(
+        UserWarning, match=r"^on_progress raised RuntimeError\('no screen'\), and is not called any more$"
+    ):
+        exploration = explore(write_and_read, 3, on_progress=broken)
+    assert len(calls) == 1
+    assert exploration.complete
+
+
+def test_the_process_is_left_as_it_was():
+    before = torch.get_rng_state().tolist(), dist.is_initialized(), list(warnings.filters)
+    explore(senders_to_one, 3, policy="random", budget=Budget(executions=3))
+    assert (torch.get_rng_state().tolist(), dist.is_initialized(), list(warnings.filters)) == before
+
+
+# --- what it cannot work with -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"policy": "fair"}, "policy is 'fair', expected one of .*: give one of these names"),
+        (
+            {"policy": RoundRobin()},
+            r"policy is <.*>, expected a name or an object with next_policy\(\) and take\(result\)",
+        ),
+        (
+            {"policy": "pct", "depth": 0},
+            "depth is 0, expected a whole number from 1 on: say how deep a bug to look for",
+        ),
+        ({"depth": 2}, "depth is 2, which only policy 'pct' has, not 'dfs': leave it out"),
+        (
+            {"policy": "random", "preemptions": 2},
+            "preemptions is 2, which only policy 'dfs' has, not 'random': leave it out",
+        ),
+        ({"preemptions": -1}, "preemptions is -1, expected a whole number from 0 on, or None for no bound: correct it"),
+        ({"budget": 5}, "budget is 5, expected a Budget: .*"),
+        ({"transport": "pigeon"}, "transport is 'pigeon', expected .*"),
+        ({"check": "everything"}, "check is 'everything', expected .*"),
+    ],
+)
+def test_arguments(arguments, message):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        explore(add_up, 2, **arguments)
+
+
+def test_a_program_or_world_size_that_is_none():
+    with pytest.raises(UsageError, match=f"^{re.escape('world_size is 0, expected a whole number from 1 to 16384')}"):
+        explore(add_up, 0)
+    with pytest.raises(UsageError, match=r"^program is 3, expected a function"):
+        explore(3, 2)
+
+
+def test_a_budget_of_nothing():
+    with pytest.raises(UsageError, match=r"^Budget\(executions=0\), expected more than 0"):
+        Budget(executions=0)
