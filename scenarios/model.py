@@ -73,8 +73,10 @@ class Expectation:
         """True if a run on real processes came out as expected, by what these can show: it passes, or it does not.
 
         A deadlock is a time-out there and a mismatch may be anything, so neither code nor ranks nor line are asked for.
+        A hazard may pass or not: which, is what the simulation warns of.
         """
-        own = result.verdict is self.verdict
+        is_hazard = self.code is not None and self.code.verdict is Verdict.PASS
+        own = is_hazard or result.verdict is self.verdict
         return own or (self.otherwise is not None and self.otherwise.is_met_on_processes(result))
 
     def text(self, world_size: int) -> str:

@@ -24,6 +24,7 @@ def result_with(*reports):
 DEADLOCK = finds(Code.DEADLOCK_CYCLE, ranks=(0, 1))
 MISMATCH = finds(Code.MISMATCH_REDUCTION, ranks=1)
 DIVERGES = finds(Code.DIVERGENCE_PARAMETERS, ranks=1)
+HAZARD = finds(Code.HAZARD_UNWAITED_WORK, ranks=1)
 DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
 
 
@@ -56,6 +57,8 @@ DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
             "not as expected: pass (expected fail, deadlock.cycle, ranks 0, 1); real processes do not show it every "
             "time, simulate it to see it",
         ),
+        (HAZARD, [returned(0)], 0, "as expected: pass (expected pass, hazard.unwaited_work, rank 1)"),
+        (HAZARD, [hung(0)], 0, "as expected: hung (expected pass, hazard.unwaited_work, rank 1)"),
         (DEPENDS, [hung(0)], 0, "as expected: hung (expected fail, mismatch.operation, rank 1)"),
         (DEPENDS, [returned(0)], 0, "as expected: pass (expected fail, mismatch.operation, rank 1)"),
     ],
