@@ -99,9 +99,11 @@ class Child:
             _, self.status = os.waitpid(self.process, 0)
 
     def read_rest(self) -> None:
-        """Pass on what it has written to stderr so far."""
+        """Pass on what it has written to stderr so far; once it is dead, the end of it, too."""
         while select.select([self.stderr], [], [], 0)[0] and (text := os.read(self.stderr, 1 << 16)):
             self._pass_on(text)
+        if self.status is not None and self.unread:
+            self._pass_on(b"\n")
 
     def _pass_on(self, written: bytes) -> None:
         *lines, self.unread = (self.unread + written).split(b"\n")
@@ -138,5 +140,6 @@ def started(job: Job, rank: int, starter: Starter) -> Iterator[Child]:
         child.end()
     finally:
         child.kill()
+        child.read_rest()
         ours.close()
         os.close(stderr)

@@ -1,5 +1,6 @@
 """Scenarios on real processes: what comes of them, and what they leave behind."""
 
+import gc
 import os
 import signal
 from dataclasses import replace
@@ -171,6 +172,7 @@ def test_nothing_is_left_behind(run, own_folder, name, timeout_seconds):
     numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT]
 
     def state():
+        gc.collect()
         files = sorted(Path("/proc/self/fd").iterdir()) if Path("/proc/self/fd").exists() else ()
         return dict(os.environ), [signal.getsignal(number) for number in numbers], children(), len(files)
 
