@@ -7,10 +7,18 @@ so `candidates` only lists them and `pair` is told.
 
 from __future__ import annotations
 
+from simulator.accesses import Object
 from simulator.calls import ANY_SOURCE, Call
 
 _Channel = tuple[str, int, int]
 """Group, destination and tag."""
+
+
+def channel_of(call: Call) -> Object:
+    """What messages and receives from any source that may meet have in common."""
+    destination = call.peer if call.operation == "send" else call.rank
+    assert destination is not None
+    return ("channel", call.group, destination, call.tag)
 
 
 class PointToPointTable:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from simulator.accesses import Object
 from simulator.calls import Call
+
+
+def call_object(call: Call) -> Object:
+    """What polls for a call and contributions to it touch; of messages, all of a group, as their partners vary."""
+    return ("call", call.group, "messages" if call.is_point_to_point else call.sequence)
 
 
 class Slot:

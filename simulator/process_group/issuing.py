@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from simulator.calls import Call, Signature
+from simulator.accesses import Access, Accesses, Mode
+from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from simulator.matching.point_to_point import channel_of
+from simulator.matching.slots import call_object
 from simulator.process_group import arguments
 from simulator.process_group.origins import OriginTracker
 from simulator.process_group.work import FailedWork, SimulatedWork
@@ -52,7 +55,7 @@ class Issuer:
     ) -> Any:
         """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
         execution = self.execution
-        execution.begin_call()
+        execution.begin_call(() if execution.observer is None else self._intent(signature, peer, tag))
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -74,6 +77,15 @@ class Issuer:
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=execution.me.is_reducing_at_once)
         return self._made(work)
+
+    def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
+        """What the call touches that others may observe."""
+        sequence = self._sequence if peer is None else self._messages
+        call = Call(self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=tag)
+        part = Access(call_object(call), Mode.CONTRIBUTE)
+        if signature.operation == "send":
+            return (part, Access(channel_of(call), Mode.SEND))
+        return (part, Access(channel_of(call), Mode.RECEIVE)) if peer == ANY_SOURCE else (part,)
 
     def start_coalescing(self) -> None:
         """Collect the works of the calls from here on."""

@@ -15,12 +15,18 @@ from datetime import timedelta
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
+from simulator.accesses import ALL_KEYS, Access, Accesses, Mode
 from simulator.events import EventKind
 from simulator.runtime.call_sites import site_here
 from simulator.runtime.execution import Execution
 from simulator.waits import StoreWait
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
+
+_READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
+_OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})
+_MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
+"""Operations that touch their keys when these are there, and not when they begin."""
 
 
 class StoreContents:
@@ -125,14 +131,17 @@ class MemoryStore(Store):
     def check(self, keys: Sequence[str]) -> bool:
         """True if all keys are there. A poll in vain lets the other ranks run."""
         full = self._begin_all("check", keys)
-        if self._contents.has(full):
-            return True
-        self._execution.poll()
+        accesses = _accesses("check", full)
+        if not self._contents.has(full):
+            self._execution.poll(accesses)
+        self._touch(accesses)
         return self._contents.has(full)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are there; raise DistStoreError if `timeout` passes first in virtual time."""
-        self._wait(self._begin_all("wait", keys), timeout)
+        full = self._begin_all("wait", keys)
+        self._wait(full, timeout)
+        self._touch(_accesses("wait", full))
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """Wait until `world_size` callers have come here with `key`."""
@@ -153,9 +162,11 @@ class MemoryStore(Store):
         key = self._begin("queue_pop", key)
         queues = self._contents.queues
         if key not in queues and not block:
+            self._touch(_accesses("queue_pop", [key]))
             raise QueueEmptyError("queue is empty")
         while key not in queues:
             self._wait([key], None)
+        self._touch(_accesses("queue_pop", [key]))
         value = queues[key].pop(0)
         if not queues[key]:
             del queues[key]
@@ -192,15 +203,25 @@ class MemoryStore(Store):
         return self._begin_all(operation, (key,))[0]
 
     def _begin_all(self, operation: str, keys: Sequence[str]) -> list[str]:
-        self._execution.checkpoint()
         full = [self._prefix + key for key in keys]
+        accesses = _accesses(operation, full)
+        self._execution.checkpoint(accesses)
+        if operation not in _MAY_WAIT:
+            self._touch(accesses)
         self._execution.record(EventKind.STORE, text=f"{operation} {', '.join(full)}".rstrip())
         return full
+
+    def _touch(self, accesses: Accesses) -> None:
+        execution = self._execution
+        if execution.observer is not None:
+            for access in accesses:
+                execution.observer.touched(execution.me.rank, access)
 
     def _value(self, key: str) -> bytes:
         contents = self._contents
         while not contents.has((key,)):  # it may be deleted between the wake-up and now
             self._wait([key], None)
+        self._touch(_accesses("get", [key]))
         return contents.values[key] if key in contents.values else contents.queues[key][0]
 
     def _put(self, key: str, value: bytes) -> None:
@@ -235,6 +256,13 @@ class MemoryStore(Store):
         """How often `key` has seen all callers of a barrier, counting the one under way."""
         arrived = int(self._contents.values[f"{self._prefix}{key}/arrived"])
         return -(-arrived // world_size)
+
+
+def _accesses(operation: str, keys: Sequence[str]) -> Accesses:
+    if operation in _OF_ALL_KEYS:
+        return (Access(ALL_KEYS, Mode.READ),)
+    mode = Mode.READ if operation in _READING else Mode.WRITE
+    return tuple([Access(("key", key), mode) for key in keys])
 
 
 def _bytes(value: str | bytes) -> bytes:

@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
+from simulator.accesses import Access, Mode
+from simulator.matching.slots import call_object
 from simulator.runtime.execution import Execution
 from simulator.runtime.rank_thread import Pending
 
@@ -52,11 +54,16 @@ class SimulatedWork(Work):
 
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
-        pending = self.pending
+        pending, execution = self.pending, self._execution
+        look = Access(call_object(pending.call), Mode.READ)
         if not pending.is_complete:
-            self._execution.poll()
+            execution.poll((look,))
         else:
-            self._execution.checkpoint()
+            execution.checkpoint((look,))
+        if execution.observer is not None:
+            execution.observer.touched(execution.me.rank, look)
+            if pending.is_complete:
+                execution.observer.learned(pending)
         if pending.is_complete and not pending.waited:
             pending.waited = True
             self._execution.hazards.settled(pending)

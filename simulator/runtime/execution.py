@@ -14,8 +14,9 @@ from copy import copy
 from threading import get_ident
 from typing import Any, Protocol
 
+from simulator.accesses import Access, Accesses, Mode
 from simulator.budget import Budget
-from simulator.calls import Call, Signature
+from simulator.calls import ANY_SOURCE, Call, Signature
 from simulator.choices import ChoiceKind, Policy
 from simulator.clock import VirtualClock
 from simulator.diagnosis.deadlock import deadlocks
@@ -25,15 +26,16 @@ from simulator.errors import InjectedCrashError
 from simulator.events import Event, EventKind
 from simulator.faults import Crash, Delay, FaultPlan
 from simulator.matching.agreement import disagreement, pair_disagreement
-from simulator.matching.point_to_point import PointToPointTable
-from simulator.matching.slots import Slot, SlotTable
+from simulator.matching.point_to_point import PointToPointTable, channel_of
+from simulator.matching.slots import Slot, SlotTable, call_object
 from simulator.runtime import limits, outcome
 from simulator.runtime.garbage import fewer_collections
+from simulator.runtime.observer import Observer
 from simulator.runtime.outcome import situation_of
 from simulator.runtime.rank_thread import Pending, RankReturned, RankThread, RankUnwound, Status
 from simulator.runtime.scheduler import Scheduler
 from simulator.verdict import Code, Finding
-from simulator.waits import CallWait, ClockWait, Wait
+from simulator.waits import CallWait, ClockWait, StoreWait, Wait
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
@@ -84,8 +86,15 @@ class Execution:
         self.optimizer_steps = [0] * world_size
         self.ranks = [RankThread(rank, self._run_rank) for rank in range(world_size)]
         self.hazards = hazards
+        self.observer: Observer | None = getattr(policy, "observer", None)
         self.scheduler = Scheduler(
-            self.ranks, policy, self.clock, switch=isolation.switch, on_idle=self._diagnose_idle, share_core=share_core
+            self.ranks,
+            policy,
+            self.clock,
+            switch=isolation.switch,
+            on_idle=self._diagnose_idle,
+            observer=self.observer,
+            share_core=share_core,
         )
         self._clock_reads = 0
         self._clock_read_at = 0
@@ -183,17 +192,21 @@ class Execution:
         assert scheduler.running is not None
         self.events.append(Event(kind, scheduler.running.rank, scheduler.steps, self.clock.now, call, text))
 
-    def checkpoint(self) -> None:
-        """A choice point; afterwards completions that came in the meantime are delivered."""
+    def checkpoint(self, intent: Accesses = ()) -> None:
+        """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
         scheduler = self.scheduler
+        if self.observer is not None:
+            self.observer.intends(self.me.rank, intent)
         me = scheduler.checkpoint()
         if scheduler.steps > self._budget.steps:
             self.fail(outcome.out_of_steps(self.me, self._budget))
         if me.completed:
             self._deliver(me)
 
-    def poll(self) -> None:
+    def poll(self, intent: Accesses = ()) -> None:
         """A choice point for a caller that looked for something in vain: the others go first."""
+        if self.observer is not None:
+            self.observer.intends(self.me.rank, intent, looks_again=True)
         polls = self.scheduler.yield_to_others()
         if polls > self._budget.polls:
             self.fail(outcome.spins(self.me, polls))
@@ -201,9 +214,9 @@ class Execution:
             self.fail(outcome.out_of_steps(self.me, self._budget))
         self._deliver(self.me)
 
-    def begin_call(self) -> None:
+    def begin_call(self, intent: Accesses = ()) -> None:
         """The choice point before a call, and the faults that strike there."""
-        self.checkpoint()
+        self.checkpoint(intent)
         me = self.me
         if self._faults:
             for fault in self._faults.before(me.rank, me.calls_made):
@@ -226,6 +239,9 @@ class Execution:
         me.pending.append(pending)
         self._pendings[id(call)] = pending
         self.hazards.issued(pending)
+        if self.observer is not None:
+            self.observer.issued(pending)
+            self.observer.touched(me.rank, Access(call_object(call), Mode.CONTRIBUTE))
         self.record(EventKind.ISSUE, call=call)
         if call.peer is not None:
             self._issue_message(call)
@@ -245,11 +261,13 @@ class Execution:
         self.checkpoint()
         for pending in pendings:
             if pending.is_complete:
+                self._learn(pendings)
                 return True
         calls = tuple(pending.call for pending in pendings)
         self.record(EventKind.WAIT, call=calls[0])
         in_time = self.block(CallWait(calls), timeout_seconds)
         in_time = in_time or any(pending.is_complete for pending in pendings)  # at the very moment
+        self._learn(pendings)
         self.record(EventKind.DONE, call=calls[0], text="" if in_time else "timed out")
         return in_time
 
@@ -259,6 +277,9 @@ class Execution:
         me.timed_out = False
         if timeout_seconds is not None:
             self.clock.set_alarm(me.rank, timeout_seconds)
+        if self.observer is not None:
+            keys = wait.keys if isinstance(wait, StoreWait) else ()
+            self.observer.intends(me.rank, tuple(Access(("key", key), Mode.READ) for key in keys))
         self.scheduler.block(wait)
         self._deliver(me)
         return not me.timed_out
@@ -280,10 +301,20 @@ class Execution:
             self.poll()
         return self.clock.now
 
-    def choose_source(self, candidates: Sequence[Call]) -> Call:
-        """Which sender a receive from any source takes."""
+    def choose_source(self, receive: Call, candidates: Sequence[Call]) -> Call:
+        """Which sender's message a receive takes; one from any source has a choice."""
         ranks = [call.rank for call in candidates]
-        return candidates[self.scheduler.choose(ChoiceKind.SOURCE, self.me.rank, ranks)]
+        chosen = candidates[self.scheduler.choose(ChoiceKind.SOURCE, self.me.rank, ranks)]
+        if self.observer is not None and receive.peer == ANY_SOURCE:
+            self.observer.touched(receive.rank, Access(channel_of(receive), Mode.RECEIVE), chosen.rank, ranks)
+        return chosen
+
+    def _learn(self, pendings: Sequence[Pending]) -> None:
+        """Somebody who waited for calls has seen which of them are complete."""
+        if self.observer is not None:
+            for pending in pendings:
+                if pending.is_complete:
+                    self.observer.learned(pending)
 
     # --- matching -----------------------------------------------------------------------------------------------------
 
@@ -298,6 +329,9 @@ class Execution:
     def _issue_message(self, call: Call) -> None:
         if call.operation == "send":
             receive = self.messages.post_send(call)
+            if self.observer is not None:
+                is_answer = receive is not None and receive.peer == ANY_SOURCE
+                self.observer.touched(call.rank, Access(channel_of(call), Mode.ANSWER if is_answer else Mode.SEND))
             if receive is not None:
                 self._exchange(call, receive)
             return
@@ -305,7 +339,7 @@ class Execution:
         if not candidates:
             self.messages.post_receive(call)
             return
-        send = self.choose_source(candidates)
+        send = self.choose_source(call, candidates)
         self.messages.take(send)
         self._exchange(send, call)
 
@@ -319,6 +353,8 @@ class Execution:
     def _complete(self, signature: Signature, calls: Sequence[Call]) -> None:
         """Move the data of calls that have met; their ranks learn of it when they run next."""
         pendings = [self._pendings.pop(id(call)) for call in calls]
+        if self.observer is not None:
+            self.observer.completed(pendings)
         error = self._move(signature, pendings, self.slots.members(calls[0].group))
         self.record(EventKind.MATCH, call=self.me.last_call, text="" if error is None else "refused")
         for pending in pendings:

@@ -23,6 +23,7 @@ from simulator.choices import ChoiceKind, ChoicePoint, Policy
 from simulator.clock import VirtualClock
 from simulator.errors import InternalError, UsageError
 from simulator.policies.round_robin import RoundRobin
+from simulator.runtime.observer import Observer
 from simulator.runtime.one_core import threads_started_here_share_a_core
 from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
 from simulator.waits import Wait
@@ -69,6 +70,7 @@ class Scheduler:
         *,
         switch: Callable[[int | None, int | None], None],
         on_idle: Callable[[], None],
+        observer: Observer | None,
         share_core: bool,
     ) -> None:
         self._ranks = ranks
@@ -78,6 +80,7 @@ class Scheduler:
         self._clock = clock
         self._switch = switch
         self._on_idle = on_idle
+        self._observer = observer
         self._share_core = share_core
         self._enabled = list(range(len(ranks)))
         self._polled_in_vain: set[int] = set()
@@ -171,12 +174,14 @@ class Scheduler:
         self._leave_enabled(me.rank)
         self._hand_over(me, self._next(me.rank))
 
-    def wake(self, rank: int) -> None:
+    def wake(self, rank: int, *, by_clock: bool = False) -> None:
         """Enable a waiting rank; it runs when it is chosen. A rank that no longer waits stays as it is."""
         woken = self._ranks[rank]
         if woken.status is not Status.WAITING:
             return
         self.note_progress()
+        if self._observer is not None:
+            self._observer.woke(None if by_clock or self.running is None else self.running.rank, rank)
         woken.wait = None
         woken.status = Status.READY
         self._clock.cancel(rank)
@@ -287,7 +292,7 @@ class Scheduler:
         woken = self._clock.advance()
         for rank in woken:
             self._ranks[rank].timed_out = True
-            self.wake(rank)
+            self.wake(rank, by_clock=True)
         return bool(woken)
 
     def _leave_enabled(self, rank: int) -> None:

@@ -1,0 +1,34 @@
+"""Who watches the steps of a run, to tell which of them depend on each other. Only explorations have one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from simulator.accesses import Access, Accesses
+from simulator.runtime.rank_thread import Pending
+
+
+class Observer(Protocol):
+    """Told what ranks are about to do, have done, and have learned of each other."""
+
+    def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
+        """A rank stands at a choice point; this is what it touches when it goes on.
+
+        It `looks_again` for something that it has just looked for in vain.
+        """
+
+    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+        """A rank touched an object. A receive from any source took from `source`, one of the `candidates`."""
+
+    def issued(self, pending: Pending) -> None:
+        """A call was issued by its owner."""
+
+    def completed(self, pendings: Sequence[Pending]) -> None:
+        """Calls met."""
+
+    def learned(self, pending: Pending) -> None:
+        """The owner of a call has seen that it is complete."""
+
+    def woke(self, by: int | None, rank: int) -> None:
+        """A rank that waited goes on, because of another one; of all of them if `by` is None (time passed)."""
