@@ -3,7 +3,8 @@
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
         -m scenarios.worker join-baseline
 
-Rank 0's process prints what came of all ranks, and ends with the exit status of `ddpsim run`; the others say nothing.
+Rank 0's process prints what came of all ranks, and ends with the exit status of `ddpsim run`; the others say nothing,
+but for one line where they cannot be started.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return _run(options.name, Engine.named(options.engine), options.timeout)
     except UsageError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each machine: another one may find no fault
             output.note(str(error))
         return Status.USAGE_ERROR
 
