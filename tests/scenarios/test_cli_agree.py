@@ -121,3 +121,13 @@ def test_ranks_cannot_be_started(agree, monkeypatch):
         r"ddpsim: the process that starts the ranks ended while starting, with exit status 1 \(out of memory\), .*\n",
         err,
     )
+
+
+def test_no_more_threads(agree, monkeypatch):
+    def simulated(program):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(both, "simulated", simulated)
+    status, _, err = agree("--programs 1 --world-size 4")
+    assert status == Status.UNKNOWN
+    assert err.startswith("ddpsim: found no way to start 4 threads beside the ranks on gloo (can't start new thread), ")
