@@ -125,16 +125,17 @@ def _run(
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = Engine.named(engine)
     chosen = own.with_world_size(world_size)
-    if engine is Engine.DDP:
-        _check_engine_options(chosen)
+    check_engine_options(chosen, engine)
     with engines.installed(engine):
         result = run(chosen)
     command = _command(result, own, engine, transport, timeout_seconds)
     return against_reference(result, chosen).with_replay(command)
 
 
-def _check_engine_options(scenario: Scenario) -> None:
+def check_engine_options(scenario: Scenario, engine: Engine) -> None:
     """Raise UsageError if a declared training gives our engine an argument that only torch's has."""
+    if engine is Engine.TORCH:
+        return
     known = signature(DistributedDataParallel).parameters
     declared = [each for each in scenario.args if isinstance(each, Training)]
     for name in [name for training in declared for name in training.engine_options if name not in known]:

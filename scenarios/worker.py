@@ -24,7 +24,7 @@ from scenarios.processes.job import Job
 from scenarios.processes.report import RankReport
 from scenarios.processes.run import TIMEOUT_SECONDS, check_usable, result_of
 from scenarios.processes.supervisor import supervise
-from scenarios.runner import PROCESSES, against_reference
+from scenarios.runner import PROCESSES, against_reference, check_engine_options
 from simulator import UsageError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
@@ -54,6 +54,7 @@ def _run(name: str, engine: Engine, timeout_seconds: float) -> int:
     _check_environment()
     own = load(name)
     scenario = own.with_world_size(int(os.environ["WORLD_SIZE"]))
+    check_engine_options(scenario, engine)
     check_usable(scenario)
     reports = supervise(Job.of(scenario, engine, timeout_seconds))
     return _tell(scenario, engine, reports) if reports else Status.AS_EXPECTED
