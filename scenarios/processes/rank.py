@@ -46,6 +46,8 @@ from simulator.runtime.isolation import numpy_random, python_random, torch_gener
 _GROUP_SECONDS = 1800
 """gloo's own time-out, of new groups too: longer than any of ours."""
 _SHOWN_CALLS = 3
+_BUSY_SHARE = 0.1
+"""A process that uses so much of a core is at work: waiting uses next to nothing."""
 
 
 class Word(Enum):
@@ -144,6 +146,7 @@ class _Watch:
         self._main = threading.main_thread().ident or 0
         self._stack = _Unchanged()
         self._calls = _Unchanged()
+        self._work = _Work()
 
     def start(self) -> None:
         """The program begins."""
@@ -182,11 +185,11 @@ class _Watch:
             self.say(self._hung())
 
     def _idle_seconds(self) -> float:
-        """For how long the same call has been in flight, or the same instruction of the program been executed."""
+        """For how long the same call has been in flight, or the same instruction been executed without computing."""
         recording = recorder.recording()
         frame = sys._current_frames().get(self._main)
         stack = tuple((id(each.f_code), each.f_lasti) for each, _ in traceback.walk_stack(frame))
-        same_stack = self._stack.seconds(stack)
+        same_stack = self._stack.seconds((stack, self._work.turns()))
         same_calls = self._calls.seconds(recording)
         return max(same_stack, same_calls if recording.in_flight else 0.0)
 
@@ -199,6 +202,23 @@ class _Watch:
             calls = ("not known: this torch has no flight recorder",)
         position = Position(idle, None if site is NOWHERE else site, stack_of(frame), calls)
         return RankReport(self._rank, Ending.HUNG, time.time(), position=position)
+
+
+class _Work:
+    """Whether the process computes: a large operation takes its time within one instruction, and is no hang."""
+
+    def __init__(self) -> None:
+        self._turns = 0
+        self._looked = self._used = 0.0
+
+    def turns(self) -> int:
+        """At how many looks it had used the processor since the one before."""
+        now = time.monotonic()
+        used = time.process_time() - time.thread_time()  # without the watch itself
+        if used - self._used > _BUSY_SHARE * (now - self._looked):
+            self._turns += 1
+        self._looked, self._used = now, used
+        return self._turns
 
 
 class _Unchanged:

@@ -1,5 +1,6 @@
 """Programs of a rank for the tests of real processes, which load them from this file."""
 
+import hashlib
 import os
 import signal
 import threading
@@ -48,6 +49,10 @@ def polls_alone(rank):
     work = dist.all_reduce(torch.ones(5), async_op=True) if rank == 0 else None
     while work is not None and not work.is_completed():
         pass
+
+
+def computes_for_long(rank):
+    return hashlib.pbkdf2_hmac("sha256", b"", b"", 4_000_000).hex()  # one call, without Python's lock
 
 
 def waits_for_nothing(rank):

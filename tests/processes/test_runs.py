@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -112,6 +113,13 @@ def test_rank_that_waits_for_a_message(run):
     (finding,) = run("misses_a_peer", timeout_seconds=1.0).findings
     assert finding.ranks == (0,)
     assert "none recorded (messages between two ranks are not)" in str(finding)
+
+
+def test_rank_that_computes_for_long_does_not_hang(run):
+    begun = time.monotonic()
+    result = run("computes_for_long", world_size=1, timeout_seconds=0.5)
+    assert result.findings == ()
+    assert time.monotonic() - begun > 1.0, "to say anything, it has to take longer than the time-out"
 
 
 def test_all_ranks_hang_without_a_call(run):
