@@ -22,7 +22,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -31,8 +30,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from benchmarks.uneven_join import floor_seconds, train
-from simulator import Budget, Pct, Policy, Verdict, explore, simulate
-from simulator.policies.random_walk import RandomWalk
+from simulator import Budget, Pct, Progress, explore, simulate
 
 RANKS = 4
 GOALS = {"collectives": 150, "training": 40}
@@ -177,22 +175,29 @@ def planted(depth: int, fillers: int) -> Program:
     return program
 
 
-def found(program: Program, policies: Callable[[int], Policy], runs: int) -> tuple[int, int | None]:
-    """In how many of the runs the bug shows, and in which first."""
-    failed = [seed for seed in range(runs) if simulate(program, 2, policy=policies(seed)).verdict is Verdict.FAIL]
-    return len(failed), failed[0] + 1 if failed else None
+def found(program: Program, policy: str, runs: int, depth: int | None = None) -> tuple[int, int | None]:
+    """In how many executions of an exploration the bug shows, and in which first."""
+    seen: list[Progress] = []
+    budget = Budget(executions=runs, seconds=600)
+    explore(program, 2, policy=policy, depth=depth, keep_going=True, budget=budget, on_progress=seen.append)
+    return seen[-1].failures, next((each.executions for each in seen if each.failures), None)
+
+
+def choices_of(program: Program) -> int:
+    """The most choices that an execution has, of fifty."""
+    return max(len(simulate(program, 2, policy=Pct(seed)).schedule.answers) for seed in range(50))
 
 
 def print_bugs(runs: int = 1_000) -> None:
     """One line a depth."""
     print(f"planted bugs of 2 ranks, {runs} executions each; `first`: the first execution that shows it")
     print(f"{'depth':>5} {'choices':>8} {'promised':>9} {'PCT':>6} {'first':>6} {'random':>7} {'first':>6}")
-    for depth, fillers in ((1, 8), (2, 16), (3, 16), (4, 3)):
+    for depth, fillers in ((1, 8), (2, 12), (3, 12), (4, 3)):
         program = planted(depth, fillers)
-        choices = max(len(simulate(program, 2, policy="random", seed=seed).schedule.answers) for seed in range(50))
+        choices = choices_of(program)
         promised = runs / (2 * choices ** (depth - 1))
-        by_pct, first = found(program, partial(Pct, depth=depth, choices=choices), runs)
-        by_walk, first_by_walk = found(program, RandomWalk, runs)
+        by_pct, first = found(program, "pct", runs, depth)
+        by_walk, first_by_walk = found(program, "random", runs)
         cells = f"{by_pct:>6} {first or '-':>6} {by_walk:>7} {first_by_walk or '-':>6}"
         print(f"{depth:>5} {choices:>8} {promised:>9.1f} {cells}", flush=True)
 
