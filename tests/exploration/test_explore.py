@@ -1,6 +1,8 @@
 """Explorations: which executions they run, what they count, and when they end."""
 
+import itertools
 import re
+import signal
 import warnings
 
 import pytest
@@ -228,6 +230,20 @@ def test_an_interrupt_leaves_what_was_found():
     assert not exploration.complete
     assert exploration.verdict is Verdict.UNKNOWN
     assert str(exploration).splitlines()[1] == "  Not all interleavings covered: interrupted after 3 executions"
+    assert simulate(add_up, 2).verdict is Verdict.PASS
+
+
+def test_an_interrupt_within_an_execution_does_so_too():
+    runs = itertools.count()
+
+    def program(rank):
+        if rank == 0 and next(runs) == 2:
+            signal.raise_signal(signal.SIGINT)
+            spin(rank)
+
+    exploration = explore(program, 2)
+    assert exploration.interrupted
+    assert exploration.executions == 2, "the one that was interrupted does not count"
     assert simulate(add_up, 2).verdict is Verdict.PASS
 
 
