@@ -241,7 +241,7 @@ def test_an_interrupt_within_an_execution_does_so_too():
             signal.raise_signal(signal.SIGINT)
             spin(rank)
 
-    exploration = explore(program, 2)
+    exploration = explore(program, 2, policy="random")
     assert exploration.interrupted
     assert exploration.executions == 2, "the one that was interrupted does not count"
     assert simulate(add_up, 2).verdict is Verdict.PASS
