@@ -14,7 +14,7 @@ from scenarios.agreement.pool.running import Running
 from scenarios.agreement.pool.server_link import PoolError, ServerLink
 from simulator.errors import UsageError
 
-TEAMS = 8
+TEAMS = 12
 """Jobs that hang only wait, so more of them pay than there are cores; see docs/agreement.md."""
 TIMEOUT_SECONDS = 30.0
 
