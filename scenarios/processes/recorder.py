@@ -1,8 +1,8 @@
 """torch's flight recorder: the last calls that a rank has made on gloo, without a wrapper of ours.
 
 It records collectives of every group, with the Python stack at each; a message between two ranks is not recorded, so
-there only the stack of the rank tells where it stands. The functions are torch's own, and private: where they are
-missing (they came under other names in other versions), the report says so.
+there only the stack of the rank tells where it stands. Its reader is torch's own, and private: where there is none, the
+report says so. Newer versions of torch have a recorder for each backend and name it by an argument that 2.13 has not.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import torch
 KEPT = 64
 """So many of the last calls does the recorder keep."""
 
-_DUMPS = ("_dump_fr_trace", "_dump_nccl_trace")
+_READER = "_dump_fr_trace"
 
 _DTYPES = {"Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16", "Long": "int64"}
 _DTYPES |= {"Int": "int32", "Short": "int16", "Char": "int8", "Byte": "uint8", "Bool": "bool"}
@@ -41,21 +41,24 @@ def switch_on() -> None:
 
 def is_there() -> bool:
     """True if this torch has a recorder that can be read."""
-    return _dump() is not None
+    return hasattr(torch._C._distributed_c10d, _READER)
 
 
 def recording() -> Recording:
     """What the recorder has now."""
-    dump = _dump()
-    if dump is None:
-        return Recording()
-    entries = pickle.loads(dump()).get("entries", ())
+    entries = _entries() or _entries(backend="gloo")
     return Recording(tuple(map(_text, entries)), any(not entry.get("retired", True) for entry in entries))
 
 
-def _dump() -> Any:
-    module = torch._C._distributed_c10d
-    return next((getattr(module, name) for name in _DUMPS if hasattr(module, name)), None)
+def _entries(**backend: str) -> Sequence[Mapping[str, Any]]:
+    if not is_there():
+        return ()
+    try:
+        dump = getattr(torch._C._distributed_c10d, _READER)(**backend)
+    except TypeError:  # there is one recorder
+        return ()
+    entries: Sequence[Mapping[str, Any]] = pickle.loads(dump).get("entries", ())
+    return entries
 
 
 def _text(entry: Mapping[str, Any]) -> str:

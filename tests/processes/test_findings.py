@@ -1,6 +1,9 @@
 """The reports of ranks as findings, and the texts they are made of; no process is started."""
 
+import pickle
+
 import pytest
+import torch
 
 from scenarios.agreement.outcome import Ending
 from scenarios.processes import recorder
@@ -139,9 +142,19 @@ def test_recorded_call(entry, text):
 
 def test_torch_without_a_recorder(monkeypatch):
     assert recorder.is_there()
-    monkeypatch.setattr(recorder, "_DUMPS", ("_dump_of_another_version",))
+    monkeypatch.setattr(recorder, "_READER", "_dump_of_another_version")
     assert not recorder.is_there()
     assert recorder.recording() == recorder.Recording()
+
+
+def test_torch_with_a_recorder_for_each_backend(monkeypatch):
+    def read(backend=""):
+        call = {"profiling_name": "gloo:barrier", "collective_seq_id": 2, "retired": False}
+        return pickle.dumps({"entries": [call] if backend == "gloo" else []})
+
+    monkeypatch.setattr(torch._C._distributed_c10d, "_read_of_a_newer_version", read, raising=False)
+    monkeypatch.setattr(recorder, "_READER", "_read_of_a_newer_version")
+    assert recorder.recording() == recorder.Recording(('barrier #1  group ""  in flight',), in_flight=True)
 
 
 def test_place_of_death():
