@@ -17,7 +17,8 @@ from simulator.errors import UsageError
 from simulator.exploration.determinism import run_twice
 from simulator.exploration.exploration import Exploration
 from simulator.exploration.explorer import Explorer, OnProgress
-from simulator.exploration.strategy import Strategy, strategy_of
+from simulator.exploration.named import strategy_of
+from simulator.exploration.strategy import Strategy
 from simulator.faults import Fault, FaultPlan
 from simulator.policies.pct import Pct
 from simulator.policies.random_walk import RandomWalk
@@ -136,7 +137,7 @@ def explore(
     world_size: int,
     *,
     args: Sequence[Any] = (),
-    policy: str | Strategy = "dfs",
+    policy: str | Strategy = "dpor",
     seed: int = 0,
     depth: int | None = None,
     preemptions: int | None = None,
@@ -151,18 +152,19 @@ def explore(
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
-    Policies: "dfs" runs every schedule, those with at most `preemptions` switches away from a rank that could go on if
-    a bound is given; "random" and "pct" draw schedules from `seed`, `seed + 1` and so on, "pct" looking for bugs of
-    `depth` orderings (3 unless given). The budget, 1000 executions and 60 seconds unless given, is for all together;
-    when it runs out, the verdict is unknown, never pass, so "random" and "pct" pass only what leaves nothing open.
+    Policies: "dpor" runs one schedule of each class that nobody can tell apart, so a program of collectives once;
+    "dfs" runs every schedule, those with at most `preemptions` switches away from a rank that could go on if a bound is
+    given; "random" and "pct" draw schedules from `seed`, `seed + 1` and so on, "pct" looking for bugs of `depth`
+    orderings (3 unless given). The budget, 1000 executions and 60 seconds unless given, is for all together; when it
+    runs out, the verdict is unknown, never pass, so "random" and "pct" pass only what leaves nothing open.
 
     `keep_going` goes on after a failure, so that all outcomes are counted. `check_determinism` runs each schedule
     twice. `on_progress` is called after each execution. Ctrl-C ends the exploration, and what was found is returned.
 
     Raises UsageError as `simulate` does.
     """
-    strategy = strategy_of(policy, seed=seed, depth=depth, preemptions=preemptions)
     identity = _check_usage(program, world_size, name)
+    strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_options(args=args, transport=transport, check=check, budget=budget)
     run = partial(
         _execute,

@@ -6,14 +6,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from simulator.choices import Policy
-from simulator.errors import UsageError
-from simulator.policies.dfs import Dfs
-from simulator.policies.pct import CHOICES, DEPTH, Pct
-from simulator.policies.random_walk import RandomWalk
+from simulator.policies.pct import CHOICES
 from simulator.result import Result
 from simulator.verdict import Finding
-
-NAMES = ("dfs", "random", "pct")
 
 
 class RedundantRun(Exception):  # no error
@@ -71,27 +66,3 @@ class Walks:
         self._choices = max(self._choices, len(result.schedule.answers))
         self.is_complete = self._choices == 0
         return None
-
-
-def strategy_of(
-    policy: str | Strategy, *, seed: int = 0, depth: int | None = None, preemptions: int | None = None
-) -> Strategy:
-    """The strategy of a name, with its options. Raises UsageError for an unknown one, or an option that it lacks."""
-    for option, value, owner in (("depth", depth, "pct"), ("preemptions", preemptions, "dfs")):
-        if value is not None and policy != owner:
-            raise UsageError(f"{option} is {value!r}, which only policy {owner!r} has, not {policy!r}: leave it out")
-    if not isinstance(policy, str):
-        if isinstance(policy, type) or not callable(getattr(policy, "next_policy", None)):
-            raise UsageError(f"policy is {policy!r}, expected a name or an object with next_policy() and take(result)")
-        return policy
-    if policy == "dfs":
-        return Dfs(preemptions=preemptions)
-    if policy == "random":
-        return Walks(seed, lambda seed, choices: RandomWalk(seed))
-    if policy == "pct":
-        wanted = DEPTH if depth is None else depth
-        Pct(seed, depth=wanted)  # so that a depth that is wrong is told now
-        return Walks(seed, lambda seed, choices: Pct(seed, depth=wanted, choices=choices))
-    if policy == "dpor":
-        raise UsageError("policy is 'dpor', which is not there yet, expected one of dfs, random, pct: take 'dfs'")
-    raise UsageError(f"policy is {policy!r}, expected one of {', '.join(NAMES)}: give one of these names")

@@ -141,7 +141,7 @@ class MemoryStore(Store):
         """Wait until all keys are there; raise DistStoreError if `timeout` passes first in virtual time."""
         full = self._begin_all("wait", keys)
         self._wait(full, timeout)
-        self._touch(_accesses("wait", full))
+        self._touch(_accesses("wait", full), is_needed=True)
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
         """Wait until `world_size` callers have come here with `key`."""
@@ -154,6 +154,7 @@ class MemoryStore(Store):
     def queue_push(self, key: str, value: str | bytes) -> None:
         """Append to a queue."""
         key = self._begin("queue_push", key)
+        self._note_new(key)
         self._contents.queues.setdefault(key, []).append(_bytes(value))
         self._wake_waiting(key)
 
@@ -166,7 +167,7 @@ class MemoryStore(Store):
             raise QueueEmptyError("queue is empty")
         while key not in queues:
             self._wait([key], None)
-        self._touch(_accesses("queue_pop", [key]))
+        self._touch(_accesses("queue_pop", [key]), is_needed=block)
         value = queues[key].pop(0)
         if not queues[key]:
             del queues[key]
@@ -211,20 +212,29 @@ class MemoryStore(Store):
         self._execution.record(EventKind.STORE, text=f"{operation} {', '.join(full)}".rstrip())
         return full
 
-    def _touch(self, accesses: Accesses) -> None:
-        execution = self._execution
-        if execution.observer is not None:
+    def _touch(self, accesses: Accesses, *, is_needed: bool = False) -> None:
+        """Tell who explores. Keys that are needed are there by now, and would have been waited for."""
+        observer, rank = self._execution.observer, self._execution.me.rank
+        if observer is not None:
             for access in accesses:
-                execution.observer.touched(execution.me.rank, access)
+                if is_needed:
+                    observer.needs(rank, access.object)
+                observer.touched(rank, access)
+
+    def _note_new(self, key: str) -> None:
+        observer = self._execution.observer
+        if observer is not None and not self._contents.has((key,)):
+            observer.created(self._execution.me.rank, ("key", key))
 
     def _value(self, key: str) -> bytes:
         contents = self._contents
         while not contents.has((key,)):  # it may be deleted between the wake-up and now
             self._wait([key], None)
-        self._touch(_accesses("get", [key]))
+        self._touch(_accesses("get", [key]), is_needed=True)
         return contents.values[key] if key in contents.values else contents.queues[key][0]
 
     def _put(self, key: str, value: bytes) -> None:
+        self._note_new(key)
         self._contents.values[key] = value
         self._wake_waiting(key)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from simulator.accesses import Access, Accesses
+from simulator.accesses import Access, Accesses, Object
 from simulator.runtime.rank_thread import Pending
 
 
@@ -20,6 +20,12 @@ class Observer(Protocol):
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """A rank touched an object. A receive from any source took from `source`, one of the `candidates`."""
+
+    def created(self, rank: int, key: Object) -> None:
+        """A rank stored a key that was not there; it has touched it already."""
+
+    def needs(self, rank: int, key: Object) -> None:
+        """A rank goes on now that a key is there, which it would have waited for; it touches it next."""
 
     def issued(self, pending: Pending) -> None:
         """A call was issued by its owner."""

@@ -102,7 +102,7 @@ def test_each_schedule_of_an_exploration_runs_twice():
     assert exploration.first_failure is None
 
 
-@pytest.mark.parametrize("policy", ["dfs", "random", "pct"])
+@pytest.mark.parametrize("policy", ["dpor", "dfs", "random", "pct"])
 def test_an_exploration_finds_what_changes(policy):
     exploration = explore(counting(itertools.count()), 2, policy=policy, check_determinism=True)
     assert exploration.executions == 1

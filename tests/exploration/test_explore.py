@@ -1,5 +1,6 @@
 """Explorations: which executions they run, what they count, and when they end."""
 
+import functools
 import itertools
 import re
 import signal
@@ -9,10 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, UsageError, Verdict, explore, replay, simulate
+import simulator
+from simulator import Budget, UsageError, Verdict, replay, simulate
 from simulator.exploration.strategy import RedundantRun
 from simulator.policies.round_robin import RoundRobin
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
+
+explore = functools.partial(simulator.explore, policy="dfs")
 
 PLENTY = Budget(executions=10_000, seconds=600)
 
@@ -70,7 +74,7 @@ def test_collectives_have_one_outcome():
 
 
 def test_where_nothing_is_open_one_execution_is_all_whatever_the_policy():
-    for policy in ("dfs", "random", "pct"):
+    for policy in ("dpor", "dfs", "random", "pct"):
         exploration = explore(add_up, 1, policy=policy)
         assert (exploration.executions, exploration.complete) == (1, True)
         assert exploration.verdict is Verdict.PASS

@@ -1,0 +1,250 @@
+"""DPOR: exactly one execution for each class of interleavings, and every outcome that a full search finds."""
+
+import math
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from simulator import Budget, Verdict, explore, replay
+from simulator.exploration.dpor import Dpor
+from simulator.exploration.outcomes import outcome_of
+from simulator.policies.dfs import Dfs
+from tests.exploration.drawn import drawn_program
+from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
+
+PLENTY = Budget(executions=10_000, seconds=600)
+
+
+def explored(program, world_size, **options):
+    exploration = explore(program, world_size, policy="dpor", budget=PLENTY, keep_going=True, **options)
+    assert exploration.complete
+    return exploration
+
+
+# --- counts that are known --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("senders", [1, 2, 3, 4])
+def test_senders_to_one_receiver_that_takes_what_comes(senders):
+    exploration = explored(senders_to_one, senders + 1)
+    assert exploration.executions == math.factorial(senders)
+    assert len(exploration.outcomes) == math.factorial(senders)
+
+
+def post_all(rank):
+    """As senders_to_one, but the receives are there before any message is."""
+    count = dist.get_world_size() - 1
+    if rank:
+        dist.barrier()
+        dist.send(torch.tensor(float(rank)), 0)
+        return None
+    received = [torch.zeros(()) for _ in range(count)]
+    works = [dist.irecv(tensor) for tensor in received]
+    dist.barrier()
+    for work in works:
+        work.wait()
+    return [tensor.item() for tensor in received]
+
+
+@pytest.mark.parametrize("senders", [1, 2, 3, 4])
+def test_receives_that_wait_are_answered_in_every_order(senders):
+    exploration = explored(post_all, senders + 1)
+    assert exploration.executions == math.factorial(senders)
+    assert len(exploration.outcomes) == math.factorial(senders)
+
+
+def take_one(rank):
+    if rank:
+        dist.isend(torch.zeros(1), 0)
+        return None
+    return dist.recv(torch.zeros(1))
+
+
+def test_who_comes_too_late_is_in_no_order():
+    """One receive for three messages: three classes, and not 3!."""
+    assert explored(take_one, 4).executions == 3
+
+
+def test_two_receivers_do_not_multiply():
+    exploration = explored(two_receivers, 6)
+    assert exploration.executions == 4
+    assert len(exploration.outcomes) == 4
+
+
+def test_two_writers_and_a_reader_of_a_key_that_exists():
+    exploration = explored(write_and_read, 3)
+    assert exploration.executions == 6
+    assert len(exploration.outcomes) == 3
+
+
+def read_what_two_write(rank):
+    """The key is not there at first, so the reader waits: it comes after one of the writers, or both."""
+    if rank < 2:
+        store().set("key", f"by {rank}")
+        return None
+    return store().get("key").decode()
+
+
+def test_a_reader_that_has_to_wait():
+    # w0 w1 r, w1 w0 r, w0 r w1, w1 r w0
+    assert explored(read_what_two_write, 3).executions == 4
+
+
+def read_together(rank):
+    if rank == 0:
+        store().set("key", "a")
+    dist.barrier()
+    return store().get("key").decode() if rank else store().set("key", "b")
+
+
+def test_reads_commute():
+    """Each of the two readers comes before the second write or after it; among themselves they have no order."""
+    exploration = explored(read_together, 3)
+    assert exploration.executions == 4
+    assert len(exploration.outcomes) == 4
+
+
+def write_keys_of_ones_own(rank):
+    for step in range(3):
+        store().set(f"{rank}", f"{step}")
+
+
+def test_keys_of_ones_own_are_in_no_order():
+    assert explored(write_keys_of_ones_own, 4).executions == 1
+
+
+def collectives_and_messages(rank):
+    tensor, size = torch.ones(3), dist.get_world_size()
+    works = [dist.all_reduce(tensor, async_op=True), dist.isend(torch.ones(1), (rank + 1) % size)]
+    pair = dist.new_group([0, size - 1])
+    received = torch.zeros(1)
+    dist.recv(received, (rank - 1) % size)
+    for work in works:
+        work.wait()
+    if rank in (0, size - 1):
+        dist.broadcast(tensor, 0, group=pair)
+    dist.barrier()
+
+
+@pytest.mark.parametrize("world_size", [2, 5, 16])
+def test_collectives_and_messages_by_name_are_one_class(world_size):
+    exploration = explored(collectives_and_messages, world_size)
+    assert exploration.executions == 1
+    assert str(exploration).splitlines()[1] == "  All interleavings covered: 1 execution"
+
+
+def train(rank):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(torch.nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with model.join():
+        for _ in range(1 + rank):
+            optimizer.zero_grad()
+            model(torch.full((2, 4), float(rank))).sum().backward()
+            optimizer.step()
+
+
+def test_ddp_training_with_join_is_one_class():
+    assert explored(train, 4).executions == 1
+
+
+# --- what a message that comes late could have been -------------------------------------------------------------------
+
+
+def announced(rank):
+    """Rank 2 sends once rank 1 has told it to, by then rank 0 may have taken rank 3's message or not."""
+    if rank == 0:
+        return dist.recv(torch.zeros(1)), dist.recv(torch.zeros(1))
+    if rank == 1:
+        store().set("go", "now")
+    elif rank == 2:
+        store().get("go")
+        dist.send(torch.zeros(1), 0)
+    else:
+        dist.send(torch.zeros(1), 0)
+    return None
+
+
+def test_a_message_that_has_to_be_waited_for():
+    exploration = explored(announced, 4)
+    assert exploration.executions == 2
+    assert len(exploration.outcomes) == 2
+
+
+# --- polls ------------------------------------------------------------------------------------------------------------
+
+
+def look_once(rank):
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    was_complete = work.is_completed() if rank == 0 else None
+    work.wait()
+    return was_complete
+
+
+def test_a_poll_sees_a_call_complete_and_not():
+    exploration = explored(look_once, 2)
+    assert sorted(exploration.outcomes) == [
+        "pass  returned (False, None)",
+        "pass  returned (True, None)",
+    ]
+
+
+def wait_in_a_loop(rank):
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    while rank == 0 and not work.is_completed():
+        pass
+    work.wait()
+
+
+def test_a_loop_that_polls_has_an_end():
+    assert explored(wait_in_a_loop, 3).verdict is Verdict.PASS
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_failure_that_depends_on_the_order_is_found_and_replays():
+    exploration = explore(overtaken, 2)
+    assert exploration.verdict is Verdict.FAIL
+    assert exploration.executions <= 3
+    failure = exploration.first_failure
+    again = replay(overtaken, 2, failure.schedule)
+    assert again.trace.digest() == failure.trace.digest()
+
+
+def test_its_outcomes_are_those_of_a_full_search_with_fewer_executions():
+    for program, world_size in ((add_up, 2), (write_and_read, 3), (overtaken, 2), (senders_to_one, 2)):
+        full = explore(program, world_size, policy="dfs", budget=PLENTY, keep_going=True)
+        few = explored(program, world_size)
+        assert full.complete
+        assert set(few.outcomes) == set(full.outcomes)
+        assert few.executions < full.executions
+
+
+class Recording:
+    """A strategy that keeps what came out of each execution."""
+
+    def __init__(self, strategy):
+        self.outcomes = set()
+        self._strategy = strategy
+
+    def __getattr__(self, name):
+        return getattr(self._strategy, name)
+
+    def take(self, result):
+        self.outcomes.add(outcome_of(result))
+        return self._strategy.take(result)
+
+
+@pytest.mark.parametrize("seed", range(300))
+def test_drawn_programs_have_the_outcomes_of_a_full_search(seed):
+    program = drawn_program(seed)
+    full, few = Recording(Dfs()), Recording(Dpor(2))
+    for strategy, executions in ((full, 150), (few, 1000)):
+        explore(program, 2, policy=strategy, budget=Budget(executions=executions, seconds=600), keep_going=True)
+    assert few.is_complete
+    assert full.outcomes <= few.outcomes, program.text
+    if full.is_complete:
+        assert full.outcomes == few.outcomes, program.text
