@@ -25,6 +25,7 @@ _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0
 """So long may a rank take to end that is told to."""
 _KEPT_LINES = 4
+_MOST_READS = 16
 
 _LOG_LINE = re.compile(
     rb"^(?:\[rank\d+\]:)?\[[WEIF]\d{4} |^terminate called |^  what\(\):|^Exception raised from |^frame #\d+: "
@@ -93,14 +94,18 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """Kill it, if it is not dead, and forget it."""
+        """Kill it, if it is not dead, and what it has started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process, signal.SIGKILL)
         if self.status is None:
-            os.kill(self.process, signal.SIGKILL)
+            os.kill(self.process, signal.SIGKILL)  # it may not have come to have a group
             _, self.status = os.waitpid(self.process, 0)
 
     def read_rest(self) -> None:
         """Pass on what it has written to stderr so far; once it is dead, the end of it, too."""
-        while select.select([self.stderr], [], [], 0)[0] and (text := os.read(self.stderr, 1 << 16)):
+        for _ in range(_MOST_READS):  # it may write faster than this reads
+            if not select.select([self.stderr], [], [], 0)[0] or not (text := os.read(self.stderr, 1 << 16)):
+                break
             self._pass_on(text)
         if self.status is not None and self.unread:
             self._pass_on(b"\n")

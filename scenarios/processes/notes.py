@@ -26,6 +26,8 @@ LOST = f"its supervisor, of which nothing was heard for {_LOST_SECONDS:g} s"
 
 _STORE_SECONDS, _TRY_SECONDS = 60.0, 5.0
 """So long is a store waited for, in tries that are so long."""
+_PIECE_BYTES = 1 << 22
+"""A store takes 8 MiB at once."""
 _LEAVING_SECONDS = 5.0
 _POLL_SECONDS = 0.02
 
@@ -77,7 +79,7 @@ class Notes:
             self.end_for_all(FAILED_TO_START)
         elif report.ending is Ending.HUNG:
             self.end_for_all(HUNG)
-        self._set(_key(report.rank), pickle.dumps(report))
+        self._set_report(report)
 
     def end_for_all(self, why: bytes) -> None:
         """The run is over."""
@@ -94,7 +96,19 @@ class Notes:
 
     def read_all(self) -> tuple[RankReport, ...]:
         """The reports, by rank."""
-        return tuple(pickle.loads(self.store.get(_key(rank))) for rank in range(self.world_size))
+        return tuple(self._report(rank) for rank in range(self.world_size))
+
+    def _set_report(self, report: RankReport) -> None:
+        pickled, key = pickle.dumps(report), _key(report.rank)
+        pieces = [pickled[start : start + _PIECE_BYTES] for start in range(0, len(pickled), _PIECE_BYTES)]
+        for number, piece in enumerate(pieces):
+            self._set(f"{key}/{number}", piece)
+        self._set(key, str(len(pieces)).encode())  # last: now it is there
+
+    def _report(self, rank: int) -> RankReport:
+        pieces = [self.store.get(f"{_key(rank)}/{number}") for number in range(int(self.store.get(_key(rank))))]
+        report: RankReport = pickle.loads(b"".join(pieces))
+        return report
 
     def _set(self, key: str, value: bytes) -> None:
         cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text

@@ -13,6 +13,7 @@ closed connection, where they hang.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import os
 import pickle
@@ -48,6 +49,8 @@ _GROUP_SECONDS = 1800
 _SHOWN_CALLS = 3
 _BUSY_SHARE = 0.1
 """A process that uses so much of a core is at work: waiting uses next to nothing."""
+_PATIENCE = 6
+"""So many time-outs has a line that computes."""
 
 
 class Word(Enum):
@@ -61,19 +64,33 @@ class Word(Enum):
 
 def run(job: Job, rank: int, line: Connection) -> NoReturn:
     """Be the process of a rank, to its end. `line` leads to the supervisor."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the supervisor who ends this process
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    faulthandler.enable(file=2)  # for the supervisor, which reads what it writes
+    own = os.getpid()
+    try:
+        os.setpgid(0, 0)  # what the program starts ends with it
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is the supervisor who ends this process
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        faulthandler.enable(file=2)  # for the supervisor, which reads what it writes
+        _be(job, rank, line, own)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)  # the launcher's frames below are none of a rank's business
+
+
+def _be(job: Job, rank: int, line: Connection, own: int) -> None:
     watch = _Watch(rank, job.timeout_seconds, line)
     threading.Thread(target=watch.run, name="ddpsim-watch", daemon=True).start()
     try:
         scenario = _start(job)
     except BaseException as error:
-        watch.say(_raised(rank, error, has_started=False))
+        report = _raised(rank, error, has_started=False)
     else:
         watch.start()
-        watch.say(_run(scenario, job, rank))
+        report = _run(scenario, job, rank)
     _flush()
+    if os.getpid() != own:
+        os._exit(0)  # a process that the program has forked comes to the program's end, too, and is no rank
+    watch.say(report)
     while True:
         time.sleep(1.0)  # the watch ends the process
 
@@ -106,7 +123,7 @@ def _run(scenario: Scenario, job: Job, rank: int) -> RankReport:
 
 
 def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> RankReport:
-    message = str(error).strip()
+    message = _message(error)
     first = message.split("\n", 1)[0]
     below = error.with_traceback(below_call(error.__traceback__))
     report = ErrorReport(
@@ -117,6 +134,13 @@ def _raised(rank: int, error: BaseException, *, has_started: bool = True) -> Ran
         _pickled(error),
     )
     return RankReport(rank, Ending.RAISED, time.time(), has_started, error=report)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error).strip()
+    except Exception:  # the message is the user's code, too
+        return "<its message cannot be printed>"
 
 
 def _pickled(value: object) -> bytes | None:
@@ -130,7 +154,8 @@ def _pickled(value: object) -> bytes | None:
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # the program may have closed or replaced it
+            stream.flush()
 
 
 class _Watch:
@@ -144,7 +169,8 @@ class _Watch:
         self._has_reported = False
         self._has_started = False
         self._main = threading.main_thread().ident or 0
-        self._stack = _Unchanged()
+        self._asleep = _Unchanged()
+        self._computing = _Unchanged()
         self._calls = _Unchanged()
         self._work = _Work()
 
@@ -173,7 +199,7 @@ class _Watch:
                 else:
                     break
         except (EOFError, OSError):
-            pass  # the supervisor has died
+            os.killpg(0, signal.SIGKILL)  # the supervisor has died, who would have ended all of it
         os._exit(0)
 
     def _look(self) -> None:
@@ -185,13 +211,19 @@ class _Watch:
             self.say(self._hung())
 
     def _idle_seconds(self) -> float:
-        """For how long the same call has been in flight, or the same instruction been executed without computing."""
+        """For how long it has made no progress, as far as that can be seen.
+
+        The same call has been in flight, or the same instruction been executed without computing. One that computes
+        gets more time: a large operation is one line for long, and so is a loop that never ends.
+        """
         recording = recorder.recording()
-        frame = sys._current_frames().get(self._main)
-        stack = tuple((id(each.f_code), each.f_lasti) for each, _ in traceback.walk_stack(frame))
-        same_stack = self._stack.seconds((stack, self._work.turns()))
-        same_calls = self._calls.seconds(recording)
-        return max(same_stack, same_calls if recording.in_flight else 0.0)
+        frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
+        instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
+        lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
+        asleep = self._asleep.seconds((instructions, self._work.turns()))
+        computing = self._computing.seconds(lines) / _PATIENCE
+        calls = self._calls.seconds(recording)
+        return max(asleep, computing, calls if recording.in_flight else 0.0)
 
     def _hung(self) -> RankReport:
         idle = self._idle_seconds()
@@ -205,7 +237,7 @@ class _Watch:
 
 
 class _Work:
-    """Whether the process computes: a large operation takes its time within one instruction, and is no hang."""
+    """Whether the process computes."""
 
     def __init__(self) -> None:
         self._turns = 0

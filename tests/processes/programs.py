@@ -3,6 +3,8 @@
 import hashlib
 import os
 import signal
+import subprocess
+import sys
 import threading
 
 import torch
@@ -53,6 +55,41 @@ def polls_alone(rank):
 
 def computes_for_long(rank):
     return hashlib.pbkdf2_hmac("sha256", b"", b"", 4_000_000).hex()  # one call, without Python's lock
+
+
+def spins(rank):
+    while rank == 1:
+        pass
+
+
+def writes_without_end(rank):
+    while rank == 1:
+        os.write(2, b"[W1121 17:50:00.0 own.cpp:1] and again\n")
+    dist.barrier()
+
+
+def returns_much(rank):
+    return torch.ones(6_000_000) * rank
+
+
+def starts_others(rank):
+    subprocess.Popen(["sleep", "77777"])
+    if os.fork() == 0:
+        return "no rank"
+    return "rank"
+
+
+def closes_its_streams(rank):
+    sys.stdout.close()
+    sys.stderr = None
+
+
+def raises_what_cannot_be_printed(rank):
+    class OwnError(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    raise OwnError
 
 
 def waits_for_nothing(rank):

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,40 @@ def test_rank_that_computes_for_long_does_not_hang(run):
     result = run("computes_for_long", world_size=1, timeout_seconds=0.5)
     assert result.findings == ()
     assert time.monotonic() - begun > 1.0, "to say anything, it has to take longer than the time-out"
+
+
+def test_loop_that_never_ends(run):
+    (finding,) = run("spins", timeout_seconds=0.3).findings
+    assert (finding.code, finding.ranks, finding.sites[0].function) == (Code.STUCK, (1,), "spins")
+
+
+def test_rank_that_writes_without_end(run):
+    result = run("writes_without_end", timeout_seconds=1.0)
+    assert result.findings[0].code is Code.STUCK
+    assert 0 in result.findings[0].ranks
+
+
+def test_return_that_is_larger_than_what_a_store_takes(run):
+    result = run("returns_much")
+    assert [float(returned.sum()) for returned in result.returns] == [0.0, 6e6]
+
+
+def test_what_a_program_starts_ends_with_it(run):
+    before = children()
+    result = run("starts_others")
+    assert result.returns == ("rank", "rank")
+    assert children() == before
+    running = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
+    assert "sleep 77777" not in running
+
+
+def test_program_that_closes_its_streams(run):
+    assert run("closes_its_streams").findings == ()
+
+
+def test_error_that_cannot_be_printed(run):
+    (finding,) = run("raises_what_cannot_be_printed").findings
+    assert finding.summary.startswith("ranks 0, 1 raised OwnError: <its message cannot be printed> at programs.py:")
 
 
 def test_all_ranks_hang_without_a_call(run):
