@@ -56,7 +56,8 @@ class Result:
         parts = [finding.body for finding in self.findings]
         joined = "".join(f"\n{joining}" for joining in self.joins)
         if self.verdict is Verdict.PASS:
-            parts.insert(0, f"PASS  {self.program}  {len(self.trace)} events{joined}")
+            events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
+            parts.insert(0, f"PASS  {self.program}{events}{joined}")
         else:
             parts[-1] += joined
         text = "\n\n".join(parts)

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Iterator
 from scenarios.agreement.breaking import LabelledProgram
 from scenarios.agreement.comparison import Comparison, compare, simulated
 from scenarios.agreement.interpreter import run_steps
-from scenarios.agreement.pool import GlooPool, Job, PoolError
+from scenarios.agreement.pool import GlooPool, Job
 from simulator import Result, Verdict
-from simulator.programs.program import Program
 
 _PATIENCE_SECONDS = 10.0
 """For what the simulator passes: it ends by itself, and if it does not, that is to be beyond doubt."""
@@ -25,7 +24,7 @@ def compared(programs: Iterable[LabelledProgram], pool: GlooPool, *, still_secon
 
     def jobs() -> Iterator[Job]:
         for labelled in programs:
-            result = _simulated(labelled.program)
+            result = simulated(labelled.program)
             simulations.append((labelled, result))
             patience = max(still_seconds, _PATIENCE_SECONDS) if result.verdict is Verdict.PASS else still_seconds
             program = labelled.program
@@ -33,15 +32,3 @@ def compared(programs: Iterable[LabelledProgram], pool: GlooPool, *, still_secon
 
     for _, outcomes in pool.run(jobs()):
         yield compare(*simulations.popleft(), outcomes)
-
-
-def _simulated(program: Program) -> Result:
-    try:
-        return simulated(program)
-    except RuntimeError as error:
-        if "start new thread" not in str(error):
-            raise
-        raise PoolError(
-            f"found no way to start {program.world_size} threads beside the ranks on gloo ({error}), expected one for "
-            "each rank: take a smaller world size, or raise the limit of processes"
-        ) from None

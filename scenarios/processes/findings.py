@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from scenarios.agreement.outcome import Ending
-from scenarios.processes.notes import LOST
 from scenarios.processes.report import ErrorReport, Position, RankReport
 from simulator import Code, Finding
 from simulator.calls import Site
+from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.errors import kind, ran_out, rank_error
-from simulator.diagnosis.explain import indent, rank_list, shortened
+from simulator.diagnosis.explain import rank_list, shortened
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """What gloo raises on the others when a process is gone."""
@@ -29,7 +29,7 @@ def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding
     lost = [report for report in raised if report.error and _LOST.search(report.error.line)]
     is_clear = bool(died) or len(lost) < len(raised)
     victims = lost if is_clear else []
-    found = [*_deaths(died, victims), *_errors([each for each in raised if each not in victims])]
+    found = [*_deaths(died, victims, command), *_errors([each for each in raised if each not in victims])]
     if any(report.ending is Ending.HUNG for report in reports):
         found.append(_hang(reports, command))
     if victims and not died:
@@ -37,12 +37,12 @@ def findings_of(reports: Sequence[RankReport], *, command: str) -> tuple[Finding
     return tuple(found)
 
 
-def _deaths(died: Sequence[RankReport], victims: Sequence[RankReport]) -> list[Finding]:
+def _deaths(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> list[Finding]:
     by_death = sorted(died, key=lambda report: (report.death, report.rank))
-    return [_death(list(alike), victims) for _, alike in groupby(by_death, key=lambda report: report.death)]
+    return [_death(list(alike), victims, command) for _, alike in groupby(by_death, key=lambda report: report.death)]
 
 
-def _death(died: Sequence[RankReport], victims: Sequence[RankReport]) -> Finding:
+def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: str) -> Finding:
     ranks = tuple(report.rank for report in died)
     process = "process" if len(ranks) == 1 else "processes"
     summary = f"the {process} of {rank_list(ranks)} ended with {died[0].death}"
@@ -51,10 +51,7 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport]) -> Finding
         lines += _last_moment(report)
     if victims:
         lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
-    lines += [
-        indent("cause", _cause_of(died[0])),
-        indent("try", "simulate it, which tells what met what: the same command without `--transport processes`"),
-    ]
+    lines += _cause_of(died[0]).lines(command=command)
     return Finding(Code.RANK_ERROR, ranks, summary, "\n".join(lines))
 
 
@@ -67,14 +64,9 @@ def _last_moment(died: RankReport) -> list[str]:
     return lines + (_stack(place) if place else [])
 
 
-def _cause_of(died: RankReport) -> str:
-    if died.death == LOST:
-        return "its machine, or torchrun there, has ended or cannot be reached"
-    if died.death == "signal SIGABRT":
-        return "gloo ends a process that gets more bytes from another rank than its call expects"
-    if died.death == "signal SIGKILL":
-        return "somebody killed it: the system does, where memory runs out"
-    return "native code crashed, or the program left with os._exit"
+def _cause_of(died: RankReport) -> Cause:
+    known = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
+    return known.get(died.death, Cause.PROCESS_CRASHED)
 
 
 def _errors(raised: Iterable[RankReport]) -> list[Finding]:
@@ -108,10 +100,7 @@ def _hang(reports: Sequence[RankReport], command: str) -> Finding:
     lines = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:
         lines += _block(report)
-    lines += [
-        indent("cause", "a rank waits for what no other one does; real processes cannot tell which of them is wrong"),
-        indent("try", f"`{command}`, which simulates it and says why"),
-    ]
+    lines += Cause.PROCESSES_HANG.lines(command=command)
     sites = tuple(each.site for each in positions.values() if each.site is not None)
     return Finding(Code.STUCK, stuck, summary, "\n".join(lines), tuple(dict.fromkeys(sites)))
 

@@ -536,6 +536,25 @@ class Cause(Enum):
         "with check_determinism=True again",
     )
 
+    # --- real processes, of which less can be told --------------------------------------------------------------------
+
+    PROCESS_ABORTED = Advice(
+        "gloo ends a process that gets more bytes from another rank than its call expects",
+        "`{command}`, which tells what met what",
+    )
+    PROCESS_KILLED = Advice(
+        "somebody killed it: the system does, where memory runs out",
+        "look into the system's log; take fewer ranks, or smaller batches",
+    )
+    PROCESS_CRASHED = Advice(
+        "native code crashed, or the program left with os._exit",
+        "look at its last words above; `{command}`, if calls of another size may have met",
+    )
+    PROCESSES_HANG = Advice(
+        "a rank waits for what no other one does; real processes cannot tell which of them is wrong",
+        "`{command}`, which simulates it and says why",
+    )
+
     # --- what does not end (stuck, budget) ----------------------------------------------------------------------------
 
     BLOCKED_OUTSIDE = Advice(

@@ -107,7 +107,13 @@ class Scheduler:
         """Start every rank's thread and hand the baton to the first one chosen."""
         with threads_started_here_share_a_core() if self._share_core else nullcontext():
             for rank in self._ranks:
-                rank.start()
+                try:
+                    rank.start()
+                except RuntimeError as error:
+                    raise UsageError(
+                        f"the system starts no thread for rank {rank.rank} ({error}), expected one for each of "
+                        f"{len(self._ranks)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
+                    ) from error
         self._pass_baton(None, self._ranks[self._enabled[self._choose_rank(0, 0)]])
 
     def end_from_outside(self) -> None:

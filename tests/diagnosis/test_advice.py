@@ -12,6 +12,7 @@ from simulator.diagnosis.advice import Cause
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
 FACTS = (
     "culprits",
+    "command",
     "operation",
     "field",
     "groups",

@@ -15,7 +15,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, InternalError, Verdict, simulate
+from simulator import Budget, InternalError, UsageError, Verdict, simulate
 from simulator.runtime.execution import Execution
 
 QUICK = Budget(stuck_seconds=0.3, seconds=60)
@@ -237,3 +237,22 @@ def test_a_bug_in_the_machinery_ends_the_run_and_is_raised(monkeypatch):
     monkeypatch.undo()
     assert threads() == set()
     assert simulate(lambda rank: rank, 2).returns == (0, 1)
+
+
+def test_the_system_starts_no_more_threads(monkeypatch):
+    start = threading.Thread.start
+    before = threads()
+
+    def limited(thread):
+        if thread.name == "ddpsim rank 2":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
+    with pytest.raises(
+        UsageError, match=r"starts no thread for rank 2 \(can't start .* expected one for each of 4 ranks"
+    ):
+        simulate(lambda rank: None, 4)
+    assert threads() == before
+    monkeypatch.undo()
+    assert simulate(lambda rank: rank, 4).returns == (0, 1, 2, 3)

@@ -1,6 +1,7 @@
 """`ddpsim agree`: programs on simulator and gloo, what is said where they disagree, and one line for bad input."""
 
 import re
+import threading
 
 import pytest
 import torch.distributed as dist
@@ -124,10 +125,14 @@ def test_ranks_cannot_be_started(agree, monkeypatch):
 
 
 def test_no_more_threads(agree, monkeypatch):
-    def simulated(program):
-        raise RuntimeError("can't start new thread")
+    start = threading.Thread.start
 
-    monkeypatch.setattr(both, "simulated", simulated)
+    def limited(thread):
+        if thread.name == "ddpsim rank 3":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", limited)
     status, _, err = agree("--programs 1 --world-size 4")
-    assert status == Status.UNKNOWN
-    assert err.startswith("ddpsim: found no way to start 4 threads beside the ranks on gloo (can't start new thread), ")
+    assert status == Status.USAGE_ERROR
+    assert err.startswith("ddpsim: the system starts no thread for rank 3 (can't start new thread), expected one for ")
