@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from simulator.calls import ANY_SOURCE, Call, Signature, Site
+from simulator.calls import Call, Signature, Site
 from simulator.diagnosis import hazards
 from simulator.diagnosis.deadlock import deadlocks
 from simulator.diagnosis.errors import rank_error
+from simulator.diagnosis.meetings import early_mismatches, open_meetings
 from simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from simulator.diagnosis.situation import Meeting, Situation, Standing
+from simulator.diagnosis.situation import Situation, Standing
 from simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import Slot, SlotTable
@@ -23,7 +24,7 @@ from simulator.programs.checked import CheckedProgram, Met
 from simulator.programs.program import Group, Issue, Program, Return, Step, Wait
 from simulator.programs.progress import ERROR, Progress
 from simulator.programs.validation import members_of, validate
-from simulator.verdict import Code, Finding
+from simulator.verdict import Finding
 
 SiteOf = Callable[[Issue], Site]
 """The line that stands for a call. Whether calls that meet come from one line decides hazards, and who is blamed."""
@@ -64,9 +65,8 @@ class _Run:
         self.met: list[tuple[Met, ...]] = []
         self.clashing: list[tuple[Met, ...]] = []
         self._site_of = site_of
-        self._members = members_of(program)
         self._slots = SlotTable()
-        for group, members in self._members.items():
+        for group, members in members_of(program).items():
             self._slots.declare(group, members)
         self._messages = PointToPointTable()
         self._issued: list[Call] = []
@@ -89,7 +89,8 @@ class _Run:
                 self._go_on(rank)
             rank = self._next(rank.rank)
         if not self._found and any(rank.standing is Standing.WAITING for rank in self.ranks):
-            self._look_among_the_unfinished()
+            for calls, finding in early_mismatches(self._slots, self._steps):
+                self._clash(calls, finding)
             self._found.extend([] if self._found else deadlocks(self._situation()))
 
     def _next(self, rank: int) -> Progress | None:
@@ -201,26 +202,9 @@ class _Run:
         self.clashing.append(self._sides(calls))
         self._found.append(finding)
 
-    def _look_among_the_unfinished(self) -> None:
-        """For mismatches among calls for which members are still missing."""
-        for slot in self._slots.open_slots():
-            calls = list(slot.calls.values())
-            code = disagreement(calls)
-            if len(calls) > 1 and code is not None and code is not Code.MISMATCH_SPLITS:
-                self._clash(calls, mismatch(calls, code, self._steps, complete=False))
-
     def _situation(self) -> Situation:
-        meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in self._slots.open_slots()]
-        meetings += [self._half_message(call) for call in self._messages.open_calls()]
         stands = tuple(rank.situation() for rank in self.ranks)
-        return Situation(stands, tuple(meetings), self._steps, tuple(self._issued))
-
-    def _half_message(self, call: Call) -> Meeting:
-        if call.peer != ANY_SOURCE:
-            assert call.peer is not None
-            return Meeting((call,), (call.peer,))
-        others = tuple(rank for rank in self._members[call.group] if rank != call.rank)
-        return Meeting((call,), others, any_suffices=True)
+        return Situation(stands, open_meetings(self._slots, self._messages), self._steps, tuple(self._issued))
 
     def all_findings(self) -> tuple[Finding, ...]:
         """Crashes, then what ended the run, then hazards."""

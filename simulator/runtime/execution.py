@@ -20,6 +20,7 @@ from simulator.calls import ANY_SOURCE, Call, Signature
 from simulator.choices import ChoiceKind, Policy
 from simulator.clock import VirtualClock
 from simulator.diagnosis.deadlock import deadlocks
+from simulator.diagnosis.meetings import early_mismatches
 from simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from simulator.diagnosis.situation import Situation
 from simulator.errors import InjectedCrashError
@@ -34,7 +35,7 @@ from simulator.runtime.observer import Observer
 from simulator.runtime.outcome import situation_of
 from simulator.runtime.rank_thread import Pending, RankReturned, RankThread, RankUnwound, Status
 from simulator.runtime.scheduler import Scheduler
-from simulator.verdict import Code, Finding
+from simulator.verdict import Finding
 from simulator.waits import CallWait, ClockWait, StoreWait, Wait
 
 _CLOCK_READS_PER_POLL = 1_000
@@ -380,13 +381,7 @@ class Execution:
         """Nobody is enabled, and the clock has nothing to fire: say why ranks wait, if any do."""
         if all(rank.is_finished for rank in self.ranks):
             return
-        half_full = [list(slot.calls.values()) for slot in self.slots.open_slots() if len(slot.calls) > 1]
-        codes = [disagreement(calls) for calls in half_full]
-        mismatches = [
-            mismatch(calls, code, self.scheduler.steps, complete=False)
-            for calls, code in zip(half_full, codes, strict=True)
-            if code is not None and code is not Code.MISMATCH_SPLITS
-        ]
+        mismatches = [finding for _, finding in early_mismatches(self.slots, self.scheduler.steps)]
         self.findings.extend(mismatches or deadlocks(self.situation()))
 
     def situation(self) -> Situation:

@@ -6,11 +6,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from simulator.budget import Budget
-from simulator.calls import ANY_SOURCE, Call, Site
+from simulator.calls import Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock import waiting_lines
 from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.diagnosis.meetings import open_meetings
+from simulator.diagnosis.situation import RankSituation, Situation, Standing
 from simulator.events import Event, EventKind
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
@@ -30,19 +31,9 @@ def situation_of(
     events: Sequence[Event],
 ) -> Situation:
     """Every rank and every open meeting, as frozen values."""
-    meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
-    meetings += [_half_message(call, slots) for call in messages.open_calls()]
     stands = [_situation_of(rank, optimizer_steps[rank.rank]) for rank in ranks]
     issued = tuple(event.call for event in events if event.kind is EventKind.ISSUE and event.call is not None)
-    return Situation(tuple(stands), tuple(meetings), step, issued)
-
-
-def _half_message(call: Call, slots: SlotTable) -> Meeting:
-    if call.peer != ANY_SOURCE:
-        assert call.peer is not None
-        return Meeting((call,), (call.peer,))
-    others = tuple(rank for rank in slots.members(call.group) if rank != call.rank)
-    return Meeting((call,), others, any_suffices=True)
+    return Situation(tuple(stands), open_meetings(slots, messages), step, issued)
 
 
 def _situation_of(rank: RankThread, optimizer_steps: int) -> RankSituation:

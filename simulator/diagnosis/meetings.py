@@ -1,0 +1,39 @@
+"""What is open when nobody can go on: the calls that wait for others, and what does not fit among them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from simulator.calls import ANY_SOURCE, Call
+from simulator.diagnosis.mismatch import mismatch
+from simulator.diagnosis.situation import Meeting
+from simulator.matching.agreement import disagreement
+from simulator.matching.point_to_point import PointToPointTable
+from simulator.matching.slots import SlotTable
+from simulator.verdict import Code, Finding
+
+
+def open_meetings(slots: SlotTable, messages: PointToPointTable) -> tuple[Meeting, ...]:
+    """Where waiting calls meet: slots first, then messages."""
+    meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
+    return (*meetings, *(_half_message(call, slots) for call in messages.open_calls()))
+
+
+def _half_message(call: Call, slots: SlotTable) -> Meeting:
+    assert call.peer is not None
+    if call.peer != ANY_SOURCE:
+        return Meeting((call,), (call.peer,))
+    others = tuple(rank for rank in slots.members(call.group) if rank != call.rank)
+    return Meeting((call,), others, any_suffices=True)
+
+
+def early_mismatches(slots: SlotTable, step: int) -> Iterator[tuple[list[Call], Finding]]:
+    """Calls that do not agree although members are still missing, each with its finding.
+
+    Splits are left out: whether they fit shows only once everybody is there.
+    """
+    for slot in slots.open_slots():
+        calls = list(slot.calls.values())
+        code = disagreement(calls) if len(calls) > 1 else None
+        if code is not None and code is not Code.MISMATCH_SPLITS:
+            yield calls, mismatch(calls, code, step, complete=False)
