@@ -277,7 +277,10 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
 
 def _check_options(*, args: Any, transport: Any, check: Any, budget: Any) -> None:
     if transport not in TRANSPORTS:
-        raise UsageError(f"transport is {transport!r}, expected 'memory' or 'gloo': give one of these")
+        raise UsageError(
+            f"transport is {transport!r}, expected 'memory' or 'gloo': give one of these"
+            + ("; scenarios run on processes, by run_scenario" if transport == "processes" else "")
+        )
     if check not in (None, "replicas"):
         raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):

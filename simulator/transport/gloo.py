@@ -11,7 +11,7 @@ down by a thread for each rank, since each waits for its peers.
 
 from __future__ import annotations
 
-import socket
+import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
@@ -33,8 +33,10 @@ from simulator.transport.staging import Stage
 _TIMEOUT = timedelta(seconds=30)
 """No call waits for a rank, so this only ends what gloo itself could not."""
 
-_OTHER_FILES = 64
-"""Files a process has open for other reasons, roughly."""
+_SPARE_FILES = 32
+"""Files that a process opens on its way, roughly."""
+
+_REMEDY = "raise it (`ulimit -n`), take fewer ranks or groups, or transport='memory'"
 
 _MOVES_NOTHING = frozenset({"new_group", "split_group"})
 """A group is connected when it first moves data."""
@@ -45,8 +47,10 @@ class Gloo:
 
     def __init__(self, world_size: int) -> None:
         check_available()
-        check_sockets(world_size)
-        self._device: Any = _gloo().create_device(hostname=socket.gethostbyname("localhost"))
+        problem = _lack_of_files(world_size)
+        if problem is not None:
+            raise UsageError(f"{problem}: {_REMEDY}")
+        self._device: Any = _gloo().create_device(hostname="127.0.0.1")
         self._groups: dict[str, list[Any]] = {}
         """By the label of the group, in group-rank order."""
 
@@ -55,13 +59,16 @@ class Gloo:
         if signature.operation in _MOVES_NOTHING:
             return None
         label = pendings[0].call.group
-        groups = self._groups_of(label, len(members))
+        try:
+            groups = self._groups_of(label, len(members))
+        except Exception as error:
+            return error.with_traceback(None)
         with torch._C._AutoDispatchBelowADInplaceOrView():
-            error = _error_of(groups, signature, pendings, members)
-        if error is None:
+            failure = _error_of(groups, signature, pendings, members)
+        if failure is None:
             return None
         _take_down(self._groups.pop(label))  # some ranks may still wait inside; the next call connects again
-        return error.with_traceback(None)  # its frames hold the groups
+        return failure.with_traceback(None)  # its frames hold the groups
 
     def close(self) -> None:
         """Take down all connections."""
@@ -71,6 +78,9 @@ class Gloo:
 
     def _groups_of(self, label: str, size: int) -> list[Any]:
         if label not in self._groups:
+            problem = _lack_of_files(size)
+            if problem is not None:  # gloo would end the process
+                raise RuntimeError(f'group "{label}": {problem}: {_REMEDY}')
             self._groups[label] = _connected(self._device, size)
         return self._groups[label]
 
@@ -83,19 +93,20 @@ def check_available() -> None:
         )
 
 
-def check_sockets(world_size: int) -> None:
-    """Raise UsageError if the process may not open the sockets that connect so many ranks with each other."""
+def _lack_of_files(size: int) -> str | None:
+    """What to say if this process may not open the sockets that connect so many ranks; None if it may."""
     try:
         import resource
     except ImportError:  # no such limits there
-        return
+        return None
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = world_size * (world_size - 1) + _OTHER_FILES
-    if limit != resource.RLIM_INFINITY and needed > limit:
-        raise UsageError(
-            f"transport 'gloo' needs about {needed} open files to connect {world_size} ranks with each other, expected "
-            f"at most {limit}, this process's limit: raise it (`ulimit -n`), take fewer ranks or transport='memory'"
-        )
+    sockets, opened = size * (size - 1), len(os.listdir("/dev/fd"))
+    if limit == resource.RLIM_INFINITY or sockets + opened + _SPARE_FILES <= limit:
+        return None
+    return (
+        f"gloo needs {sockets} sockets to connect {size} ranks with each other, beside {opened} files that are open, "
+        f"expected at most {limit} in all, this process's limit"
+    )
 
 
 def _gloo() -> Any:

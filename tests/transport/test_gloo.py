@@ -217,9 +217,34 @@ def test_nothing_is_left_behind(program):
 
 def test_more_ranks_than_sockets(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda which: (256, 4096))
-    with pytest.raises(UsageError, match=r"needs about 304 open files to connect 16 ranks .* expected at most 256"):
-        simulate(reduce_thirds, 16, transport="gloo")
+    with pytest.raises(UsageError, match=r"needs 272 sockets to connect 17 ranks .* expected at most 256 in all"):
+        simulate(reduce_thirds, 17, transport="gloo")
     assert simulate(reduce_thirds, 8, transport="gloo").verdict is Verdict.PASS
+
+
+def many_groups(rank):
+    groups = [dist.new_group() for _ in range(30)]
+    for group in groups:
+        dist.barrier(group)
+
+
+def test_more_groups_than_sockets(monkeypatch):
+    limit = len(os.listdir("/dev/fd")) + 150
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, 4096))
+    result = simulate(many_groups, 4, transport="gloo")
+    assert sorted(result.errors) == [0, 1, 2, 3]
+    assert "gloo needs 12 sockets to connect 4 ranks with each other" in str(result.errors[0])
+    assert codes(result) == [Code.RANK_ERROR]
+
+
+def test_ranks_that_cannot_be_connected_hear_why(monkeypatch):
+    def refused(device, size):
+        raise RuntimeError("connection refused")
+
+    monkeypatch.setattr(gloo, "_connected", refused)
+    result = simulate(reduce_thirds, 3, transport="gloo")
+    assert [str(result.errors[rank]) for rank in range(3)] == ["connection refused"] * 3
+    assert codes(result) == [Code.RANK_ERROR]
 
 
 def test_a_torch_without_gloo(monkeypatch):
@@ -232,6 +257,8 @@ def test_a_torch_without_gloo(monkeypatch):
 def test_an_unknown_transport():
     with pytest.raises(UsageError, match="transport is 'nccl', expected 'memory' or 'gloo': give one of these"):
         simulate(reduce_thirds, 2, transport="nccl")
+    with pytest.raises(UsageError, match="scenarios run on processes, by run_scenario"):
+        simulate(reduce_thirds, 2, transport="processes")
 
 
 def test_the_group_is_gloo(monkeypatch):
