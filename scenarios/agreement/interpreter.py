@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
@@ -54,12 +53,11 @@ class _Issued(NamedTuple):
     outputs: Sequence[Tensor]
 
 
-def run_steps(rank: int, program: Program, *, timeout_seconds: float | None = None) -> Outputs:
-    """Do the steps of `rank`; torch.distributed is initialised. The groups made here get the time-out."""
-    timeout = None if timeout_seconds is None else timedelta(seconds=timeout_seconds)
+def run_steps(rank: int, program: Program) -> Outputs:
+    """Do the steps of `rank`; torch.distributed is initialised."""
     groups = {DEFAULT: dist.group.WORLD}
     for group in program.groups:
-        groups[group.name] = dist.new_group(list(group.ranks), timeout=timeout, group_desc=group.name)
+        groups[group.name] = dist.new_group(list(group.ranks), group_desc=group.name)
     issued: dict[str, _Issued] = {}
     outputs = Outputs()
     outputs.works = works = []

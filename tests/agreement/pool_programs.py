@@ -31,6 +31,12 @@ def returns_early(rank):
     return "late"
 
 
+def returns_early_of_a_group(rank):
+    group = dist.new_group([0, 1])
+    if rank == 0:
+        dist.barrier(group=group)
+
+
 def raises(rank):
     if rank == 1:
         raise KeyError("no such rank")
@@ -82,6 +88,13 @@ def is_stopped(rank, seconds):
 
 def sleeps(rank):
     time.sleep(600)
+
+
+def ends_the_server(rank):
+    dist.barrier()
+    if rank == 1:
+        os.kill(os.getppid(), signal.SIGKILL)
+    sleeps(rank)
 
 
 def returns_what_cannot_be_pickled(rank):

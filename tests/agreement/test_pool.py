@@ -158,6 +158,11 @@ class TestWhatIsAHang:
         assert "Timed out waiting 1000ms" in found[0].error
         assert found[1].ending is Ending.RETURNED
 
+    def test_gloo_would_give_up_in_other_groups_too(self):
+        with GlooPool(timeout_seconds=1.0) as pool:
+            found = outcomes(pool, programs.returns_early_of_a_group, 2, still_seconds=60.0)
+        assert "Timed out waiting 1000ms" in found[0].error
+
     def test_stillness_has_to_last(self):
         stillness = Stillness(1.0)
         assert stillness.interval_seconds == 0.2
@@ -257,11 +262,30 @@ class TestNothingIsLeft:
             process = int(owner.stdout.readline())
             assert len(session(process)) > 1
             owner.kill()
-        # Nobody is told when they have ended.
-        for _ in range(10**4):
-            if not (left := [each for each in session(process) if not is_zombie(each)]):
-                break
-        assert left == []
+        assert left_of(process) == []
+
+    def test_after_its_server_is_killed(self):
+        # as by the system when memory is short; its ranks see nothing of it
+        before = open_descriptors()
+        processes = []
+
+        def run():
+            with GlooPool() as pool:
+                processes.append(server_of(pool))
+                outcomes(pool, programs.ends_the_server, 3)
+
+        with pytest.raises(PoolError, match=r"^the process that starts the ranks is gone, "):
+            run()
+        assert left_of(processes[0]) == []
+        assert open_descriptors() == before
+
+
+def left_of(server_process):
+    """What goes on living of a server that was killed. Nobody is told when its ranks have ended."""
+    for _ in range(10**4):
+        if not (left := [each for each in session(server_process) if not is_zombie(each)]):
+            break
+    return left
 
 
 def open_descriptors():

@@ -67,6 +67,7 @@ def _join(place: Place) -> None:
     # sides, and one answer that is lost costs five seconds.
     store = FileStore(f"/proc/self/fd/{place.store}", place.world_size)
     timeout = timedelta(seconds=place.timeout_seconds)
+    dist.distributed_c10d.default_pg_timeout = timeout  # of the groups that the function makes
     dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.world_size, timeout=timeout)
 
 

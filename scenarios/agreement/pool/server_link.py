@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from scenarios.agreement.pool import messages
@@ -62,17 +63,17 @@ class ServerLink:
         return answer
 
     def close(self) -> None:
-        """End the server and its ranks. By then they are gone, whatever state they were in."""
+        """End the server and its ranks, whatever state they are in."""
         self._control.close()
         os.close(self._complaints)
         try:
             self._process.wait(_CLOSING_SECONDS)
         except subprocess.TimeoutExpired:
             pass
-        finally:  # also after Ctrl-C
-            if self._process.returncode is None:
+        finally:  # also after Ctrl-C; and where the server was killed, its ranks have not ended with it
+            with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-                self._process.wait()
+            self._process.wait()
 
     def _ask(self, request: Start | End, descriptors: Sequence[int] = ()) -> Any:
         try:
