@@ -358,6 +358,13 @@ class TestBadInput:
         assert open_descriptors() == before
         assert endings(pool, programs.add, 2, 1) == [Ending.RETURNED] * 2
 
+    def test_more_ranks_than_can_be_told_of(self, pool):
+        before = open_descriptors()
+        text = r"^world size is 251, expected at most 250: take a smaller one"
+        with pytest.raises(UsageError, match=text):
+            endings(pool, programs.add, 251, 1)
+        assert open_descriptors() == before
+
     def test_more_ranks_than_there_may_be_processes(self, pool, monkeypatch):
         def fork():
             raise BlockingIOError("Resource temporarily unavailable")

@@ -14,6 +14,7 @@ from typing import IO, Any
 
 from scenarios.agreement.pool import messages
 from scenarios.agreement.pool.server import End, Failed, Start
+from simulator.errors import UsageError
 
 _SERVE = (
     "import sys; sys.path[:] = sys.argv[2:]; from scenarios.agreement.pool.server import serve; serve(int(sys.argv[1]))"
@@ -47,6 +48,10 @@ class ServerLink:
 
     def start(self, channels: Sequence[socket.socket], module: str, timeout_seconds: float) -> tuple[int, ...]:
         """Fork a rank at the other end of each channel; returns their process ids."""
+        if len(channels) > messages.MOST_DESCRIPTORS:
+            raise UsageError(
+                f"world size is {len(channels)}, expected at most {messages.MOST_DESCRIPTORS}: take a smaller one"
+            )
         answer = self._ask(Start(module, timeout_seconds), [each.fileno() for each in channels])
         if isinstance(answer, Failed):
             raise PoolError(
