@@ -1,1 +1,1 @@
-"""Programs as plain values: what each rank calls and waits for, without torch."""
+"""Programs as plain values: what each rank calls and waits for. Nothing in here calls torch."""

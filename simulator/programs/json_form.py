@@ -57,8 +57,9 @@ def program_of(value: Any) -> Program:
     """The program in a value that JSON was read into. Raises UsageError as `from_json` does."""
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         _refuse("the file", f'no "format": "{FORMAT}"', f"a {FORMAT}")
-    if value.get("version") != VERSION:
-        _refuse("version", repr(value.get("version")), f"{VERSION}, which this ddpsim reads")
+    version = value.get("version")
+    if type(version) is not int or version != VERSION:  # true and 1.0 are equal to 1
+        _refuse("version", _shown(version), f"{VERSION}, which this ddpsim reads")
     _check_keys(value, ("format", "version", "world_size", "groups", "ranks"), "the file")
     return Program(
         _whole(value.get("world_size"), "world_size"),

@@ -1,13 +1,23 @@
-"""Is a program one that ranks could run? What a backend would refuse at once is no program; what hangs there is one."""
+"""Is a program one that ranks could run? What a backend would refuse at once is no program; what hangs there is one.
+
+A second wait for a message is refused although it would only hang: on gloo, and not on the simulator.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from math import prod
 
 from simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
 from simulator.errors import UsageError
 from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
 from simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
+
+MOST_TAG = 2**31 - 1
+"""torch takes a C int."""
+
+MOST_ELEMENTS = 2**28
+"""More than one rank of a program has memory for is no size that was meant."""
 
 
 def validate(program: Program) -> None:
@@ -29,6 +39,7 @@ def _problems(program: Program) -> Iterator[str]:
         yield f"there are steps for {len(program.ranks)} ranks, expected them for each of {program.world_size}"
     names = {DEFAULT}
     for group in program.groups:
+        yield from _name_problems(group.name)
         yield from _group_problems(group, program.world_size, names)
         names.add(group.name)
     members = members_of(program)
@@ -48,16 +59,32 @@ def _group_problems(group: Group, world_size: int, names: set[str]) -> Iterator[
 
 
 def _rank_problems(program: Program, rank: int, members: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    issued: set[str] = set()
+    issued: dict[str, Issue] = {}
+    waited: set[str] = set()
     for number, step in enumerate(program.ranks[rank]):
         where = f"rank {rank} step {number}: "
-        if isinstance(step, Wait) and step.name not in issued:
-            yield f"{where}waits for {step.name!r}, expected the name of a call that it issued before"
+        if isinstance(step, Wait):
+            yield from (where + problem for problem in _wait_problems(step.name, issued, waited))
+            waited.add(step.name)
         if isinstance(step, Issue):
             if step.name in issued:
                 yield f"{where}issues {step.name!r} again, expected another name"
-            issued.add(step.name)
+            issued[step.name] = step
+            yield from (where + problem for problem in _name_problems(step.name))
             yield from (where + problem for problem in _issue_problems(step, rank, members))
+
+
+def _wait_problems(name: str, issued: Mapping[str, Issue], waited: Set[str]) -> Iterator[str]:
+    if name not in issued:
+        yield f"waits for {name!r}, expected the name of a call that it issued before"
+    elif name in waited and issued[name].operation in POINT_TO_POINT:
+        yield f"waits for the message {name!r} again, expected one wait, as gloo would wait for good"
+
+
+def _name_problems(name: str) -> Iterator[str]:
+    """A lone surrogate is no character: torch cannot pass it on, nor a file keep it."""
+    if any("\ud800" <= letter <= "\udfff" for letter in name):
+        yield f"name is {name!r}, expected characters"
 
 
 def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
@@ -95,8 +122,9 @@ def _peer_problems(issue: Issue, rank: int, members: tuple[int, ...]) -> Iterato
         peers = (*others, ANY_SOURCE) if issue.operation == "recv" else others
     if issue.peer not in peers:
         yield f"{issue.operation} has peer {issue.peer!r}, expected {_one_of(peers)}"
-    if issue.tag < 0 or (issue.tag and issue.operation not in POINT_TO_POINT):
-        yield f"{issue.operation} has tag {issue.tag}, expected 0" + (" or more" if issue.tag < 0 else "")
+    most = MOST_TAG if issue.operation in POINT_TO_POINT else 0
+    if not 0 <= issue.tag <= most:
+        yield f"{issue.operation} has tag {issue.tag}, expected {f'0 to {most}' if most else 0}"
 
 
 def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
@@ -112,6 +140,8 @@ def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
         yield f"{issue.operation} has {count} shapes, expected {wanted.value}"
     elif any(length < 0 for shape in issue.shapes for length in shape):
         yield f"{issue.operation} has shapes {list(issue.shapes)}, expected no length below 0"
+    elif any(prod(max(length, 1) for length in shape) > MOST_ELEMENTS for shape in issue.shapes):
+        yield f"{issue.operation} has shapes {list(issue.shapes)}, expected at most {MOST_ELEMENTS} elements"
     else:
         yield from _fitting_problems(issue, size)
 

@@ -54,6 +54,8 @@ DAMAGED = {
     "list": ("[]", '^the file: found no "format": "ddpsim program", expected a ddpsim program'),
     "foreign": ('{"format": "x"}', '^the file: found no "format": "ddpsim program"'),
     "version": (changed(version=2), "^version: found 2, expected 1, which this ddpsim reads"),
+    "version-true": (changed(version=True), "^version: found True, expected 1, which"),
+    "version-fraction": (changed(version=1.0), "^version: found 1.0, expected 1, which"),
     "key": (changed(more=1), "^the file: found key 'more', expected only format, version, "),
     "world-size": (changed(world_size="3"), "^world_size: found '3', expected a whole number"),
     "world-size-true": (changed(world_size=True), "^world_size: found True, expected a whole number"),

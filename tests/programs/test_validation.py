@@ -6,7 +6,7 @@ from simulator.errors import UsageError
 from simulator.programs.check import check
 from simulator.programs.program import Group, Issue, Program, Wait
 from simulator.programs.validation import validate
-from tests.programs.programs import program, reduced, sent, waited
+from tests.programs.programs import program, received, reduced, sent, waited
 
 A = reduced("a")
 G = Group("g", (0, 1))
@@ -34,6 +34,16 @@ BAD = {
     "group-empty": (program((), groups=[Group("g", ())]), r"group 'g' has ranks \[\]"),
     "name-twice": (program((A, A)), "rank 0 step 1: issues 'a' again, expected another name"),
     "wait-for-nothing": (program((), (Wait("b"),)), "rank 1 step 0: waits for 'b', expected the name of a call"),
+    "wait-twice-for-a-send": (
+        program((*waited(sent("a", 1)), Wait("a")), ()),
+        "rank 0 step 2: waits for the message 'a' again, expected one wait, as gloo would wait for good",
+    ),
+    "wait-twice-for-a-recv": (
+        program((), (received("a", 0), Wait("a"), Wait("a"))),
+        "rank 1 step 2: waits for the message 'a' again, expected one wait",
+    ),
+    "name": (alone(reduced("\ud800")), r"rank 0 step 0: name is '\\ud800', expected characters"),
+    "name-of-group": (program((), groups=[Group("\udfff", (0,))]), r"name is '\\udfff', expected characters"),
     "operation": (program((Issue("a", "reduce_all"),)), "operation is 'reduce_all', expected one of all_reduce, "),
     "group-unknown": (alone(reduced("a", group="h")), "group is 'h', expected one of the rank's own: default"),
     "group-of-others": (
@@ -52,7 +62,8 @@ BAD = {
     "peer-self": (alone(sent("a", 0)), "send has peer 0, expected one of 1, 2"),
     "peer-any": (alone(sent("a", -1)), "send has peer -1, expected one of 1, 2"),
     "peer-of-collective": (alone(Issue("a", "barrier", peer=1)), "barrier has peer 1, expected none"),
-    "tag": (alone(sent("a", 1, tag=-1)), "send has tag -1, expected 0 or more"),
+    "tag": (alone(sent("a", 1, tag=-1)), "send has tag -1, expected 0 to 2147483647"),
+    "tag-beyond-an-int": (alone(sent("a", 1, tag=2**31)), "send has tag 2147483648, expected 0 to 2147483647"),
     "tag-of-collective": (alone(Issue("a", "barrier", tag=1)), "barrier has tag 1, expected 0:"),
     "shapes": (alone(Issue("a", "broadcast", dtype="int8", root=0)), "broadcast has 0 shapes, expected one"),
     "shapes-per-member": (
@@ -64,6 +75,9 @@ BAD = {
         "all_to_all has shapes .*, expected the same for each member",
     ),
     "length": (alone(reduced("a", -1)), "all_reduce has shapes .*, expected no length below 0"),
+    "length-beyond-an-int": (alone(reduced("a", 2**70)), "all_reduce has shapes .*, expected at most 268435456"),
+    "too-many-elements": (alone(reduced("a", 10**7, 10**6)), "all_reduce has shapes .*, expected at most 268435456"),
+    "too-long-of-nothing": (alone(reduced("a", 0, 2**70)), "all_reduce has shapes .*, expected at most 268435456"),
     "rows": (
         alone(Issue("a", "reduce_scatter_tensor", shapes=((4,),), dtype="int8", reduction="SUM")),
         "reduce_scatter_tensor has 4 rows, expected a multiple of the 3 members",
@@ -100,3 +114,11 @@ def test_check_refuses_as_well():
 
 def test_accepted():
     validate(program((*waited(reduced("a", group="g")), A.__class__("b", "barrier")), (), groups=[Group("g", (0,))]))
+
+
+def test_a_collective_is_waited_for_as_often_as_one_likes():
+    validate(program((A, Wait("a"), Wait("a"))))
+
+
+def test_the_largest_tag_is_one():
+    validate(program(waited(sent("a", 1, tag=2**31 - 1)), waited(received("a", 0, tag=2**31 - 1))))
