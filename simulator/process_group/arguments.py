@@ -136,8 +136,12 @@ def check_whole_numbers(operation: str, values: Sequence[object]) -> None:
 
 
 def check_message(schema: str, tensors: Sequence[Tensor], tag: int) -> None:
-    """A message is contiguous, and its tag is 0 or more."""
+    """A message is contiguous, and its tag a C int of 0 or more."""
     check_tensors(schema, tensors)
+    operation = schema.rstrip("_")
+    check_whole_numbers(operation, (tag,))
+    if not -(2**31) <= tag < 2**31:
+        raise TypeError(f"{operation}(): incompatible function arguments: tag {tag} does not fit into a C int")
     if tag < 0:
         raise RuntimeError("Tag must be nonnegative")
     for tensor in tensors:

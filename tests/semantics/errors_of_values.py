@@ -250,5 +250,9 @@ def _kinds() -> Iterator[ErrorCase]:
             lambda rank: dist.all_to_all_single(zeros(2), zeros(2), [1.0, 1.0], [1, 1]),
         ),
         ("isend-destination-text", lambda rank: dist.isend(zeros(2), "1")),
+        ("isend-tag-beyond-an-int", lambda rank: dist.isend(zeros(2), 1 - rank, tag=2**31)),
+        ("irecv-tag-beyond-an-int", lambda rank: dist.irecv(zeros(2), 1 - rank, tag=2**31)),
+        ("irecv-any-tag-below-an-int", lambda rank: dist.irecv(zeros(2), tag=-(2**31) - 1)),
+        ("isend-tag-fraction", lambda rank: dist.isend(zeros(2), 1 - rank, tag=1.0)),
     ):
         yield ErrorCase(name, call, TypeError, "")
