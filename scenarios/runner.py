@@ -128,7 +128,7 @@ def _run(
     check_engine_options(chosen, engine)
     with engines.installed(engine):
         result = run(chosen)
-    command = _command(result, own, engine, transport, timeout_seconds)
+    command = replay_command(result, own, engine, transport, timeout_seconds)
     return against_reference(result, chosen).with_replay(command)
 
 
@@ -152,7 +152,10 @@ def against_reference(result: Result, scenario: Scenario) -> Result:
     return result if finding is None else dataclasses.replace(result, findings=(finding, *result.findings))
 
 
-def _command(result: Result, scenario: Scenario, engine: Engine, transport: str, timeout_seconds: float | None) -> str:
+def replay_command(
+    result: Result, scenario: Scenario, engine: Engine, transport: str, timeout_seconds: float | None = None
+) -> str:
+    """The command that runs it again; on real processes, as freely as before."""
     is_free = transport == PROCESSES
     words = ["ddpsim", "run" if is_free else "replay", shlex.quote(scenario.name)]
     words += [] if is_free else [str(result.schedule)]

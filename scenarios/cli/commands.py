@@ -14,6 +14,7 @@ import typer
 
 from scenarios.cli import output
 from scenarios.cli.agree import agree
+from scenarios.cli.explore import explore
 from scenarios.cli.listing import list_
 from scenarios.cli.run import replay, run
 from scenarios.cli.status import Status
@@ -54,6 +55,7 @@ def ddpsim() -> None:
 app.command("list", epilog="Example: ddpsim list --tag join")(list_)
 app.command(epilog="Example: ddpsim run uneven-inputs --engine both --world-size 8 --policy random --seed 3")(run)
 app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957")(replay)
+app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)
 

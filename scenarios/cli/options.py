@@ -26,8 +26,8 @@ WorldSize = Annotated[
 ]
 EngineOrBoth = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch, ddp or both.")]
 OneEngine = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch or ddp.")]
-PolicyName = Annotated[str, typer.Option("--policy", help="Who runs next: round_robin or random.")]
-Seed = Annotated[int, typer.Option(help="What a random policy draws from.")]
+PolicyName = Annotated[str, typer.Option("--policy", help="Who runs next: round_robin, random or pct.")]
+Seed = Annotated[int, typer.Option(help="What random and pct draw from.")]
 TransportName = Annotated[
     str,
     typer.Option(

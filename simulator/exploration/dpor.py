@@ -12,6 +12,9 @@ rank stands before something that others can observe, and a program of collectiv
 A receive from any source takes, in one run after the other, each of the messages that are there. For one that came
 later and could have come earlier it is run again, with that one and no other.
 
+What ranks do to each other past torch.distributed and its store, by files or by Python objects that they share, is not
+seen: of such a program only some interleavings are run. Policies "random" and "dfs" do without that knowledge.
+
 A rank that looks twice from one line for something that is not there, with nobody getting on in between, does not look
 a third time before somebody does: so loops that poll have an end, and how often they turn is not explored.
 """

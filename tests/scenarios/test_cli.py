@@ -399,8 +399,8 @@ TOKEN = "s1:0:e2f90957"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "Missing command; expected one of list, run, replay, zoo; see `ddpsim --help`"),
-        ("runn", "No such command 'runn'.*; expected one of list, run, replay, zoo; see `ddpsim --help`"),
+        ("", "Missing command; expected one of list, run, replay, explore, zoo, agree; see `ddpsim --help`"),
+        ("runn", "No such command 'runn'.*; expected one of list, run, replay, explore, zoo, agree; see `ddpsim --help`"),
         ("--verbose", "No such option: --verbose; see `ddpsim --help`"),
         ("list all", "path is 'all', but there is nothing: correct the path"),
         ("list README.md", "path is 'README.md', expected a folder, or a file that ends in .py or .toml"),
@@ -425,10 +425,10 @@ TOKEN = "s1:0:e2f90957"
         ("run send-send --engine tensor", "engine is 'tensor', expected one of torch, ddp, both: give one .*"),
         ("zoo --engine tensor", "engine is 'tensor', expected one of torch, ddp, both: give one of these names"),
         ("replay send-send --engine both " + TOKEN, "engine is 'both', expected 'torch' or 'ddp': give one of these"),
-        ("zoo --policy fair", "policy is 'fair', expected one of round_robin, random: .*"),
+        ("zoo --policy fair", "policy is 'fair', expected one of round_robin, random, pct: .*"),
         ("zoo send-sent", "scenario is 'send-sent', expected .*: did you mean 'send-send'\\?"),
         ("zoo send-send --tag join", "tag is 'join', expected one of cycle, point-to-point: give one of these"),
-        ("run send-send --policy fair", "policy is 'fair', expected one of round_robin, random: .*"),
+        ("run send-send --policy fair", "policy is 'fair', expected one of round_robin, random, pct: .*"),
         ("replay rank-crash " + TOKEN, "replay token .* was recorded for another program or world size than .*: .*"),
         ("replay send-send s9:0:e2f90957", "replay token .* has version s9, this ddpsim reads s1: .*"),
         ("replay send-send s1:0:e2f909", "replay token .* is not whole, expected something like .*: copy .*"),

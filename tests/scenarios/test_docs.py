@@ -97,4 +97,11 @@ def test_the_readme_names_the_options_that_a_command_takes(command, capsys):
     told = re.search(rf"`{command}`\s+takes\s+((?:`--[\w-]+`(?:,| and|)\s*)+)", readme)[1]
     main([command, "--help"])
     taken = re.findall(r"^ +(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
-    assert set(re.findall(r"--[\w-]+", told)) == set(taken) & {"--engine", "--world-size", "--policy", "--seed"}
+    assert set(re.findall(r"--[\w-]+", told)) == set(taken) & {
+        "--engine",
+        "--world-size",
+        "--policy",
+        "--seed",
+        "--transport",
+        "--timeout",
+    }

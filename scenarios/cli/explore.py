@@ -1,0 +1,119 @@
+"""`ddpsim explore`: one scenario under many schedules."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import Name, OneEngine, Seed, SimulatedTransport, WorldSize
+from scenarios.cli.status import Status
+
+if TYPE_CHECKING:
+    from scenarios.model import Expectation
+    from simulator import Exploration, Progress
+
+
+def explore(
+    name: Name,
+    engine: OneEngine = "torch",
+    world_size: WorldSize = None,
+    transport: SimulatedTransport = "memory",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="dpor: one schedule of each class that nobody can tell apart by calls and store; dfs: all; "
+            "random, pct: drawn."
+        ),
+    ] = "dpor",
+    seed: Seed = 0,
+    depth: Annotated[
+        int | None,
+        typer.Option(help="With pct: how many orderings a bug needs.  [default: 3]", show_default=False),
+    ] = None,
+    preemptions: Annotated[
+        int | None,
+        typer.Option(help="With dfs: at most so many switches from a rank that could go on.", show_default=False),
+    ] = None,
+    executions: Annotated[int, typer.Option(help="Stop after so many.")] = 1000,
+    seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Go on after a failure, and count outcomes.")
+    ] = False,
+    check_determinism: Annotated[
+        bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare.")
+    ] = False,
+) -> int:
+    """Run a scenario, or a function of yours, under many schedules, until one fails or all are covered.
+
+    Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 if the budget ran out first.
+    """
+    from scenarios.engines import Engine
+    from scenarios.exploring import explore_scenario
+    from scenarios.loader import load
+    from simulator import Budget
+
+    scenario, chosen = load(name), Engine.named(engine)
+    with _bar(executions) as on_progress:
+        exploration = explore_scenario(
+            scenario,
+            chosen,
+            policy=policy,
+            seed=seed,
+            depth=depth,
+            preemptions=preemptions,
+            transport=transport,
+            world_size=world_size,
+            budget=Budget(executions=executions, seconds=seconds),
+            keep_going=keep_going,
+            check_determinism=check_determinism,
+            on_progress=on_progress,
+        )
+    output.show(f"{exploration}\n")
+    status, text = _judgement(scenario.expected_by(chosen), exploration)
+    output.show(text)
+    return status
+
+
+_WHY_UNSEEN = "which may depend on files or objects that ranks share: try --policy random"
+
+
+def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
+    """The exit status, and a line that says so; what was expected may show in one schedule of many."""
+    from scenarios.cli.judgement import conclusion, judge
+    from simulator import Verdict
+
+    failure = exploration.first_failure
+    if failure is not None:
+        return judge(expected, failure), conclusion(expected, failure)
+    wanted = expected.verdict
+    if exploration.verdict is Verdict.UNKNOWN:
+        return Status.UNKNOWN, f"unknown: nothing failed so far; expected {wanted.value}"
+    if wanted is Verdict.PASS:
+        return Status.AS_EXPECTED, "as expected: pass under every schedule"
+    return Status.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {_WHY_UNSEEN}"
+
+
+@contextmanager
+def _bar(executions: int) -> Iterator[Callable[[Progress], object] | None]:
+    """On a terminal, a bar with rate, coverage and failures."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
+    with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
+        task = bars.add_task("exploring", total=executions)
+
+        def advance(progress: Progress) -> None:
+            covered = "" if progress.coverage is None else f", {progress.coverage:.0%} covered"
+            text = f"exploring, {progress.rate:.0f}/s{covered}, {progress.failures} failed"
+            bars.update(task, completed=progress.executions, description=text, refresh=True)
+
+        yield advance

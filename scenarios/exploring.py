@@ -1,0 +1,103 @@
+"""Explore a scenario: many schedules, on either engine, each compared with the oracle where the scenario has one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from scenarios import engines
+from scenarios.engines import Engine
+from scenarios.loader import load
+from scenarios.model import Scenario
+from scenarios.reference import divergence_from
+from scenarios.runner import check_engine_options, check_options, replay_command
+from simulator import Budget, Exploration, Progress, Result, UsageError, Verdict, explore
+from simulator.choices import Policy
+from simulator.exploration.named import strategy_of
+from simulator.exploration.strategy import Strategy
+from simulator.verdict import Finding
+
+
+def explore_scenario(
+    scenario: Scenario | str,
+    engine: str | Engine = "torch",
+    *,
+    policy: str = "dpor",
+    seed: int = 0,
+    depth: int | None = None,
+    preemptions: int | None = None,
+    transport: str = "memory",
+    world_size: int | None = None,
+    budget: Budget | None = None,
+    keep_going: bool = False,
+    check_determinism: bool = False,
+    on_progress: Callable[[Progress], object] | None = None,
+) -> Exploration:
+    """Run a scenario, or the one of that name, under many schedules; see `simulator.explore` for the options.
+
+    Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference; a
+    difference from that ends the exploration. Raises UsageError for what cannot be run.
+    """
+    check_options(transport, "round_robin", 0, None)
+    if transport == "processes":
+        raise UsageError("transport is 'processes', but only a simulation has schedules: take 'memory' or 'gloo'")
+    own = load(scenario) if isinstance(scenario, str) else scenario
+    engine = Engine.named(engine)
+    chosen = own.with_world_size(world_size)
+    check_engine_options(chosen, engine)
+    strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
+    with engines.installed(engine):
+        exploration = explore(
+            chosen.program,
+            chosen.world_size,
+            args=chosen.args,
+            policy=_Compared(strategy, chosen),
+            budget=budget,
+            transport=transport,
+            faults=chosen.faults,
+            check="replicas",
+            check_determinism=check_determinism,
+            keep_going=keep_going,
+            name=chosen.name,
+            on_progress=on_progress,
+        )
+    failure = exploration.first_failure
+    if failure is None:
+        return exploration
+    command = replay_command(failure, own, engine, transport)
+    return dataclasses.replace(exploration, first_failure=failure.with_replay(command))
+
+
+class _Compared:
+    """A strategy whose executions are compared with a scenario's reference."""
+
+    def __init__(self, strategy: Strategy, scenario: Scenario) -> None:
+        self._strategy = strategy
+        reference = scenario.reference
+        self._expected = None if reference is None else reference(scenario.world_size)
+
+    def next_policy(self) -> Policy | None:
+        """That of the strategy."""
+        return self._strategy.next_policy()
+
+    def take(self, result: Result) -> Finding | None:
+        """What the strategy says, or how the execution differs from the reference."""
+        found = self._strategy.take(result)
+        if found is not None or self._expected is None or result.verdict is not Verdict.PASS:
+            return found
+        return divergence_from(self._expected, result)
+
+    @property
+    def is_complete(self) -> bool:
+        """That of the strategy."""
+        return self._strategy.is_complete
+
+    @property
+    def coverage(self) -> float | None:
+        """That of the strategy."""
+        return self._strategy.coverage
+
+    @property
+    def limits(self) -> str:
+        """That of the strategy."""
+        return self._strategy.limits

@@ -1,0 +1,83 @@
+"""`ddpsim explore`: what it prints, and its exit status."""
+
+import pytest
+
+from scenarios.cli import main
+from scenarios.cli.status import Status
+
+
+@pytest.fixture
+def explore(capsys):
+    """Run the command; return its exit status, stdout and stderr."""
+
+    def run(*words):
+        status = main(["explore", *words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_training_is_one_class_of_interleavings(explore):
+    status, out, _ = explore("uneven-linear", "--world-size", "3")
+    assert status == Status.AS_EXPECTED
+    assert out.splitlines() == [
+        "PASS  uneven-linear on 3 ranks",
+        "  All interleavings covered: 1 execution",
+        "        1  pass",
+        "",
+        "as expected: pass under every schedule",
+    ]
+
+
+@pytest.mark.parametrize("engine", ["torch", "ddp"])
+def test_the_schedule_that_fails_is_found_and_can_be_replayed(explore, capsys, engine):
+    status, out, _ = explore("results-taken-in-order-of-arrival", "--engine", engine)
+    assert status == Status.AS_EXPECTED
+    assert "  Execution 2 failed; what other interleavings come to was not looked at" in out
+    replay = next(line for line in out.splitlines() if line.startswith("  replay  "))
+    words = replay.split()[2:]
+    assert ("--engine" in words) == (engine == "ddp")
+    assert main(words) == Status.AS_EXPECTED
+    assert "divergence.parameters" in capsys.readouterr().out
+
+
+def test_a_failure_under_every_schedule_is_said_at_once(explore):
+    status, out, _ = explore("send-send", "--keep-going")
+    assert status == Status.AS_EXPECTED
+    assert "  All interleavings covered: 1 execution, and every one fails\n" in out
+
+
+def test_what_depends_on_files_is_not_seen_by_dpor_and_is_by_random(explore):
+    status, out, _ = explore("local-observation-decides")
+    assert status == Status.OTHERWISE
+    assert out.endswith("which may depend on files or objects that ranks share: try --policy random\n")
+    status, out, _ = explore("local-observation-decides", "--policy", "random")
+    assert status == Status.AS_EXPECTED
+    assert "mismatch.operation" in out
+
+
+def test_a_budget_that_runs_out_is_unknown(explore):
+    status, out, _ = explore("uneven-linear", "--policy", "random", "--executions", "2")
+    assert status == Status.UNKNOWN
+    assert "  Not all interleavings covered: the budget ran out after 2 executions" in out
+    assert out.endswith("unknown: nothing failed so far; expected pass\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--executions", "0"), "Budget(executions=0), expected more than 0"),
+        (("--seconds", "0"), "Budget(seconds=0.0), expected more than 0"),
+        (("--policy", "best"), "policy is 'best', expected one of dpor, dfs, random, pct"),
+        (("--depth", "2"), "depth is 2, which only policy 'pct' has, not 'dpor'"),
+        (("--transport", "processes"), "transport is 'processes', but only a simulation has schedules"),
+        (("--world-size", "1"), "world size is 1"),
+    ],
+)
+def test_bad_input_is_one_line(explore, words, said):
+    status, out, err = explore("uneven-linear", *words)
+    assert status == Status.USAGE_ERROR
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
