@@ -15,6 +15,8 @@ from scenarios.agreement.pool import GlooPool, Job, PoolError
 from simulator import Result, Verdict
 from simulator.errors import InjectedCrashError
 
+MOST_RANKS = 64
+"""Each is a process that is connected to all others."""
 _PATIENCE_SECONDS = 10.0
 """For what the simulator passes: it ends by itself, and if it does not, that is to be beyond doubt."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
+from scenarios.agreement.both import MOST_RANKS
 from scenarios.agreement.breaking import Kind, LabelledProgram
 from scenarios.agreement.comparison import Comparison
 from simulator.errors import UsageError
@@ -16,11 +19,15 @@ FORMAT = "ddpsim disagreement"
 VERSION = 1
 
 
-def save(comparison: Comparison, folder: Path) -> Path:
-    """Write it into a folder; returns the file. Raises UsageError if that cannot be."""
+def save(comparison: Comparison, folder: Path, *, world_size: str) -> Path:
+    """Write it into a folder, over no other program; returns the file. Raises UsageError if that cannot be.
+
+    `world_size` is what the program was drawn with: of another range, the same seed is another program.
+    """
     path = folder / f"disagreement-{comparison.labelled.seed}.json"
     try:
-        path.write_text(_text(comparison), encoding="utf-8")
+        path = next(each for each in _paths(path) if not each.exists() or _holds(each, comparison.labelled))
+        path.write_text(_text(comparison, world_size), encoding="utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): name a folder that can be") from None
     return path
@@ -40,12 +47,25 @@ def load(path: Path) -> LabelledProgram:
         raise UsageError(f"{path}: {error}") from None
 
 
-def _text(comparison: Comparison) -> str:
+def _paths(path: Path) -> Iterator[Path]:
+    yield path
+    yield from (path.with_stem(f"{path.stem}-{number}") for number in count(2))
+
+
+def _holds(path: Path, labelled: LabelledProgram) -> bool:
+    try:
+        return load(path) == labelled
+    except UsageError:
+        return False
+
+
+def _text(comparison: Comparison, world_size: str) -> str:
     labelled = comparison.labelled
     head = {
         "format": FORMAT,
         "version": VERSION,
         "seed": labelled.seed,
+        "world_size": world_size,
         "kind": labelled.kind.value,
         "rank": labelled.rank,
         "disagreement": comparison.disagreement,
@@ -62,10 +82,14 @@ def _text(comparison: Comparison) -> str:
 def _labelled(value: Any) -> LabelledProgram:
     if not isinstance(value, dict) or value.get("format") != FORMAT:
         raise UsageError(f'found no "format": "{FORMAT}": name a file that `ddpsim agree` saved')
-    if value.get("version") != VERSION:
+    if type(value.get("version")) is not int or value["version"] != VERSION:
         raise UsageError(f"version is {value.get('version')!r}, expected {VERSION}: use the ddpsim that saved it")
     program = program_of(value.get("program"))
     validate(program)
+    if program.world_size > MOST_RANKS:
+        raise UsageError(
+            f"world size is {program.world_size}, expected at most {MOST_RANKS}: take a program of fewer ranks"
+        )
     seed, rank, kinds = value.get("seed"), value.get("rank"), [kind.value for kind in Kind]
     if type(seed) is not int:
         raise UsageError(f"seed is {seed!r}, expected a whole number: save the program again")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,20 +17,38 @@ if TYPE_CHECKING:
     from scenarios.agreement.breaking import LabelledProgram
     from scenarios.agreement.comparison import Comparison
 
-_MOST_RANKS = 64
-"""Each is a process that is connected to all others."""
+_PROGRAMS, _SEED, _WORLD_SIZE = 100, 0, "2..4"
+_MOST_PROGRAMS = 10**6
+_MOST_SEED = 10**12
+_MOST_SECONDS = 3600.0
+
+_Note = Callable[["Comparison"], str]
+"""What is done with a disagreement, and the lines that say so."""
 
 
 def agree(
-    programs: Annotated[int, typer.Option(help="How many programs to draw.")] = 100,
-    seed: Annotated[int, typer.Option(help="The seed of the first; the others follow.")] = 0,
-    world_size: Annotated[str, typer.Option(metavar="N or N..M", help="How many ranks, or between how many.")] = "2..4",
+    programs: Annotated[
+        int | None, typer.Option(help=f"How many programs to draw.  [default: {_PROGRAMS}]", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(help=f"The seed of the first; the others follow.  [default: {_SEED}]", show_default=False),
+    ] = None,
+    world_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N or N..M",
+            help=f"How many ranks, or between how many.  [default: {_WORLD_SIZE}]",
+            show_default=False,
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(metavar="SECONDS", help="A program in which nothing moves for so long counts as hung.")
     ] = 0.5,
     save: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where to save programs on which the two disagree.", show_default=False)
-    ] = Path(),
+        Path | None,
+        typer.Option(metavar="DIR", help="Where to save programs on which the two disagree.", show_default=False),
+    ] = None,
     replay: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Run this saved program instead.", show_default=False)
     ] = None,
@@ -40,44 +58,81 @@ def agree(
     Half of the programs are broken, each in one way. Exit status: 0 they agree, 1 they disagree, 2 usage error, 3 gloo
     could not be asked.
     """
-    _check(programs, seed, timeout, save)
-    world_sizes = _world_sizes(world_size)
-    from scenarios.agreement.breaking import labelled
-    from scenarios.agreement.pool import PoolError
-    from scenarios.agreement.saved import load
-
-    seeds = range(seed, seed + (1 if replay else programs))
-    drawn = [load(replay)] if replay else (labelled(each, world_sizes) for each in seeds)
-    output.show(str(replay) if replay else _head(seeds, world_size))
-    try:
-        return _run(drawn, len(seeds), timeout, save)
-    except PoolError as error:
-        output.note(str(error))
-        return Status.UNKNOWN
+    _check_timeout(timeout)
+    if replay is not None:
+        _check_alone({"--programs": programs, "--seed": seed, "--world-size": world_size, "--save": save})
+        return _replay(replay, timeout)
+    seeds = _seeds(_PROGRAMS if programs is None else programs, _SEED if seed is None else seed)
+    return _draw(seeds, _WORLD_SIZE if world_size is None else world_size, timeout, save or Path())
 
 
-def _check(programs: int, seed: int, timeout: float, save: Path) -> None:
+def _check_timeout(timeout: float) -> None:
     from simulator import UsageError
 
-    if programs < 1:
-        raise UsageError(f"programs is {programs}, expected 1 or more: say how many to draw")
-    if seed < 0:
-        raise UsageError(f"seed is {seed}, expected 0 or more: take the seed of a program")
-    if not 0 < timeout < float("inf"):
-        raise UsageError(f"timeout is {timeout:g}, expected more than 0 seconds: say how long nothing may move")
-    if not save.is_dir():
-        raise UsageError(f"save is {str(save)!r}, expected a folder: make it, or name another")
+    if not 0 < timeout <= _MOST_SECONDS:
+        raise UsageError(
+            f"timeout is {timeout:g}, expected more than 0 and at most {_MOST_SECONDS:g} seconds: "
+            "say how long nothing may move"
+        )
+
+
+def _check_alone(others: Mapping[str, object]) -> None:
+    from simulator import UsageError
+
+    if given := ", ".join(name for name, value in others.items() if value is not None):
+        raise UsageError(
+            f"found {given} beside --replay, expected no more than --timeout: the file says which program is run"
+        )
+
+
+def _seeds(programs: int, first: int) -> range:
+    from simulator import UsageError
+
+    if not 1 <= programs <= _MOST_PROGRAMS:
+        raise UsageError(f"programs is {programs}, expected 1 to {_MOST_PROGRAMS}: say how many to draw")
+    if not 0 <= first <= _MOST_SEED:
+        raise UsageError(f"seed is {first}, expected 0 to {_MOST_SEED}: take the seed of a program")
+    return range(first, first + programs)
+
+
+def _replay(path: Path, timeout: float) -> int:
+    from scenarios.agreement.saved import load
+
+    labelled = load(path)
+    output.show(str(path))
+    return _run([labelled], 1, timeout, lambda comparison: "")
+
+
+def _draw(seeds: range, world_size: str, timeout: float, folder: Path) -> int:
+    from scenarios.agreement.breaking import labelled
+    from simulator import UsageError
+
+    world_sizes = _world_sizes(world_size)
+    if not folder.is_dir():
+        raise UsageError(f"save is {str(folder)!r}, expected a folder: make it, or name another")
+    output.show(_head(seeds, world_size))
+    drawn = (labelled(each, world_sizes) for each in seeds)
+    return _run(drawn, len(seeds), timeout, lambda comparison: _saved(comparison, folder, world_size))
+
+
+def _saved(comparison: Comparison, folder: Path, world_size: str) -> str:
+    from scenarios.agreement.saved import save
+
+    path = save(comparison, folder, world_size=world_size)
+    draw = f"ddpsim agree --programs 1 --seed {comparison.labelled.seed} --world-size {world_size}"
+    return f"\n  saved   {path}\n  replay  ddpsim agree --replay {path}\n  draw    {draw}"
 
 
 def _world_sizes(text: str) -> tuple[int, int]:
     """The smallest and the largest; of "3" both are 3."""
+    from scenarios.agreement.both import MOST_RANKS
     from simulator import UsageError
 
-    parts = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", text, re.ASCII)
+    parts = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text, re.ASCII)
     low, high = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
-    if not 2 <= low <= high <= _MOST_RANKS:
+    if not 2 <= low <= high <= MOST_RANKS:
         raise UsageError(
-            f"world size is {text!r}, expected a number from 2 to {_MOST_RANKS} or a range as 2..4: "
+            f"world size is {text!r}, expected a number from 2 to {MOST_RANKS} or a range as 2..4: "
             "say how many ranks programs have"
         )
     return low, high
@@ -88,34 +143,40 @@ def _head(seeds: range, world_size: str) -> str:
     return f"{_counted(len(seeds), 'program')}, {which}, world size {world_size}"
 
 
-def _run(programs: Iterable[LabelledProgram], total: int, timeout: float, folder: Path) -> int:
+def _run(programs: Iterable[LabelledProgram], total: int, timeout: float, note: _Note) -> int:
     from scenarios.agreement.both import compared
-    from scenarios.agreement.pool import GlooPool
-    from scenarios.agreement.table import silences, table
+    from scenarios.agreement.pool import GlooPool, PoolError
 
     start = time.perf_counter()
-    with GlooPool() as pool:
-        running = _told(compared(programs, pool, still_seconds=timeout), folder)
-        comparisons = list(output.followed(running, total))
-    seconds = time.perf_counter() - start
-    output.show(f"\n{table(comparisons)}")
-    if unnoticed := silences(comparisons):
-        output.show(f"\nwhat gloo let through, as it does not check it:\n{unnoticed}")
-    disagreements = sum(bool(each.disagreement) for each in comparisons)
-    output.show(f"\n{_counted(total, 'program')}, {_counted(disagreements, 'disagreement')}, {seconds:.1f} s")
-    return Status.OTHERWISE if disagreements else Status.AS_EXPECTED
+    try:
+        with GlooPool() as pool:
+            running = _told(compared(programs, pool, still_seconds=timeout), note)
+            comparisons = list(output.followed(running, total))
+    except PoolError as error:
+        output.note(str(error))
+        return Status.UNKNOWN
+    return _summed_up(comparisons, time.perf_counter() - start)
 
 
-def _told(comparisons: Iterable[Comparison], folder: Path) -> Iterator[Comparison]:
-    """The same; each disagreement is saved and told at once, in case the rest is not waited for."""
-    from scenarios.agreement.saved import save
+def _told(comparisons: Iterable[Comparison], note: _Note) -> Iterator[Comparison]:
+    """The same; each disagreement is told at once, in case the rest is not waited for."""
     from scenarios.agreement.table import disagreements
 
     for comparison in comparisons:
         if comparison.disagreement:
-            path = save(comparison, folder)
-            output.show(f"\n{disagreements([comparison])}\n  saved   {path}\n  replay  ddpsim agree --replay {path}")
+            output.show(f"\n{disagreements([comparison])}{note(comparison)}")
         yield comparison
+
+
+def _summed_up(comparisons: Sequence[Comparison], seconds: float) -> int:
+    from scenarios.agreement.table import silences, table
+
+    output.show(f"\n{table(comparisons)}")
+    if unnoticed := silences(comparisons):
+        output.show(f"\nwhat gloo let through, as it does not check it:\n{unnoticed}")
+    count, disagreed = len(comparisons), sum(bool(each.disagreement) for each in comparisons)
+    output.show(f"\n{_counted(count, 'program')}, {_counted(disagreed, 'disagreement')}, {seconds:.1f} s")
+    return Status.OTHERWISE if disagreed else Status.AS_EXPECTED
 
 
 def _counted(count: int, noun: str) -> str:

@@ -16,7 +16,7 @@ class Status(IntEnum):
     USAGE_ERROR = 2
     """One line on stderr says what was found, what was expected and what to do."""
     UNKNOWN = 3
-    """A budget ran out."""
+    """A budget ran out, or real processes could not be asked."""
 
 
 def worst(statuses: Iterable[Status]) -> Status:

@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from scenarios.agreement.pool.pool import TEAMS
+from scenarios.agreement.silent import Silence
 from scenarios.agreement.table import table
 from tests.agreement.test_silent import NOTICED, SILENT
 
@@ -25,6 +27,32 @@ def test_every_proof_is_named():
         assert sorted(named) == sorted(cases)
 
 
+def numbers(line):
+    return [0 if cell == "-" else int(cell) for cell in line[23:].split()]
+
+
 def test_the_table_is_of_a_thousand():
-    assert table([]).splitlines()[0] in TEXT
-    assert re.search(r"^all +1000 .* -$", TEXT, re.MULTILINE)
+    head, *rows = TEXT[TEXT.index(table([]).splitlines()[0]) :].partition("\n\n")[0].splitlines()
+    *rows, total = rows
+    assert total.startswith("all ")
+    assert head.split()[2] == "programs"
+    for line in (*rows, total):
+        programs, *endings, _ = numbers(line)
+        assert programs == sum(endings)
+    assert [sum(column) for column in zip(*map(numbers, rows), strict=True)] == numbers(total)
+    assert numbers(total)[0] == 1000
+    assert numbers(total)[-1] == 0
+
+
+def test_what_gloo_let_through_are_silences():
+    shown = re.search(r"^what gloo let through.*:\n((?: +\d+  .*\n)+)", TEXT, re.MULTILINE)[1]
+    counts = [line.split(maxsplit=1) for line in shown.splitlines()]
+    assert {text for _, text in counts} <= {silence.value for silence in Silence}
+    assert [int(count) for count, _ in counts] == sorted((int(count) for count, _ in counts), reverse=True)
+
+
+def test_how_many_are_in_progress():
+    words = {8: "Eight", 12: "Twelve", 16: "Sixteen"}
+    (told,) = re.findall(r"(\w+) programs\s+are in progress at a time", TEXT)
+    assert told == words[TEAMS]
+    assert f"{words[TEAMS].lower()} (what is done)" in TEXT

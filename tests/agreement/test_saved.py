@@ -6,15 +6,18 @@ import pytest
 
 from scenarios.agreement.breaking import labelled
 from scenarios.agreement.comparison import compare, simulated
+from scenarios.agreement.drawing import WORLD_SIZES
 from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.saved import load, save
 from simulator import UsageError
+from simulator.programs.json_form import to_json
+from tests.programs.programs import program
 
 
-def saved(folder, seed):
-    each = labelled(seed)
+def saved(folder, seed, world_sizes=WORLD_SIZES):
+    each = labelled(seed, world_sizes)
     outcomes = [RankOutcome(Ending.HUNG, error="timed out")] * each.program.world_size
-    return save(compare(each, simulated(each.program), outcomes), folder)
+    return save(compare(each, simulated(each.program), outcomes), folder, world_size="{}..{}".format(*world_sizes))
 
 
 def test_round_trip(tmp_path):
@@ -30,12 +33,37 @@ def test_what_both_said_stands_in_it(tmp_path):
     assert value["disagreement"] == "the simulator finds nothing, but on gloo rank 0 hung: timed out"
     assert value["simulator"] == []
     assert set(value["gloo"]) == {"hung: timed out"}
-    assert (value["seed"], value["kind"], value["rank"]) == (seed, "none", None)
+    assert (value["seed"], value["world_size"], value["kind"], value["rank"]) == (seed, "2..4", "none", None)
+
+
+def test_another_program_is_never_overwritten(tmp_path):
+    paths = [saved(tmp_path, 3, world_sizes) for world_sizes in ((2, 2), (4, 4), (2, 2), (5, 5), (4, 4))]
+    names = ["disagreement-3.json", "disagreement-3-2.json", "disagreement-3-3.json"]
+    assert [path.name for path in paths] == [names[0], names[1], names[0], names[2], names[1]]
+    assert [load(tmp_path / name) for name in names] == [labelled(3, (size, size)) for size in (2, 4, 5)]
+
+
+def test_nor_is_what_is_no_program(tmp_path):
+    (tmp_path / "disagreement-3.json").write_text("mine")
+    (tmp_path / "disagreement-3-2.json").mkdir()
+    assert saved(tmp_path, 3).name == "disagreement-3-3.json"
+    assert (tmp_path / "disagreement-3.json").read_text() == "mine"
+
+
+def test_more_ranks_than_can_be_run_are_refused(tmp_path):
+    path = saved(tmp_path, 0)
+    value = json.loads(path.read_text())
+    value["program"] = json.loads(to_json(program(*[()] * 65)))
+    path.write_text(json.dumps(value))
+    with pytest.raises(UsageError, match=r": world size is 65, expected at most 64: take a program of fewer ranks$"):
+        load(path)
 
 
 DAMAGE = {
     "format": ({"format": "other"}, 'found no "format": "ddpsim disagreement"'),
     "version": ({"version": 2}, "version is 2, expected 1"),
+    "version-true": ({"version": True}, "version is True, expected 1"),
+    "version-fraction": ({"version": 1.0}, "version is 1.0, expected 1"),
     "program": ({"program": None}, 'the file: found no "format": "ddpsim program"'),
     "seed": ({"seed": "3"}, "seed is '3', expected a whole number"),
     "kind": ({"kind": "odd"}, "kind is 'odd', expected one of none, missing, "),

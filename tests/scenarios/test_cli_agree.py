@@ -1,5 +1,6 @@
 """`ddpsim agree`: programs on simulator and gloo, what is said where they disagree, and one line for bad input."""
 
+import json
 import re
 import threading
 
@@ -62,7 +63,12 @@ def test_a_disagreement_is_told_and_saved_and_replayed(agree, monkeypatch, tmp_p
     path = tmp_path / f"disagreement-{seed}.json"
     assert out[0] == f"1 program, seed {seed}, world size 3"
     assert re.match(rf"seed {seed} \(\w+\): 'c\d' on rank 0: ", out[2])
-    assert out[3:5] == [f"  saved   {path}", f"  replay  ddpsim agree --replay {path}"]
+    assert out[3:6] == [
+        f"  saved   {path}",
+        f"  replay  ddpsim agree --replay {path}",
+        f"  draw    ddpsim agree --programs 1 --seed {seed} --world-size 3",
+    ]
+    assert json.loads(path.read_text())["world_size"] == "3"
     assert out[-1] == "1 program, 1 disagreement, TIME s"
     status, out, _ = agree(f"--replay {path}")
     assert status == Status.AS_EXPECTED
@@ -73,11 +79,40 @@ def test_a_disagreement_is_told_and_saved_and_replayed(agree, monkeypatch, tmp_p
 @pytest.mark.parametrize(
     ("line", "text"),
     [
-        ("--programs 0", "programs is 0, expected 1 or more: say how many to draw"),
-        ("--seed -1", "seed is -1, expected 0 or more: take the seed of a program"),
-        ("--timeout 0", "timeout is 0, expected more than 0 seconds: say how long nothing may move"),
-        ("--timeout -2", "timeout is -2, expected more than 0 seconds: say how long nothing may move"),
-        ("--timeout nan", "timeout is nan, expected more than 0 seconds: say how long nothing may move"),
+        ("--programs 0", "programs is 0, expected 1 to 1000000: say how many to draw"),
+        (
+            "--programs 9999999999999999999",
+            "programs is 9999999999999999999, expected 1 to 1000000: say how many to draw",
+        ),
+        ("--seed -1", "seed is -1, expected 0 to 1000000000000: take the seed of a program"),
+        ("--seed 1000000000001", "seed is 1000000000001, expected 0 to 1000000000000: take the seed of a program"),
+        ("--timeout 0", "timeout is 0, expected more than 0 and at most 3600 seconds: say how long nothing may move"),
+        ("--timeout -2", "timeout is -2, expected more than 0 and at most 3600 seconds: say how long nothing may move"),
+        (
+            "--timeout nan",
+            "timeout is nan, expected more than 0 and at most 3600 seconds: say how long nothing may move",
+        ),
+        (
+            "--timeout inf",
+            "timeout is inf, expected more than 0 and at most 3600 seconds: say how long nothing may move",
+        ),
+        (
+            "--timeout 1e10",
+            "timeout is 1e+10, expected more than 0 and at most 3600 seconds: say how long nothing may move",
+        ),
+        (
+            "--timeout 1e300 --programs 30",
+            "timeout is 1e+300, expected more than 0 and at most 3600 seconds: say how long nothing may move",
+        ),
+        (
+            "--replay file --seed 0",
+            "found --seed beside --replay, expected no more than --timeout: the file says which program is run",
+        ),
+        (
+            "--replay file --world-size 2..4 --programs 3 --save .",
+            "found --programs, --world-size, --save beside --replay, expected no more than --timeout: "
+            "the file says which program is run",
+        ),
         ("--save nowhere", "save is 'nowhere', expected a folder: make it, or name another"),
         (
             "--replay nowhere",
@@ -89,7 +124,9 @@ def test_bad_input(agree, line, text):
     assert agree(line) == (Status.USAGE_ERROR, [], f"ddpsim: {text}\n")
 
 
-@pytest.mark.parametrize("text", ["1", "0", "65", "2..65", "4..2", "1..2", "2...4", "-3", "x", "", "2..4 "])
+@pytest.mark.parametrize(
+    "text", ["1", "0", "65", "2..65", "4..2", "1..2", "2...4", "-3", "x", "", "2..4 ", "2.." + "9" * 5000]
+)
 def test_world_sizes_that_are_none(text):
     with pytest.raises(UsageError, match=r"^world size is '.*', expected a number from 2 to 64 or a range as 2\.\.4: "):
         _world_sizes(text)
@@ -98,6 +135,20 @@ def test_world_sizes_that_are_none(text):
 @pytest.mark.parametrize(("text", "sizes"), [("2", (2, 2)), ("3..3", (3, 3)), ("2..64", (2, 64))])
 def test_world_sizes(text, sizes):
     assert _world_sizes(text) == sizes
+
+
+def test_a_replay_saves_nothing(agree, monkeypatch, tmp_path):
+    seed = next(seed for seed in range(100) if simulated(labelled(seed).program).verdict.value == "pass")
+    monkeypatch.setattr(both, "run_steps", loses_a_value)
+    agree(f"--programs 1 --seed {seed}")
+    (path,) = tmp_path.iterdir()
+    before = path.read_bytes()
+    path.rename(tmp_path / "mine.json")
+    status, out, _ = agree("--replay mine.json")
+    assert status == Status.OTHERWISE
+    assert re.match(rf"seed {seed} \(\w+\): 'c\d' on rank 0: ", out[2])
+    assert out[3] == ""  # and nothing of a file
+    assert [(each.name, each.read_bytes()) for each in tmp_path.iterdir()] == [("mine.json", before)]
 
 
 def test_a_damaged_file(agree, tmp_path):
