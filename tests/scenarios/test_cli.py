@@ -400,7 +400,7 @@ TOKEN = "s1:0:e2f90957"
     ("line", "message"),
     [
         ("", "Missing command; expected one of list, run, replay, explore, zoo, agree; see `ddpsim --help`"),
-        ("runn", "No such command 'runn'.*; expected one of list, run, replay, explore, zoo, agree; see `ddpsim --help`"),
+        ("runn", "No such command 'runn'.*; expected one of list, run, replay, explore, .*; see `ddpsim --help`"),
         ("--verbose", "No such option: --verbose; see `ddpsim --help`"),
         ("list all", "path is 'all', but there is nothing: correct the path"),
         ("list README.md", "path is 'README.md', expected a folder, or a file that ends in .py or .toml"),

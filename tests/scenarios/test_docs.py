@@ -94,7 +94,7 @@ def test_the_commands_name_what_there_is():
 @pytest.mark.parametrize("command", ["run", "replay", "zoo"])
 def test_the_readme_names_the_options_that_a_command_takes(command, capsys):
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    told = re.search(rf"`{command}`\s+takes\s+((?:`--[\w-]+`(?:,| and|)\s*)+)", readme)[1]
+    told = re.search(rf"`{command}`\s+takes\s+((?:`--[\w-]+`(?:,|\s+and|)\s*)+)", readme)[1]
     main([command, "--help"])
     taken = re.findall(r"^ +(--[\w-]+)", capsys.readouterr().out, re.MULTILINE)
     assert set(re.findall(r"--[\w-]+", told)) == set(taken) & {
