@@ -4,8 +4,8 @@ Note [No deadlock]. All that communicates is drawn in one order, and each rank i
 without waiting for more than what it has issued. Suppose ranks waited for good: among the calls they wait for, take the
 first in that order. A rank that has not issued its side of it waits for an earlier one, which contradicts the choice.
 
-A receive from any source has a tag of its own, so that only one message can be meant. No tensor is empty, since a
-backend need not wait for nothing; a part that one rank sends another in all_to_all_single may be.
+A receive from any source has a tag of its own, so that only one message can be meant, and is not empty: gloo
+refuses that.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ _MESSAGE_CHANCE = 0.25
 _ANY_SOURCE_CHANCE = 0.3
 _SYNC_CHANCE = 0.5
 _LARGE_CHANCE = 0.05
+_EMPTY_CHANCE = 0.04
 _EARLY_WAIT_CHANCE = 0.3
 _NEVER_CHANCE = 0.1
 
@@ -91,7 +92,8 @@ def _message(random: Random, number: int, group: str, members: Sequence[int]) ->
     is_from_any = random.random() < _ANY_SOURCE_CHANCE
     tag = _FIRST_OWN_TAG + number if is_from_any else random.choice((0, 0, 1))
     source = ANY_SOURCE if is_from_any else sender
-    name, shapes, dtype = f"c{number}", (_shape(random),), random.choice(DTYPES)
+    name, shape, dtype = f"c{number}", _shape(random), random.choice(DTYPES)
+    shapes = ((),) if is_from_any and 0 in shape else (shape,)
     return {
         sender: Issue(name, "send", group, shapes, dtype, peer=receiver, tag=tag),
         receiver: Issue(name, "recv", group, shapes, dtype, peer=source, tag=tag),
@@ -117,8 +119,11 @@ def _shape(random: Random) -> Shape:
 
 def _rows(random: Random) -> Shape:
     """A shape with at least one dimension."""
-    if random.random() < _LARGE_CHANCE:
+    chance = random.random()
+    if chance < _LARGE_CHANCE:
         return _LARGE
+    if chance < _LARGE_CHANCE + _EMPTY_CHANCE:
+        return (0,)
     return tuple(random.randint(1, 5) for _ in range(random.randint(1, 2)))
 
 

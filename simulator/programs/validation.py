@@ -142,6 +142,8 @@ def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
         yield f"{issue.operation} has shapes {list(issue.shapes)}, expected no length below 0"
     elif any(prod(max(length, 1) for length in shape) > MOST_ELEMENTS for shape in issue.shapes):
         yield f"{issue.operation} has shapes {list(issue.shapes)}, expected at most {MOST_ELEMENTS} elements"
+    elif issue.peer == ANY_SOURCE and any(0 in shape for shape in issue.shapes):
+        yield f"recv from any source has shapes {list(issue.shapes)}, expected an element, as gloo refuses it"
     else:
         yield from _fitting_problems(issue, size)
 

@@ -42,6 +42,8 @@ def test_everything_is_drawn():
     assert {len(program.groups) for program in DRAWN} == {0, 1, 2}
     assert {call.peer for call in calls} == {None, 0, 1, 2, 3, ANY_SOURCE}
     assert {call.root for call in calls} == {None, 0, 1, 2, 3}
+    of_nothing = {call.operation for call in calls if (0,) in call.shapes}
+    assert of_nothing == set(OPERATIONS) - {"all_to_all_single", "barrier"}
 
 
 def overlap(program):

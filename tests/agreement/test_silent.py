@@ -8,11 +8,12 @@ import pytest
 from scenarios.agreement.breaking import Kind, LabelledProgram
 from scenarios.agreement.comparison import compare, simulated
 from scenarios.agreement.interpreter import run_steps
-from scenarios.agreement.outcome import Ending
+from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.pool import GlooPool, Job
 from scenarios.agreement.silent import Silence
-from simulator import Code, Verdict
-from simulator.programs.program import Issue
+from simulator import Verdict
+from simulator.calls import ANY_SOURCE
+from simulator.programs.program import Issue, Wait
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 
@@ -20,16 +21,16 @@ def moved(operation, shape=(4,), dtype="float32", root=0):
     return Issue("a", operation, shapes=(shape,), dtype=dtype, root=root)
 
 
-def summed(shape, root):
+def summed(*shape, root):
     return Issue("a", "reduce", shapes=(shape,), dtype="float32", reduction="SUM", root=root)
 
 
-def gathered(operation):
-    return Issue("a", operation, shapes=((4,),), dtype="float32")
+def gathered(operation, *shapes):
+    return Issue("a", operation, shapes=shapes or ((4,),), dtype="float32")
 
 
-def scattered(rows):
-    return Issue("a", "reduce_scatter_tensor", shapes=((rows,),), dtype="float32", reduction="SUM")
+def scattered(*rows, operation="reduce_scatter_tensor"):
+    return Issue("a", operation, shapes=tuple((each,) for each in rows), dtype="float32", reduction="SUM")
 
 
 def coalesced(*shapes):
@@ -42,6 +43,17 @@ def exchanged(sent_rows, received_rows, dtype):
 
 
 A = reduced("a")
+
+OF_NOTHING = (
+    reduced("a", 0),
+    coalesced((0,), (0,)),
+    summed(0, root=0),
+    scattered(0, 0, 0, operation="reduce_scatter"),
+    scattered(0),
+    gathered("all_gather", (0,)),
+    gathered("all_gather_coalesced", (0,), (0, 2)),
+    gathered("all_gather_into_tensor", (0,)),
+)
 
 SILENT = {
     "reduction": (Silence.ANOTHER_REDUCTION, program(waited(A), waited(reduced("a", reduction="MAX")))),
@@ -90,7 +102,7 @@ SILENT = {
     # Only who has reduced a part sends it to the root, and one element is one part, of another rank than 1.
     "root-of-a-small-reduce": (
         Silence.SAME_PART,
-        program(waited(summed((), 2)), waited(summed((), 0)), waited(summed((), 2))),
+        program(waited(summed(root=2)), waited(summed(root=0)), waited(summed(root=2))),
     ),
     "barrier-never-waited-for": (Silence.NEVER_WAITED_FOR, program((A,), (barrier("a"),))),
     "operation-never-waited-for": (
@@ -109,6 +121,33 @@ SILENT = {
         Silence.OWN_PART_DONE,
         program((moved("scatter"),), waited(moved("scatter")), ()),
     ),
+    "broadcast-without-its-last": (
+        Silence.OWN_PART_DONE,
+        program((moved("broadcast"),), waited(moved("broadcast")), ()),
+    ),
+    # The one element goes from rank 2 by rank 1 to rank 0, the root; rank 1 goes on once it has been taken from it.
+    "small-reduce-waited-for-by-its-first": (
+        Silence.OWN_PART_DONE,
+        program((), (summed(root=0),), waited(summed(root=0))),
+    ),
+    # Only when rank 1 has gone on, it makes the call that rank 0 waits for.
+    "gather-without-its-last-and-then-more": (
+        Silence.OWN_PART_DONE,
+        program(
+            (moved("gather"), *waited(sent("m", 1))),
+            waited(moved("gather"), received("m", 0)),
+            (),
+        ),
+    ),
+    **{
+        f"{issue.operation}-of-nothing": (Silence.NOTHING_TO_MOVE, program(waited(issue), waited(issue), ()))
+        for issue in OF_NOTHING
+    },
+    "different-operations-of-nothing": (
+        Silence.NOTHING_TO_MOVE,
+        program(waited(reduced("a", 0)), waited(gathered("all_gather", (0,)))),
+    ),
+    "nothing-against-something": (Silence.NEVER_WAITED_FOR, program(waited(reduced("a", 0)), (A,))),
 }
 
 NOTICED = {
@@ -120,24 +159,46 @@ NOTICED = {
     "message-longer": program(waited(sent("m", 1, shape=(5,))), waited(received("m", 0))),
     "broadcast-longer": program(waited(moved("broadcast", (5,))), waited(moved("broadcast"))),
     "gather-longer": program(waited(moved("gather")), waited(moved("gather", (5,)))),
-    "root-of-reduce": program(waited(summed((12,), 2)), waited(summed((12,), 0)), waited(summed((12,), 2))),
+    "root-of-reduce": program(waited(summed(12, root=2)), waited(summed(12, root=0)), waited(summed(12, root=2))),
     "operation": program(waited(A), waited(moved("broadcast", root=1))),
     "root-of-broadcast-on-two": program(waited(moved("broadcast")), waited(moved("broadcast", root=1))),
     "root-of-gather": program(waited(moved("gather")), waited(moved("gather", root=1))),
     "operation-waited-for-by-one": program(waited(A), (moved("broadcast", root=1),)),
     "gather-waited-for-by-its-root": program(waited(moved("gather")), waited(moved("gather")), ()),
     "all_gather-without-its-last": program(waited(gathered("all_gather")), (gathered("all_gather"),), ()),
+    "broadcast-waited-for-by-its-root": program(waited(moved("broadcast")), waited(moved("broadcast")), ()),
+    "small-reduce-waited-for-by-its-second": program((), waited(summed(root=0)), (summed(root=0),)),
+    "gather-without-its-last-and-then-a-barrier": program(
+        (moved("gather"), barrier("b")), waited(moved("gather"), barrier("b")), ()
+    ),
+    **{
+        f"{issue.operation}-of-nothing": program(waited(issue), waited(issue), ())
+        for issue in (
+            moved("broadcast", (0,)),
+            moved("gather", (0,)),
+            moved("scatter", (0,)),
+            Issue("a", "all_to_all", shapes=((0,),) * 3, dtype="int8"),
+            exchanged((0, 0, 0), (0, 0, 0), "int8"),
+        )
+    },
+    "message-of-nothing": program(waited(sent("m", 1, shape=(0,))), ()),
+    "coalesced-of-nothing-and-something": program(waited(coalesced((0,), (2,))), ()),
+    "nothing-against-something-waited-for": program(waited(reduced("a", 0)), waited(A)),
 }
 
 BOOLS = program(
     waited(reduced("a", dtype="bool")), waited(reduced("a", dtype="bool")), waited(reduced("a", dtype="bool"))
 )
 
+NOTHING_FROM_ANY = program(waited(sent("m", 1, shape=(0,))), waited(received("m", ANY_SOURCE, shape=(0,))))
+
+WAITED_TWICE = program((*waited(sent("m", 1)), Wait("m")), (*waited(received("m", 0)), Wait("m")))
+
 
 @pytest.fixture(scope="module")
 def on_gloo():
     """What became of each rank of every program here."""
-    programs = [BOOLS, *(each for _, each in SILENT.values()), *NOTICED.values()]
+    programs = [BOOLS, NOTHING_FROM_ANY, WAITED_TWICE, *(each for _, each in SILENT.values()), *NOTICED.values()]
     with GlooPool() as pool:
         jobs = [Job(run_steps, each.world_size, (each,), still_seconds=0.5) for each in programs]
         return dict(zip(programs, [outcomes for _, outcomes in pool.run(jobs)], strict=True))
@@ -167,6 +228,14 @@ def test_gloo_does_not_complete_it(broken, on_gloo):
     assert (comparison.silence, comparison.disagreement) == (None, "")
 
 
+@pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
+def test_it_would_be_a_disagreement_had_gloo_completed_it(broken):
+    comparison = compared(broken, [RankOutcome(Ending.RETURNED, {})] * broken.world_size)
+    codes = ", ".join(comparison.found)
+    assert comparison.silence is None
+    assert comparison.disagreement == f"the simulator finds {codes}, but on gloo every rank returned"
+
+
 def test_another_reduction_gives_a_mixture_of_both(on_gloo):
     mixed = on_gloo[SILENT["reduction"][1]][0].value
     for reduction in ("SUM", "MAX"):
@@ -181,9 +250,12 @@ def test_gloo_adds_bools_as_bytes(on_gloo):
     assert (comparison.found, comparison.disagreement) == ((), "")
 
 
-def test_a_completed_program_is_a_disagreement_where_nothing_explains_it(on_gloo):
-    broken = NOTICED["operation"]
-    completed = on_gloo[SILENT["reduction"][1]]
-    comparison = compared(broken, completed)
-    assert comparison.found == (Code.MISMATCH_OPERATION,)
-    assert comparison.disagreement == "the simulator finds mismatch.operation, but on gloo every rank returned"
+def test_gloo_waits_for_good_when_it_waits_twice_for_a_message(on_gloo):
+    assert {outcome.ending for outcome in on_gloo[WAITED_TWICE]} == {Ending.HUNG}
+    assert simulated(WAITED_TWICE).verdict is Verdict.PASS
+
+
+def test_gloo_refuses_to_receive_nothing_from_any_source(on_gloo):
+    refused = on_gloo[NOTHING_FROM_ANY][1]
+    assert refused.ending is Ending.RAISED
+    assert "offset < this->size. 0 vs 0" in refused.error

@@ -78,6 +78,10 @@ BAD = {
     "length-beyond-an-int": (alone(reduced("a", 2**70)), "all_reduce has shapes .*, expected at most 268435456"),
     "too-many-elements": (alone(reduced("a", 10**7, 10**6)), "all_reduce has shapes .*, expected at most 268435456"),
     "too-long-of-nothing": (alone(reduced("a", 0, 2**70)), "all_reduce has shapes .*, expected at most 268435456"),
+    "nothing-from-any": (
+        alone(received("a", -1, shape=(0, 2))),
+        r"recv from any source has shapes \[\(0, 2\)\], expected an element, as gloo refuses it",
+    ),
     "rows": (
         alone(Issue("a", "reduce_scatter_tensor", shapes=((4,),), dtype="int8", reduction="SUM")),
         "reduce_scatter_tensor has 4 rows, expected a multiple of the 3 members",

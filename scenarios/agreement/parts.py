@@ -1,0 +1,135 @@
+"""What each rank sends and receives in a collective on gloo, and which ranks get to the end of their part.
+
+A rank goes from stage to stage, and each stage takes the other side of all its messages. It posts them as it believes
+the collective to be: nobody compares. From gloo/broadcast.cc, reduce.cc, gather.cc and scatter.cc of
+https://github.com/facebookincubator/gloo (as in torch 2.13). Of the collectives without a root it is enough to know
+that each rank needs all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import ceil, prod
+from typing import NamedTuple
+
+from simulator.programs.operations import OPERATIONS, Shapes
+from simulator.programs.program import Issue
+
+
+class Message(NamedTuple):
+    """What one rank of the group (by its number there) sends another."""
+
+    sender: int
+    receiver: int
+    what: str
+    """Messages of one algorithm do not meet those of another, nor chunks other chunks."""
+
+
+Stages = Sequence[Iterable[Message]]
+
+
+def who_ends(calls: Mapping[int, Issue], members: Sequence[int]) -> set[int]:
+    """The ranks of `calls` that get to the end of their part, if no others of the members call."""
+    left = {rank: list(stages(issue, members.index(rank), members)) for rank, issue in calls.items()}
+    posted: set[tuple[int, Message]] = set()
+    goes_on = True
+    while goes_on:
+        posted |= {(rank, each) for rank, own in left.items() for each in (own[0] if own else ())}
+        goes_on = False
+        for rank, own in left.items():
+            if own and all((_other(rank, each, members), each) in posted for each in own[0]):
+                own.pop(0)
+                goes_on = True
+    return {rank for rank, own in left.items() if not own}
+
+
+def is_of_nothing(issue: Issue) -> bool:
+    """True if there is no element, and gloo leaves at once for that."""
+    return issue.operation in _LEAVES_AT_ONCE and not _elements(issue)
+
+
+def stages(issue: Issue, number: int, members: Sequence[int]) -> Stages:
+    """What a rank posts and waits for; `number` is the rank's in the group."""
+    if is_of_nothing(issue):
+        return []
+    size, part = len(members), _ROOTED.get(issue.operation)
+    if part is not None:
+        assert issue.root is not None
+        return part(number, members.index(issue.root), size, issue)
+    return [_with_all(number, size, _ALGORITHMS.get(issue.operation, issue.operation))]
+
+
+def _other(rank: int, message: Message, members: Sequence[int]) -> int:
+    sender, receiver = members[message.sender], members[message.receiver]
+    return receiver if rank == sender else sender
+
+
+def _elements(issue: Issue) -> int:
+    return sum(prod(shape) for shape in issue.shapes)
+
+
+# --- one function an algorithm ----------------------------------------------------------------------------------------
+
+
+def _with_all(number: int, size: int, what: str) -> list[Message]:
+    others = [other for other in range(size) if other != number]
+    return [Message(*pair, what) for other in others for pair in ((number, other), (other, number))]
+
+
+def _gather(number: int, root: int, size: int, issue: Issue) -> Stages:
+    senders = [other for other in range(size) if other != root] if number == root else [number]
+    return [[Message(sender, root, "gather") for sender in senders]]
+
+
+def _scatter(number: int, root: int, size: int, issue: Issue) -> Stages:
+    receivers = [other for other in range(size) if other != root] if number == root else [number]
+    return [[Message(root, receiver, "scatter") for receiver in receivers]]
+
+
+def _broadcast(number: int, root: int, size: int, issue: Issue) -> Stages:
+    """A tree: counted from the root, a rank's number less its highest bit is that of the rank above it."""
+    own = (number - root) % size
+    above = {other: other - (1 << other.bit_length() >> 1) for other in range(1, size)}
+    edges = {other: Message((up + root) % size, (other + root) % size, "broadcast") for other, up in above.items()}
+    return [
+        [edge for other, edge in edges.items() if other == own],
+        [edge for other, edge in edges.items() if above[other] == own],
+    ]
+
+
+def _reduce(number: int, root: int, size: int, issue: Issue) -> Stages:
+    """A ring, in which each chunk goes down to the rank of its number, and from there to the root."""
+    chunk = 2 * ceil(_elements(issue) / (2 * size))
+    chunks = range(ceil(_elements(issue) / chunk))
+    below, above = (number - 1) % size, (number + 1) % size
+    hops = [
+        [
+            *[Message(number, below, f"chunk {each}") for each in chunks if each == (number + 1 + hop) % size],
+            *[Message(above, number, f"chunk {each}") for each in chunks if each == (number + 2 + hop) % size],
+        ]
+        for hop in range(size - 1)
+    ]
+    to_root = [Message(each, root, "reduced") for each in chunks if each != root and number in (each, root)]
+    return [*hops, to_root]
+
+
+_ROOTED: Mapping[str, Callable[[int, int, int, Issue], Stages]] = {
+    "broadcast": _broadcast,
+    "gather": _gather,
+    "reduce": _reduce,
+    "scatter": _scatter,
+}
+
+ONE_ALGORITHM = (
+    frozenset({"all_reduce", "all_reduce_coalesced", "reduce_scatter_tensor"}),
+    frozenset({"all_gather", "all_gather_coalesced", "all_gather_into_tensor"}),
+)
+"""Operations that are one to gloo."""
+
+_ALGORITHMS = {operation: min(alike) for alike in ONE_ALGORITHM for operation in alike}
+
+_LEAVES_AT_ONCE = frozenset(
+    operation
+    for operation, takes in OPERATIONS.items()
+    if takes.shapes is not Shapes.NONE and (takes.reduces or operation.startswith("all_gather"))
+)
