@@ -13,7 +13,7 @@ from math import prod
 
 import torch
 
-from scenarios.agreement.parts import ONE_ALGORITHM, is_of_nothing, who_ends
+from scenarios.agreement.parts import ONE_ALGORITHM, is_of_nothing, stages, who_ends
 from simulator.calls import POINT_TO_POINT
 from simulator.diagnosis.situation import Standing
 from simulator.programs.check import check
@@ -130,12 +130,21 @@ def _is_of_equal_size(code: Code, calls: Sequence[Met]) -> bool:
 
 def _has_room(code: Code, calls: Sequence[Met]) -> bool:
     """True if there is room for all that is sent, and for more."""
-    issue = calls[0].issue
-    if code not in _OF_SIZE or issue.operation not in {*_ONE_SENDS, "gather"}:
+    if code not in _OF_SIZE or calls[0].issue.operation not in _MOVES:
         return False
-    one = calls[0] if issue.operation in POINT_TO_POINT else next(call for call in calls if call.rank == issue.root)
-    size, sizes = _size(one.issue), [_size(call.issue) for call in calls]
-    return size == (min(sizes) if issue.operation in _ONE_SENDS else max(sizes))
+    sizes = [_size(call.issue) for call in calls]
+    return all(sizes[sender] <= sizes[receiver] for sender, receiver in _ends(calls))
+
+
+def _ends(calls: Sequence[Met]) -> Iterator[tuple[int, int]]:
+    """Sender and receiver of each message."""
+    if calls[0].issue.operation in POINT_TO_POINT:
+        yield 0, 1
+        return
+    members = [call.rank for call in calls]
+    for number, call in enumerate(calls):
+        for stage in stages(call.issue, number, members):
+            yield from ((message.sender, message.receiver) for message in stage)
 
 
 def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
@@ -152,7 +161,8 @@ def _size(issue: Issue) -> int:
 
 _OF_SIZE = (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE)
 
-_ONE_SENDS = frozenset({"send", "recv", "broadcast", "scatter"})
+_MOVES = frozenset({"send", "recv", "broadcast", "scatter", "gather"})
+"""What sends tensors as they are."""
 
 _LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[Met]], bool]] = {
     Silence.ANOTHER_REDUCTION: _is_reduction,

@@ -79,6 +79,10 @@ SILENT = {
         Silence.ROOM_TO_SPARE,
         program(waited(moved("broadcast")), waited(moved("broadcast", (5,)))),
     ),
+    "broadcast-shorter-at-its-end": (
+        Silence.ROOM_TO_SPARE,
+        program(*[waited(moved("broadcast"))] * 3, waited(moved("broadcast", (5,)))),
+    ),
     "scatter-shorter": (Silence.ROOM_TO_SPARE, program(waited(moved("scatter")), waited(moved("scatter", (5,))))),
     "gather-shorter": (Silence.ROOM_TO_SPARE, program(waited(moved("gather", (5,))), waited(moved("gather")))),
     "all_reduce_coalesced": (
@@ -158,6 +162,12 @@ NOTICED = {
     ),
     "message-longer": program(waited(sent("m", 1, shape=(5,))), waited(received("m", 0))),
     "broadcast-longer": program(waited(moved("broadcast", (5,))), waited(moved("broadcast"))),
+    "broadcast-longer-on-its-way": program(
+        waited(moved("broadcast")),
+        waited(moved("broadcast", (5,))),  # in gloo's tree rank 3 receives from rank 1
+        waited(moved("broadcast")),
+        waited(moved("broadcast")),
+    ),
     "gather-longer": program(waited(moved("gather")), waited(moved("gather", (5,)))),
     "root-of-reduce": program(waited(summed(12, root=2)), waited(summed(12, root=0)), waited(summed(12, root=2))),
     "operation": program(waited(A), waited(moved("broadcast", root=1))),
