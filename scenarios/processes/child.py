@@ -75,6 +75,15 @@ class Child:
         with contextlib.suppress(OSError):
             self.line.send(word)
 
+    def computed(self) -> float:
+        """The seconds that it has computed; 0 where there is no /proc to tell."""
+        try:
+            with open(f"/proc/{self.process}/stat", encoding="utf-8", errors="replace") as file:
+                user, system = file.read().rpartition(")")[2].split()[11:13]
+        except (OSError, ValueError):
+            return 0.0
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def death(self) -> str:
         """How it has ended, in words."""
         code = os.waitstatus_to_exitcode(self.status or 0)

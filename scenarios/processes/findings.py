@@ -93,9 +93,8 @@ def _errors(raised: Iterable[RankReport]) -> list[Finding]:
 
 def _hang(reports: Sequence[RankReport], command: str) -> Finding:
     positions = {each.rank: each.position for each in reports if each.ending is Ending.HUNG and each.position}
-    longest = max(position.idle_seconds for position in positions.values())
-    stuck = tuple(rank for rank, each in positions.items() if each.idle_seconds >= min(longest, _LONG) / 2)
-    seconds = max((each.idle_seconds for each in positions.values() if each.idle_seconds < _LONG), default=0.0)
+    stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
+    seconds = max((positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _LONG), default=0.0)
     summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
     lines = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import pickle
@@ -65,7 +66,7 @@ class Notes:
         while True:
             try:
                 store = _store(address, port, is_host)
-            except (RuntimeError, ValueError, OSError) as error:
+            except (RuntimeError, ValueError, TypeError, OSError) as error:
                 starter.check()
                 if is_host or time.monotonic() > end:
                     raise UsageError(_no_store_text(rank, address, port, is_host, error)) from error
@@ -88,6 +89,18 @@ class Notes:
     def why_over(self) -> bytes | None:
         """Why the run is over; None if it is not."""
         return self.store.get("over") if self.store.check(["over"]) else None
+
+    def vote(self, rank: int, *, is_idle: bool) -> None:
+        """Say that a rank has not got on for as long as the time-out, or take it back."""
+        if is_idle:
+            self._set(_vote(rank), b"1")
+        else:
+            self.store.delete_key(_vote(rank))
+
+    def are_all_idle(self) -> bool:
+        """True while no rank gets on."""
+        are_there: bool = self.store.check([_vote(rank) for rank in range(self.world_size)])
+        return are_there
 
     def have_all_ended(self) -> bool:
         """True once every rank has a report."""
@@ -113,17 +126,34 @@ class Notes:
     def _set(self, key: str, value: bytes) -> None:
         cast("Callable[[str, bytes], None]", self.store.set)(key, value)  # its stubs know only text
 
+    def end_with(self, status: int) -> None:
+        """Say what the processes of all ranks end with."""
+        self._set("status", str(int(status)).encode())
+
+    def status(self) -> int | None:
+        """What they end with; None if nobody has said so."""
+        return int(self.store.get("status")) if self.store.check(["status"]) else None
+
     def leave(self) -> None:
-        """Say that this supervisor needs the store no more; who hosts it waits for the others, for a while."""
+        """Say that this supervisor needs the store no more, and wait for the others, for a while.
+
+        The first process to end may take the store along, or end torchrun on its machine, which does.
+        """
         left, end = self.store.add("left", 1), time.monotonic() + _LEAVING_SECONDS
-        while self.is_host and left < self.world_size and time.monotonic() < end:
-            time.sleep(_POLL_SECONDS)
-            left = self.store.add("left", 0)
+        with contextlib.suppress(RuntimeError):  # all had left, and one is faster
+            while left < self.world_size and time.monotonic() < end:
+                time.sleep(_POLL_SECONDS)
+                left = self.store.add("left", 0)
 
 
 def _key(rank: int) -> str:
     """Where its report lies."""
     return f"rank/{rank}"
+
+
+def _vote(rank: int) -> str:
+    """What is there if it is idle."""
+    return f"idle/{rank}"
 
 
 @dataclass(slots=True)
@@ -145,6 +175,7 @@ class Beats:
         for rank in range(self.notes.world_size):
             if self._is_lost(rank, now) and not self.notes.store.check([_key(rank)]):
                 self.notes.write(RankReport(rank, Ending.DIED, time.time(), death=LOST))
+                self.notes.vote(rank, is_idle=True)
 
     def _is_lost(self, rank: int, now: float) -> bool:
         count = self.notes.store.add(f"beat/{rank}", 0)

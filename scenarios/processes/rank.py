@@ -2,9 +2,9 @@
 
     supervisor                       rank
         |  <---- STARTED --------------|   the group is there, and the program begins
-        |  <---- ALIVE ----------------|   now and then
+        |  <---- ALIVE or IDLE --------|   now and then: it gets on, or has not for as long as the time-out
         |  <---- RankReport -----------|   once: it has returned, raised, or hangs
-        |  ----- DESCRIBE ------------>|   another rank hangs: where do you stand?
+        |  ----- DESCRIBE ------------>|   the run hangs: where do you stand?
         |  ----- END ----------------->|   nobody needs this process any more
 
 A rank that has ended stays until END: its groups keep their connections. Else those that wait for it would fail with a
@@ -37,6 +37,7 @@ from scenarios.agreement.outcome import Ending
 from scenarios.model import Scenario
 from scenarios.processes import recorder
 from scenarios.processes.job import Job
+from scenarios.processes.progress import PATIENCE, Progress
 from scenarios.processes.report import ErrorReport, Position, RankReport
 from scenarios.processes.stacks import below_call, call_program, stack_of
 from simulator.calls import NOWHERE
@@ -47,10 +48,8 @@ from simulator.runtime.isolation import numpy_random, python_random, torch_gener
 _GROUP_SECONDS = 1800
 """gloo's own time-out, of new groups too: longer than any of ours."""
 _SHOWN_CALLS = 3
-_BUSY_SHARE = 0.1
-"""A process that uses so much of a core is at work: waiting uses next to nothing."""
-_PATIENCE = 6
-"""So many time-outs has a line that computes."""
+_LONGEST_WAIT = 1500.0
+"""Seconds that a rank may wait for one that gets on: gloo must not be the first to give up."""
 
 
 class Word(Enum):
@@ -58,6 +57,7 @@ class Word(Enum):
 
     STARTED = "started"
     ALIVE = "alive"
+    IDLE = "idle"
     DESCRIBE = "describe"
     END = "end"
 
@@ -168,11 +168,8 @@ class _Watch:
         self._lock = threading.Lock()
         self._has_reported = False
         self._has_started = False
-        self._main = threading.main_thread().ident or 0
-        self._asleep = _Unchanged()
-        self._computing = _Unchanged()
-        self._calls = _Unchanged()
-        self._work = _Work()
+        self._interval = min(max(timeout_seconds / 10, 0.02), 0.25)
+        self._progress = Progress(self._interval)
 
     def start(self) -> None:
         """The program begins."""
@@ -189,10 +186,9 @@ class _Watch:
 
     def run(self) -> None:
         """Look, and listen, until the supervisor says END or is gone."""
-        interval = min(max(self._timeout_seconds / 10, 0.02), 0.25)
         try:
             while True:
-                if not self._line.poll(interval):
+                if not self._line.poll(self._interval):
                     self._look()
                 elif self._line.recv() is Word.DESCRIBE:
                     self.say(self._hung())
@@ -205,64 +201,24 @@ class _Watch:
     def _look(self) -> None:
         if self._has_reported or not self._has_started:
             return
-        with self._lock:
-            self._line.send(Word.ALIVE)
-        if self._idle_seconds() >= self._timeout_seconds:
+        asleep, computing = self._progress.idle_seconds()
+        if asleep >= min(PATIENCE * self._timeout_seconds, _LONGEST_WAIT):
             self.say(self._hung())
+        with self._lock:
+            if not self._has_reported:
+                self._line.send(Word.IDLE if self._is_idle(asleep, computing) else Word.ALIVE)
 
-    def _idle_seconds(self) -> float:
-        """For how long it has made no progress, as far as that can be seen.
-
-        The same call has been in flight, or the same instruction been executed without computing. One that computes
-        gets more time: a large operation is one line for long, and so is a loop that never ends.
-        """
-        recording = recorder.recording()
-        frames = [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
-        instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
-        lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
-        asleep = self._asleep.seconds((instructions, self._work.turns()))
-        computing = self._computing.seconds(lines) / _PATIENCE
-        calls = self._calls.seconds(recording)
-        return max(asleep, computing, calls if recording.in_flight else 0.0)
+    def _is_idle(self, asleep: float, computing: float) -> bool:
+        return max(asleep, computing / PATIENCE) >= self._timeout_seconds
 
     def _hung(self) -> RankReport:
-        idle = self._idle_seconds()
-        frame = sys._current_frames().get(self._main)
+        asleep, computing = self._progress.idle_seconds()
+        frame = sys._current_frames().get(threading.main_thread().ident or 0)
         site = site_of(frame)
         calls = recorder.recording().calls[-_SHOWN_CALLS:]
         if not recorder.is_there():
             calls = ("not known: this torch has no flight recorder",)
-        position = Position(idle, None if site is NOWHERE else site, stack_of(frame), calls)
+        own = None if site is NOWHERE else site
+        is_idle = self._is_idle(asleep, computing)
+        position = Position(max(asleep, computing), own, stack_of(frame), calls, is_idle)
         return RankReport(self._rank, Ending.HUNG, time.time(), position=position)
-
-
-class _Work:
-    """Whether the process computes."""
-
-    def __init__(self) -> None:
-        self._turns = 0
-        self._looked = self._used = 0.0
-
-    def turns(self) -> int:
-        """At how many looks it had used the processor since the one before."""
-        now = time.monotonic()
-        used = time.process_time() - time.thread_time()  # without the watch itself
-        if used - self._used > _BUSY_SHARE * (now - self._looked):
-            self._turns += 1
-        self._looked, self._used = now, used
-        return self._turns
-
-
-class _Unchanged:
-    """How long a value has stayed the same."""
-
-    def __init__(self) -> None:
-        self._value: object = None
-        self._since = time.monotonic()
-
-    def seconds(self, value: object) -> float:
-        """For how long it has been `value`."""
-        now = time.monotonic()
-        if value != self._value:
-            self._value, self._since = value, now
-        return now - self._since

@@ -35,6 +35,8 @@ class Position:
     stack: str
     calls: tuple[str, ...]
     """Its last calls, the latest at the end."""
+    is_idle: bool = True
+    """False if it had got on within the time-out."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from scenarios.agreement.outcome import Ending
 from scenarios.processes.child import Child, started
 from scenarios.processes.job import Job
-from scenarios.processes.notes import FAILED_TO_START, Beats, Notes, Starter
+from scenarios.processes.notes import FAILED_TO_START, HUNG, Beats, Notes, Starter
+from scenarios.processes.progress import BUSY_SHARE, PATIENCE, Clock
 from scenarios.processes.rank import Word
 from scenarios.processes.report import Position, RankReport
 from scenarios.processes.stacks import place_of_death
@@ -25,8 +26,15 @@ _START_SECONDS = 120.0
 """So long may a rank take to find its program and all others."""
 _ANSWER_SECONDS = 5.0
 """So long may a rank take to say where it stands."""
+_STATUS_SECONDS = 120.0
+"""So long may rank 0's process take to conclude: it may train for it. Its machine may be gone, too."""
+_NO_STATUS = 1
 _SILENT_SECONDS = 5.0
 """So much longer than the time-out may a rank say nothing at all."""
+_LOOK_SECONDS = 0.5
+"""So much time passes at most between two looks at a rank; more, and this process was stopped."""
+_LEAST_SECONDS = 0.5
+"""So long, at least, have the others to take back that they wait for a rank that has ended."""
 
 
 def supervise(job: Job, folder: str | None = None) -> tuple[RankReport, ...]:
@@ -34,17 +42,43 @@ def supervise(job: Job, folder: str | None = None) -> tuple[RankReport, ...]:
 
     `folder` is there for as long as the launcher wants the run.
     """
+    with _seen_through(job, folder) as (notes, _):
+        return notes.read_all() if notes.rank == 0 else ()
+
+
+def supervise_to_status(job: Job, conclude: Callable[[tuple[RankReport, ...]], int]) -> int:
+    """Supervise a rank that torchrun has started; what rank 0 concludes is what the processes of all ranks end with."""
+    with _seen_through(job, None) as (notes, child):
+        if notes.rank != 0:
+            return _awaited_status(notes, child)
+        status = _NO_STATUS
+        try:
+            status = conclude(notes.read_all())
+        finally:
+            notes.end_with(status)
+        return status
+
+
+def _awaited_status(notes: Notes, child: Child) -> int:
+    end = time.monotonic() + _STATUS_SECONDS
+    while (status := notes.status()) is None and time.monotonic() < end:
+        child.poll()
+    return _NO_STATUS if status is None else status
+
+
+@contextmanager
+def _seen_through(job: Job, folder: str | None) -> Iterator[tuple[Notes, Child]]:
+    """Start the rank that the environment names, and see it and all others to their ends."""
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     starter = Starter(os.getppid(), folder)
     with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
         notes = Notes.connected(rank, world_size, starter)
-        beats = Beats(notes)
-        report = _see_through(child, notes, beats, job.timeout_seconds)
+        beats, clock = Beats(notes), Clock(_LOOK_SECONDS)
+        report = _see_through(child, notes, beats, clock, job.timeout_seconds)
         notes.write(report)
-        _wait_for_all(child, notes, beats)
-        reports = notes.read_all() if rank == 0 else ()
+        _wait_for_all(child, notes, beats, clock, job.timeout_seconds)
+        yield notes, child
         notes.leave()
-    return reports
 
 
 @contextmanager
@@ -77,31 +111,64 @@ def _ended_by_signals() -> Iterator[None]:
 _FROZEN = "its process does not answer: it is stopped, or in native code that holds Python's lock"
 
 
-def _see_through(child: Child, notes: Notes, beats: Beats, timeout_seconds: float) -> RankReport:
+def _see_through(child: Child, notes: Notes, beats: Beats, clock: Clock, timeout_seconds: float) -> RankReport:
     """Watch a rank until it has ended, or the run is over."""
-    begun = heard_last = time.monotonic()
-    has_started, asked = False, None
+    quiet = _Quiet(child, timeout_seconds)
+    begun, has_started, asked = clock.now(), False, None
     while True:
         child.poll()
-        is_dead, heard, now = child.status is not None, child.heard(), time.monotonic()
+        is_dead, heard, now = child.status is not None, child.heard(), clock.now()
         beats.give(now)
         if reports := [each for each in heard if isinstance(each, RankReport)]:
             return reports[0]
-        heard_last = now if heard else heard_last
         has_started = has_started or Word.STARTED in heard
         if is_dead:
             return _dead(child, has_started)
         if not has_started and now - begun > _START_SECONDS:
             return _silent(child, f"did not start within {_START_SECONDS:g} s", has_started=False)
-        if has_started and now - heard_last > timeout_seconds + _SILENT_SECONDS:
+        is_frozen = has_started and quiet.has_frozen(heard, now)
+        if asked is not None and (is_frozen or now - asked > _ANSWER_SECONDS):
             return _silent(child, _FROZEN)
-        if asked is not None and now - asked > _ANSWER_SECONDS:
-            return _silent(child, _FROZEN)
+        if has_started and quiet.votes(notes) and (heard or is_frozen) and notes.are_all_idle():
+            notes.end_for_all(HUNG)
         if asked is None and (why := notes.why_over()):
             if why == FAILED_TO_START:
                 return _silent(child, "was ended, as another one did not start")
             child.tell(Word.DESCRIBE)
             asked = now
+
+
+class _Quiet:
+    """Whether a rank stands still: it says so itself, or nothing more at all."""
+
+    def __init__(self, child: Child, timeout_seconds: float) -> None:
+        self._child = child
+        self._timeout_seconds = timeout_seconds
+        self._said_idle = self._is_idle = self._has_voted = False
+        self._heard, self._computed = 0.0, 0.0
+        """When it last said something, and how much it had computed then."""
+
+    def has_frozen(self, heard: Sequence[Word | RankReport], now: float) -> bool:
+        """True if it has said nothing for too long. Native code may hold Python's lock for long, and compute."""
+        if heard:
+            self._said_idle = heard[-1] is Word.IDLE
+            self._heard, self._computed = now, self._child.computed()
+        silent = now - self._heard
+        is_frozen = silent > self._timeout_seconds + _SILENT_SECONDS and silent > self._allowed(silent)
+        # What it said last is no longer true if it got on, and then to code that lets nobody speak.
+        self._is_idle = is_frozen or (self._said_idle and silent < self._timeout_seconds / 2)
+        return is_frozen
+
+    def _allowed(self, silent: float) -> float:
+        is_computing = self._child.computed() - self._computed > BUSY_SHARE * silent
+        return PATIENCE * self._timeout_seconds if is_computing else 0.0
+
+    def votes(self, notes: Notes) -> bool:
+        """Tell the others if it stands still now, or no longer."""
+        if self._is_idle != self._has_voted:
+            notes.vote(notes.rank, is_idle=self._is_idle)
+            self._has_voted = self._is_idle
+        return self._is_idle
 
 
 def _dead(child: Child, has_started: bool) -> RankReport:
@@ -122,8 +189,15 @@ def _silent(child: Child, why: str, *, has_started: bool = True) -> RankReport:
     return RankReport(child.rank, Ending.HUNG, time.time(), has_started, position=position)
 
 
-def _wait_for_all(child: Child, notes: Notes, beats: Beats) -> None:
-    """Keep the rank, and with it its connections, until all have ended."""
+def _wait_for_all(child: Child, notes: Notes, beats: Beats, clock: Clock, timeout_seconds: float) -> None:
+    """Keep the rank, and with it its connections, until all have ended.
+
+    It counts as idle like all others, after the time-out: who has waited for its last call has to say so first.
+    """
+    ended, has_voted = clock.now(), False
     while not notes.have_all_ended():
         child.poll()
-        beats.give(time.monotonic())
+        beats.give(clock.now())
+        if not has_voted and clock.now() - ended > max(timeout_seconds, _LEAST_SECONDS):
+            notes.vote(notes.rank, is_idle=True)
+            has_voted = True

@@ -551,8 +551,8 @@ class Cause(Enum):
         "look at its last words above; `{command}`, if calls of another size may have met",
     )
     PROCESSES_HANG = Advice(
-        "a rank waits for what no other one does; real processes cannot tell which of them is wrong",
-        "`{command}`, which simulates it and says why",
+        "a rank waits for what no other one does, or does late; real processes cannot tell which is wrong",
+        "`{command}`, which simulates it and says why; if a rank was only slow, raise --timeout",
     )
 
     # --- what does not end (stuck, budget) ----------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import torch
 import torch.distributed as dist
@@ -55,6 +56,33 @@ def polls_alone(rank):
 
 def computes_for_long(rank):
     return hashlib.pbkdf2_hmac("sha256", b"", b"", 4_000_000).hex()  # one call, without Python's lock
+
+
+def comes_late_to_each_call(rank):
+    total = torch.ones(2)
+    for _ in range(8):
+        if rank == 1:
+            time.sleep(0.1)
+        dist.all_reduce(total)
+    return total
+
+
+def computes_while_others_wait(rank):
+    if rank == 1:
+        _compute(1.0)
+    return _sum(rank)
+
+
+def computes_in_several_lines_for_ever(rank):
+    if rank == 1:
+        _compute(1000.0)
+    dist.barrier()
+
+
+def _compute(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        torch.ones(100).sum()
 
 
 def spins(rank):

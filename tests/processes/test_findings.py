@@ -31,9 +31,9 @@ def died(rank, death="signal SIGABRT", words=()):
     return RankReport(rank, Ending.DIED, 0.0, death=death, last_words=words)
 
 
-def hung(rank, idle=10.0):
+def hung(rank, idle=10.0, *, is_idle=True):
     calls = ("broadcast #0  in flight",)
-    return RankReport(rank, Ending.HUNG, 0.0, position=Position(idle, SITE, STACK, calls))
+    return RankReport(rank, Ending.HUNG, 0.0, position=Position(idle, SITE, STACK, calls, is_idle))
 
 
 def found(*reports):
@@ -45,7 +45,7 @@ def test_all_returned():
 
 
 def test_the_text_of_a_hang():
-    (finding,) = findings_of([hung(0), returned(1), hung(2, idle=0.5)], command="ddpsim run x")
+    (finding,) = findings_of([hung(0), returned(1), hung(2, idle=0.5, is_idle=False)], command="ddpsim run x")
     assert finding.ranks == (0,)  # rank 2 was still at work
     assert finding.sites == (SITE,)
     assert str(finding).splitlines() == [
@@ -62,8 +62,8 @@ def test_the_text_of_a_hang():
         "    stack",
         '      File "train.py", line 7, in step',
         "        model(batch)",
-        "  cause   a rank waits for what no other one does; real processes cannot tell which of them is wrong",
-        "  try     `ddpsim run x`, which simulates it and says why",
+        "  cause   a rank waits for what no other one does, or does late; real processes cannot tell which is wrong",
+        "  try     `ddpsim run x`, which simulates it and says why; if a rank was only slow, raise --timeout",
     ]
 
 

@@ -52,3 +52,18 @@ def test_a_supervisor_without_a_sign_of_life_is_reported_once():
     own, lost, ended = first.read_all()
     assert (own, ended) == (report(0), report(2))  # the third is silent, too, and has reported
     assert (lost.ending, lost.death) == (Ending.DIED, LOST)
+    assert not first.are_all_idle()
+    for own in (first, third):
+        own.vote(own.rank, is_idle=True)
+    assert first.are_all_idle()  # for who is lost, nobody else can say so
+
+
+def test_all_ranks_are_idle_until_one_takes_it_back():
+    first, second = world(2)
+    second.vote(1, is_idle=True)
+    assert not first.are_all_idle()
+    first.vote(0, is_idle=True)
+    assert first.are_all_idle()
+    assert second.are_all_idle()
+    second.vote(1, is_idle=False)
+    assert not first.are_all_idle()

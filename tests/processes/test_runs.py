@@ -105,7 +105,7 @@ def test_hang_tells_where_each_rank_stands(run):
 
 
 def test_rank_that_polls_hangs_in_its_call(run):
-    (finding,) = run("polls_alone", timeout_seconds=1.0).findings
+    (finding,) = run("polls_alone", timeout_seconds=0.3).findings
     assert finding.ranks == (0,)
     assert 'all_reduce #0  float32[5]  group "default"  in flight' in str(finding)
 
@@ -123,13 +123,27 @@ def test_rank_that_computes_for_long_does_not_hang(run):
     assert time.monotonic() - begun > 1.0, "to say anything, it has to take longer than the time-out"
 
 
+@pytest.mark.parametrize("name", ["comes_late_to_each_call", "computes_while_others_wait"])
+def test_rank_that_waits_for_one_that_gets_on_does_not_hang(run, name):
+    begun = time.monotonic()
+    assert run(name, timeout_seconds=0.4).findings == ()
+    assert time.monotonic() - begun > 0.8, "to say anything, it has to take longer than the time-out"
+
+
+def test_rank_that_computes_for_ever_lets_the_others_wait(run):
+    (finding,) = run("computes_in_several_lines_for_ever", timeout_seconds=0.2).findings
+    assert (finding.code, finding.ranks) == (Code.STUCK, (0,))
+    assert "  rank 1  at programs.py:" in str(finding)
+    assert "raise --timeout" in str(finding)
+
+
 def test_loop_that_never_ends(run):
     (finding,) = run("spins", timeout_seconds=0.3).findings
     assert (finding.code, finding.ranks, finding.sites[0].function) == (Code.STUCK, (1,), "spins")
 
 
 def test_rank_that_writes_without_end(run):
-    result = run("writes_without_end", timeout_seconds=1.0)
+    result = run("writes_without_end", timeout_seconds=0.3)
     assert result.findings[0].code is Code.STUCK
     assert 0 in result.findings[0].ranks
 
