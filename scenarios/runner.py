@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from collections.abc import Callable
+from contextlib import nullcontext
 from inspect import signature
 
 from ddp import DistributedDataParallel
@@ -12,6 +13,7 @@ from scenarios import engines
 from scenarios.engines import Engine
 from scenarios.loader import load
 from scenarios.model import Scenario
+from scenarios.processes.cache import own_cache
 from scenarios.processes.job import check_timeout
 from scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
 from scenarios.reference import divergence_from
@@ -126,10 +128,11 @@ def _run(
     engine = Engine.named(engine)
     chosen = own.with_world_size(world_size)
     check_engine_options(chosen, engine)
-    with engines.installed(engine):
-        result = run(chosen)
-    command = replay_command(result, own, engine, transport, timeout_seconds)
-    return against_reference(result, chosen).with_replay(command)
+    with own_cache() if transport == PROCESSES else nullcontext():
+        with engines.installed(engine):
+            result = run(chosen)
+        compared = against_reference(result, chosen)
+    return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
 
 
 def check_engine_options(scenario: Scenario, engine: Engine) -> None:

@@ -3,8 +3,8 @@
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
         -m scenarios.worker join-baseline
 
-Rank 0's process prints what came of all ranks, and ends with the exit status of `ddpsim run`; the others say nothing,
-but for one line where they cannot be started.
+Rank 0's process prints what came of all ranks, and all of them end with the exit status of `ddpsim run`; the others say
+nothing, but for one line where they cannot be started.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from scenarios.cli.status import Status
 from scenarios.engines import Engine
 from scenarios.loader import load
 from scenarios.model import Scenario
+from scenarios.processes.cache import own_cache
 from scenarios.processes.job import Job
 from scenarios.processes.report import RankReport
 from scenarios.processes.run import TIMEOUT_SECONDS, check_usable, result_of
-from scenarios.processes.supervisor import supervise
+from scenarios.processes.supervisor import supervise_to_status
 from scenarios.runner import PROCESSES, against_reference, check_engine_options
 from simulator import UsageError
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-_NUMBERS = ("RANK", "WORLD_SIZE", "MASTER_PORT")
+_MOST_PORT = 65535
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the rank that the environment names, and return the exit status of its process."""
     options = _parser().parse_args(arguments)
     try:
-        return _run(options.name, Engine.named(options.engine), options.timeout)
+        with own_cache():
+            return _run(options.name, Engine.named(options.engine), options.timeout)
     except UsageError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each machine: another one may find no fault
             output.note(str(error))
@@ -56,8 +58,9 @@ def _run(name: str, engine: Engine, timeout_seconds: float) -> int:
     scenario = own.with_world_size(int(os.environ["WORLD_SIZE"]))
     check_engine_options(scenario, engine)
     check_usable(scenario)
-    reports = supervise(Job.of(scenario, engine, timeout_seconds))
-    return _tell(scenario, engine, reports) if reports else Status.AS_EXPECTED
+    return supervise_to_status(
+        Job.of(scenario, engine, timeout_seconds), lambda reports: _tell(scenario, engine, reports)
+    )
 
 
 def _check_environment() -> None:
@@ -67,14 +70,27 @@ def _check_environment() -> None:
             f"{', '.join(missing)} not set, expected torchrun to set them: use "
             "`torchrun --nproc-per-node 4 -m scenarios.worker NAME`, or `ddpsim run NAME --transport processes`"
         )
-    for name in _NUMBERS:
-        if not os.environ[name].isdecimal():
-            raise UsageError(f"{name} is {os.environ[name]!r}, expected a whole number from 0: correct it")
+    _check_number("MASTER_PORT", 1, _MOST_PORT)
+    world_size = _check_number("WORLD_SIZE", 1, None)
+    _check_number("RANK", 0, world_size - 1)
+
+
+def _check_number(name: str, least: int, most: int | None) -> int:
+    """The number that a variable holds. Raises UsageError if it is none, or not one of these."""
+    text = os.environ[name]
+    if text.isdecimal() and least <= int(text) and (most is None or int(text) <= most):
+        return int(text)
+    number = f"from {least}" if most is None else f"from {least} to {most}"
+    raise UsageError(f"{name} is {text!r}, expected a whole number {number}: correct it, or start by torchrun")
 
 
 def _tell(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> int:
-    """Print what came of all ranks."""
-    result = against_reference(result_of(scenario, reports), scenario)
+    """Print what came of all ranks, or why they did not start."""
+    try:
+        result = against_reference(result_of(scenario, engine, reports), scenario)
+    except UsageError as error:
+        output.note(str(error))
+        return Status.USAGE_ERROR
     expected = scenario.expected_by(engine)
     by = "" if engine is Engine.TORCH else f"  engine {engine.value}"
     output.show(f"{scenario.name}  world size {result.world_size}{by}  on processes\n\n{result}\n")

@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import re
 import signal
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -26,6 +27,7 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from scenarios.processes.cache import own_cache
 from scenarios.processes.job import Job
 from scenarios.processes.report import RankReport
 from scenarios.processes.supervisor import supervise
@@ -94,12 +96,18 @@ def _config(world_size: int, folder: str) -> LaunchConfig:
 def _failure_text(error: ChildFailedError) -> str:
     _, failure = error.get_first_failure()
     how = f"exit status {failure.exitcode}" if failure.exitcode >= 0 else f"signal {failure.signal_name()}"
+    has_said = os.path.isfile(failure.error_file)  # else torch makes up a message
+    if failure.exitcode == 1 and not has_said and (script := _script()) is not None:
+        return (
+            f"the process of rank {failure.local_rank} could not load {os.path.basename(script)}, as each does before "
+            "it runs its rank, expected a script that can be loaded twice: put what it does under `if __name__ == "
+            '"__main__":`'
+        )
     message = failure.message if isinstance(failure.message, str) else str(failure.message.get("message", ""))
     said = re.sub(r"^.*?\b(\w*Error: )", r"\1", " ".join(message.split()))
-    return (
-        f"the supervisor of rank {failure.local_rank} ended with {how} ({said}), expected it to last: start the run "
-        'again; if a script starts it, put that under `if __name__ == "__main__":`'
-    )
+    because = f" ({said})" if has_said else ""
+    who = f"the supervisor of rank {failure.local_rank}"
+    return f"{who} ended with {how}{because}, expected it to last: start the run again"
 
 
 # --- the server -------------------------------------------------------------------------------------------------------
@@ -107,7 +115,17 @@ def _failure_text(error: ChildFailedError) -> str:
 
 @contextmanager
 def standing_by() -> Iterator[None]:
-    """Keep the server that processes are forked from, for all runs in the block; see Note [Forkserver]."""
+    """Keep the server that processes are forked from, for all runs in the block; see Note [Forkserver].
+
+    Raises UsageError if processes cannot load the script that this one runs.
+    """
+    _check_script()
+    with own_cache(), _server():  # the folder last: the server may still be loading torch, which makes it again
+        yield
+
+
+@contextmanager
+def _server() -> Iterator[None]:
     # Private, as multiprocessing has no other way to stop them; its own tests stop them like this.
     server: Any = forkserver._forkserver
     tracker: Any = resource_tracker._resource_tracker
@@ -128,6 +146,23 @@ def standing_by() -> Iterator[None]:
             server._stop()
         if not had_tracker:
             tracker._stop()
+
+
+def _check_script() -> None:
+    """Raise UsageError for a script that other processes cannot load; end the one in which it is just being loaded."""
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise SystemExit(1)  # it has no guard, and whoever has started this process says so
+    if (script := _script()) is not None and not os.path.isfile(script):
+        raise UsageError(
+            f"the script that starts the run is {os.path.basename(script)}, which other processes cannot load, "
+            "expected a file: save it into one, and run that"
+        )
+
+
+def _script() -> str | None:
+    """The file that the processes load first; None if this one runs a module, or a text of the command line."""
+    main = sys.modules["__main__"]
+    return None if getattr(main, "__spec__", None) else getattr(main, "__file__", None)
 
 
 @contextmanager

@@ -31,23 +31,29 @@ def run_on_processes(scenario: Scenario, engine: Engine, timeout_seconds: float 
     check_usable(scenario)
     _check_room(scenario.world_size)
     reports = launch(Job.of(scenario, engine, timeout_seconds), scenario.world_size)
-    return result_of(scenario, reports)
+    return result_of(scenario, engine, reports)
 
 
-def result_of(scenario: Scenario, reports: Sequence[RankReport]) -> Result:
+def result_of(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> Result:
     """What the ranks' reports come to. Raises UsageError if one of them did not start."""
     _check_started(reports)
     identity = f"{scenario.name} on {len(reports)} ranks"
     raised = sorted((report for report in reports if report.error is not None), key=lambda report: report.seconds)
     return Result(
         world_size=len(reports),
-        findings=findings_of(reports, command=f"ddpsim run {shlex.quote(scenario.name)}"),
+        findings=findings_of(reports, command=_simulation(scenario, engine, len(reports))),
         returns=tuple(_loaded(report.value) for report in reports),
         errors={report.rank: _exception(report) for report in raised},
         schedule=Schedule((), identity),
         trace=Trace(()),
         program=identity,
     )
+
+
+def _simulation(scenario: Scenario, engine: Engine, world_size: int) -> str:
+    """The command that simulates what has run."""
+    by = "" if engine is Engine.TORCH else f" --engine {engine.value}"
+    return f"ddpsim run {shlex.quote(scenario.name)} --world-size {world_size}{by}"
 
 
 def check_usable(scenario: Scenario) -> None:
@@ -59,17 +65,27 @@ def check_usable(scenario: Scenario) -> None:
         )
     if not hasattr(os, "fork"):
         raise UsageError("transport is 'processes', but this system cannot fork, expected Linux or macOS: simulate")
-    if scenario.faults:
-        raise UsageError(
-            f"{scenario.name} has faults ({scenario.faults[0]}), but nothing stands between real processes and their "
-            "calls, expected none: take transport 'memory' or 'gloo'"
-        )
+    if why := refusal(scenario):
+        raise UsageError(f"{scenario.name} {why}, expected none: take transport 'memory' or 'gloo'")
+
+
+def refusal(scenario: Scenario) -> str | None:
+    """Why real processes cannot run this scenario, if not."""
+    if not scenario.faults:
+        return None
+    return f"has faults ({scenario.faults[0]}), but nothing stands between real processes and their calls"
 
 
 def _check_room(world_size: Any) -> None:
     if not isinstance(world_size, int) or isinstance(world_size, bool) or world_size < 1:
         raise UsageError(f"world size is {world_size!r}, expected a whole number from 1: say how many ranks to run")
-    if world_size > (most := _most_ranks()):
+    most = _most_ranks()
+    if most < 1:
+        raise UsageError(
+            f"this user may have fewer than {_TASKS_A_RANK} processes, expected room for {_TASKS_A_RANK} a rank: raise "
+            "the limit (ulimit -u), or leave the transport out, which simulates"
+        )
+    if world_size > most:
         raise UsageError(
             f"world size is {world_size}, expected at most {most} as processes of this machine: take fewer ranks, more "
             "machines (torchrun --nnodes), or leave the transport out, which simulates thousands"

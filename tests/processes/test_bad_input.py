@@ -87,6 +87,14 @@ def test_limit_on_processes(refused, monkeypatch):
     assert refused(GREETS, "--world-size 5").startswith("world size is 5, expected at most 4 as processes of this")
 
 
+def test_no_room_for_a_rank(refused, monkeypatch):
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: (15, 15))
+    expected = (
+        "this user may have fewer than 16 processes, expected room for 16 a rank: raise the limit (ulimit -u), or"
+    )
+    assert refused(GREETS, "--world-size 1").startswith(expected)
+
+
 def test_world_size():
     with pytest.raises(UsageError, match=r"^world size is '4', expected a whole number from 1"):
         run_scenario(load(GREETS), transport="processes", world_size="4")

@@ -180,4 +180,4 @@ def test_rank_that_did_not_start():
     reports = [RankReport(0, Ending.HUNG, 1.0, has_started=False, position=Position(0.0, None, "was ended", ()))]
     reports += [RankReport(1, Ending.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
     with pytest.raises(UsageError, match=r"^rank 1 did not start \(exit status 1, after 'why'\), expected its process"):
-        result_of(None, reports)
+        result_of(None, None, reports)
