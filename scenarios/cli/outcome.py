@@ -10,6 +10,7 @@ from scenarios.cli.judgement import conclusion, judge, misses_line
 from scenarios.cli.status import Status
 from scenarios.engines import Engine
 from scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
+from scenarios.processes.run import refusal
 from scenarios.runner import PROCESSES, run_scenario
 from simulator import Result, UsageError
 
@@ -20,10 +21,11 @@ class Outcome:
 
     name: str
     engine: Engine
-    status: Status
+    status: Status | None
+    """None if it was not run."""
     expected: str
     found: str
-    """"" if it is just what is expected."""
+    """"" if it is just what is expected; what a transport cannot do, if it was not run."""
     seconds: float
     text: str = ""
     """All there is to say, if it is not as expected."""
@@ -34,6 +36,9 @@ def outcome_of(
 ) -> Outcome:
     """Run a scenario. An exception of ours is what came of it, and ends nothing else."""
     expected = scenario.expected_by(engine)
+    wanted = _brief(expected.text(scenario.world_size))
+    if transport == PROCESSES and (why := refusal(scenario)):
+        return Outcome(scenario.name, engine, None, wanted, why, 0.0)
     start = time.perf_counter()
     try:
         result = run_scenario(scenario, engine, policy=policy, seed=seed, transport=transport, timeout_seconds=timeout)
@@ -43,7 +48,7 @@ def outcome_of(
         status, found = judge(expected, result, transport), _found_cell(expected, result, transport)
         text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{conclusion(expected, result, transport)}"
     seconds = time.perf_counter() - start
-    return Outcome(scenario.name, engine, status, _brief(expected.text(scenario.world_size)), found, seconds, text)
+    return Outcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 
 def _found_cell(expected: Expectation, result: Result, transport: str) -> str:

@@ -13,7 +13,7 @@ _WIDTH = 100
 _NAME_WIDTH = 48
 """At most; the few names that are longer push their own row to the right, and not the whole table off the page."""
 _TIME_WIDTH = 5
-_MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?"}
+_MARKS = {Status.AS_EXPECTED: "=", Status.OTHERWISE: "!", Status.UNKNOWN: "?", None: "-"}
 
 
 class Table:
@@ -30,12 +30,12 @@ class Table:
         return f"{self._cells('name', 'by', 'ms')}    expected"
 
     def row(self, outcome: Outcome) -> str:
-        """A run: "=" and what was expected; what was found, if it is something else."""
+        """A run: "=" and what was expected; what was found, if it is something else; or why it was not run."""
         cells = self._cells(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
         if not outcome.found:
             return line
-        found = f"found {outcome.found}"
+        found = f"{'not run:' if outcome.status is None else 'found'} {outcome.found}"
         return f"{line}; {found}" if len(line) + 2 + len(found) <= _WIDTH else f"{line};\n{'':{len(cells)}}    {found}"
 
     def _cells(self, name: str, engine: str, milliseconds: str) -> str:
@@ -45,13 +45,15 @@ class Table:
 
 def closing(outcomes: Sequence[Outcome], seconds: float) -> str:
     """The whole text of each surprise, and how many there were."""
-    surprising = [outcome for outcome in outcomes if outcome.status is not Status.AS_EXPECTED]
+    run = [outcome for outcome in outcomes if outcome.status is not None]
+    surprising = [outcome for outcome in run if outcome.status is not Status.AS_EXPECTED]
     texts = [f"\n--- {each.name}, engine {each.engine.value}\n{each.text}" for each in surprising]
     surprises = sum(outcome.status is Status.OTHERWISE for outcome in outcomes)
     unknown = len(surprising) - surprises
     noun = "scenario" if len({outcome.engine for outcome in outcomes}) < 2 else "run"
-    counts = [f"{_counted(len(outcomes) - len(surprising), noun)} as expected", _counted(surprises, "surprise")]
+    counts = [f"{_counted(len(run) - len(surprising), noun)} as expected", _counted(surprises, "surprise")]
     counts += [f"{unknown} unknown"] if unknown else []
+    counts += [f"{len(outcomes) - len(run)} not run"] if len(run) < len(outcomes) else []
     return "\n".join([*texts, "", f"{', '.join(counts)}, {seconds:.1f} s"])
 
 

@@ -66,7 +66,7 @@ def zoo(
             output.show(table.row(outcome))
             outcomes.append(outcome)
     output.show(closing(outcomes, time.perf_counter() - start))
-    return worst([*(outcome.status for outcome in outcomes), *(Status.OTHERWISE for _ in broken)])
+    return worst([*(each.status for each in outcomes if each.status is not None), *(Status.OTHERWISE for _ in broken)])
 
 
 def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:

@@ -105,6 +105,24 @@ def test_rows_of_the_zoo(server, capsys):
     ]
 
 
+def test_what_processes_cannot_run_is_no_surprise(server, capsys):
+    words = ["zoo", "rank-crash", "exception-on-one-rank", "--no-repaired", "--transport", "processes"]
+    assert main(words) == Status.AS_EXPECTED
+    _, raises, *crash, empty, closing = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"exception-on-one-rank +\d+  = rank_error, rank 1", raises)
+    assert re.fullmatch(
+        r"rank-crash +0  - rank_error, rank 1; +not run: has faults \(Crash\(.*\), but .*", "".join(crash)
+    )
+    assert empty == ""
+    assert closing.startswith("1 scenario as expected, 0 surprises, 1 not run, ")
+
+
+def test_hang_names_the_command_that_simulates_the_same(server, capsys):
+    words = ["run", "both-send-first", "--transport", "processes", "--timeout", "1", "--world-size", "2"]
+    assert main([*words, "--engine", "ddp"]) == 0
+    assert "`ddpsim run both-send-first --world-size 2 --engine ddp`" in capsys.readouterr().out
+
+
 def test_simulated_transports_are_judged_by_the_finding(capsys):
     assert main(["run", "send-send", "--transport", "gloo"]) == 0
     out = capsys.readouterr().out
