@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -65,19 +66,30 @@ class Progress:
     def idle_seconds(self) -> tuple[float, float]:
         """For how long it has neither got on nor computed; and for how long not got on, as far as that can be seen.
 
-        It gets on if a call begins or completes; and while none is in flight, with every instruction or, if it
-        computes, with every line. A loop that never ends is one line for ever, and so is a large operation for long.
+        It gets on if a call begins or completes; and while none is in flight, with every instruction. Who computes, or
+        falls asleep again and again, gets on with every line only: a loop that never ends is one line for ever, a large
+        operation is one for long, and a loop of messages, which are not recorded, may be seen at one line only.
         """
         recording = recorder.recording()
         frames = [] if recording.in_flight else self._frames()
         instructions = tuple((id(frame.f_code), frame.f_lasti) for frame in frames)
         lines = tuple((id(frame.f_code), frame.f_lineno) for frame in frames)
         now = self._clock.now()
-        asleep = self._asleep.seconds((recording, instructions, self._work.turns()), now)
+        asleep = self._asleep.seconds((recording, instructions, self._work.turns(), _sleeps()), now)
         return asleep, self._computing.seconds((recording, lines), now)
 
     def _frames(self) -> list[FrameType]:
         return [frame for frame, _ in traceback.walk_stack(sys._current_frames().get(self._main))]
+
+
+def _sleeps() -> int:
+    """How often the main thread has fallen asleep; 0 where there is no /proc to tell."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/status", encoding="utf-8", errors="replace") as file:
+            lines = [line for line in file if line.startswith("voluntary_ctxt_switches:")]
+        return int(lines[0].split()[1])
+    except (OSError, LookupError, ValueError):
+        return 0
 
 
 class _Work:

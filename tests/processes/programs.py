@@ -67,6 +67,16 @@ def comes_late_to_each_call(rank):
     return total
 
 
+def comes_late_to_each_message(rank):
+    message = torch.ones(2)
+    for _ in range(10):
+        if rank == 1:
+            time.sleep(0.1)
+            dist.send(message, 0)
+        else:
+            dist.recv(message, 1)
+
+
 def computes_while_others_wait(rank):
     if rank == 1:
         _compute(1.0)

@@ -1,6 +1,7 @@
 """Whether a rank gets on, with a clock of the test's; no process is started."""
 
 import os
+import threading
 import time
 from itertools import count
 
@@ -10,7 +11,7 @@ import torch.distributed as dist
 from scenarios.processes import recorder
 from scenarios.processes.child import Child
 from scenarios.processes.notes import Notes, Starter
-from scenarios.processes.progress import Clock, Progress, Unchanged
+from scenarios.processes.progress import Clock, Progress, Unchanged, _sleeps
 from scenarios.processes.rank import Word
 from scenarios.processes.recorder import Recording
 from scenarios.processes.supervisor import _Quiet
@@ -31,9 +32,9 @@ def test_unchanged():
 
 @pytest.fixture
 def looks(monkeypatch):
-    """Look ten times, a second apart, in a process that computes at each look, or at none."""
+    """Look ten times, a second apart, in a process that computes or sleeps before each look, or does not."""
 
-    def looks(recordings, *, computes):
+    def looks(recordings, *, computes=False, sleeps=False):
         seconds = count()
         monkeypatch.setattr(time, "monotonic", lambda: float(next(seconds)))
         used = count(step=int(computes))
@@ -42,6 +43,7 @@ def looks(monkeypatch):
         progress = Progress(100.0)
         monkeypatch.setattr(progress, "_clock", Clock(100.0, time.monotonic))
         monkeypatch.setattr(progress, "_frames", list)
+        monkeypatch.setattr("scenarios.processes.progress._sleeps", count(step=int(sleeps)).__next__)
         recorded = iter(recordings)
         monkeypatch.setattr(recorder, "recording", lambda: next(recorded))
         return [progress.idle_seconds() for _ in range(10)][-1]
@@ -54,15 +56,23 @@ CALLING = [Recording((f"barrier #{number}",), in_flight=True) for number in rang
 
 
 def test_a_rank_that_always_waits_gets_on_if_its_calls_do(looks):
-    assert looks(CALLING, computes=False) == (0.0, 0.0)
+    assert looks(CALLING) == (0.0, 0.0)
     assert looks(CALLING, computes=True) == (0.0, 0.0)
 
 
 def test_a_rank_that_waits_in_one_call(looks):
-    asleep, computing = looks(WAITING, computes=False)
+    asleep, computing = looks(WAITING)
     assert asleep == computing >= 9.0
     asleep, computing = looks(WAITING, computes=True)
     assert (asleep, computing >= 9.0) == (0.0, True)
+    asleep, computing = looks(WAITING, sleeps=True)
+    assert (asleep, computing >= 9.0) == (0.0, True)
+
+
+def test_how_often_this_thread_has_slept():
+    before = _sleeps()
+    threading.Event().wait(0.001)
+    assert _sleeps() > before or not os.path.exists("/proc/self/task")
 
 
 # --- as its supervisor sees it ----------------------------------------------------------------------------------------

@@ -123,7 +123,9 @@ def test_rank_that_computes_for_long_does_not_hang(run):
     assert time.monotonic() - begun > 1.0, "to say anything, it has to take longer than the time-out"
 
 
-@pytest.mark.parametrize("name", ["comes_late_to_each_call", "computes_while_others_wait"])
+@pytest.mark.parametrize(
+    "name", ["comes_late_to_each_call", "comes_late_to_each_message", "computes_while_others_wait"]
+)
 def test_rank_that_waits_for_one_that_gets_on_does_not_hang(run, name):
     begun = time.monotonic()
     assert run(name, timeout_seconds=0.4).findings == ()
@@ -132,7 +134,8 @@ def test_rank_that_waits_for_one_that_gets_on_does_not_hang(run, name):
 
 def test_rank_that_computes_for_ever_lets_the_others_wait(run):
     (finding,) = run("computes_in_several_lines_for_ever", timeout_seconds=0.2).findings
-    assert (finding.code, finding.ranks) == (Code.STUCK, (0,))
+    assert finding.code is Code.STUCK
+    assert 0 in finding.ranks  # and rank 1, if each look has found it at one line
     assert "  rank 1  at programs.py:" in str(finding)
     assert "raise --timeout" in str(finding)
 
@@ -237,4 +240,4 @@ def test_nothing_is_left_behind(run, own_folder, name, timeout_seconds):
     before = state()
     run(name, timeout_seconds=timeout_seconds)
     assert state() == before
-    assert [path.name for path in own_folder.iterdir() if path.name.startswith("ddpsim")] == []
+    assert list(own_folder.iterdir()) == []
