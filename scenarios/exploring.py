@@ -35,8 +35,8 @@ def explore_scenario(
 ) -> Exploration:
     """Run a scenario, or the one of that name, under many schedules; see `simulator.explore` for the options.
 
-    Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference; a
-    difference from that ends the exploration. Raises UsageError for what cannot be run.
+    Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference.
+    Raises UsageError for what cannot be run.
     """
     check_options(transport, "round_robin", 0, None)
     if transport == "processes":

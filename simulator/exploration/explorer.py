@@ -14,7 +14,7 @@ from simulator.exploration.exploration import End, Exploration, Progress
 from simulator.exploration.outcomes import Outcome, counted, outcome_of
 from simulator.exploration.strategy import RedundantRun, Strategy
 from simulator.result import Result
-from simulator.verdict import Verdict
+from simulator.verdict import Code, Verdict
 
 Run = Callable[[Policy, Budget], Result]
 """One execution under a policy, within what is left of the budget."""
@@ -81,8 +81,8 @@ class Explorer:
                 result = with_it.with_replay(result.replay)
             self._count(result)
             self._tell()
-            if finding is not None:
-                return End.FAILURE
+            if finding is not None and finding.code is Code.NONDETERMINISM:
+                return End.FAILURE  # what is left to run was told by executions that do not repeat
         return End.COVERED
 
     def _count(self, result: Result) -> None:

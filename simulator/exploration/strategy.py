@@ -22,7 +22,7 @@ class Strategy(Protocol):
         """The policy of the next execution; None when there is none left."""
 
     def take(self, result: Result) -> Finding | None:
-        """Learn from an execution; a finding if it did not do what the ones before promised."""
+        """Learn from an execution; a finding if something is wrong with it that it does not tell itself."""
 
     @property
     def is_complete(self) -> bool:
