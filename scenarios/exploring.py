@@ -20,7 +20,7 @@ from simulator.verdict import Finding
 
 def explore_scenario(
     scenario: Scenario | str,
-    engine: str | Engine = "torch",
+    engine: str | Engine | None = None,
     *,
     policy: str = "dpor",
     seed: int = 0,
@@ -38,11 +38,11 @@ def explore_scenario(
     Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference.
     Raises UsageError for what cannot be run.
     """
-    check_options(transport, "round_robin", 0, None)
+    check_options(transport, None, 0, None)
     if transport == "processes":
         raise UsageError("transport is 'processes', but only a simulation has schedules: take 'memory' or 'gloo'")
     own = load(scenario) if isinstance(scenario, str) else scenario
-    engine = Engine.named(engine)
+    engine = own.engine if engine is None else Engine.named(engine)
     chosen = own.with_world_size(world_size)
     check_engine_options(chosen, engine)
     strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)

@@ -12,19 +12,21 @@ from typing import Any
 
 from scenarios.model import Scenario, check_program
 from scenarios.names import nearest
-from scenarios.toml_file import read_toml
+from scenarios.toml_file import Find, read_toml
 from simulator import UsageError
 
 SUFFIXES = (".py", ".toml")
 
 
-def scenarios_in(path: Path) -> dict[str, Scenario]:
+def scenarios_in(path: Path, find: Find | None = None) -> dict[str, Scenario]:
     """The scenarios of a file, in the order in which they stand there, by what `ddpsim run` calls them.
+
+    `find` finds one by the name that a file may say instead of having its own.
 
     Raises UsageError if it cannot be loaded. Nothing stays imported from its folder, so that another file can be next.
     """
     if path.suffix == ".toml":
-        return {str(path): read_toml(path)}
+        return {str(path): read_toml(path, find)}
     try:
         return {f"{path}:{variable}": scenario for variable, scenario in scenarios_of(execute(path)).items()}
     finally:

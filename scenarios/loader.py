@@ -43,7 +43,7 @@ def _from_file(name: str, path: Path, function: str) -> Scenario:
     if not _is_file(path):
         raise UsageError(f"scenario is {name!r}, but there is no file {str(path)!r}: correct the path")
     if path.suffix == ".toml":
-        (scenario,) = scenarios_in(path).values()
+        (scenario,) = scenarios_in(path, load).values()
         return replace(scenario, name=name)  # what the replay line has to say to find it again
     program = program_in(path, function)
     if isinstance(program, Scenario):

@@ -130,6 +130,10 @@ class Scenario:
     """Given the world size, what each rank's program should return, by plain single-process training."""
     repairs: str = ""
     """The scenario that this one is the repaired twin of."""
+    engine: Engine = Engine.TORCH
+    """Whom it runs on unless somebody says otherwise."""
+    answers: tuple[int, ...] = ()
+    """The schedule it runs under unless a policy is given, as far as the answers fit; () is round robin."""
 
     @property
     def summary(self) -> str:

@@ -19,6 +19,7 @@ from scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
 from scenarios.reference import divergence_from
 from scenarios.training import Training
 from simulator import Policy, Result, Schedule, UsageError, Verdict, replay, simulate
+from simulator.policies.guided import Guided
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -28,15 +29,17 @@ _TRANSPORT_NAMES = ", ".join(map(repr, TRANSPORTS))
 
 def run_scenario(
     scenario: Scenario | str,
-    engine: str | Engine = "torch",
+    engine: str | Engine | None = None,
     *,
     transport: str = "memory",
     world_size: int | None = None,
-    policy: str | Policy = "round_robin",
+    policy: str | Policy | None = None,
     seed: int = 0,
     timeout_seconds: float | None = None,
 ) -> Result:
     """Run a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
+
+    Engine and policy are the scenario's own unless given: "torch", and round robin or the schedule that was saved.
 
     Transports "memory" and "gloo" simulate, and replicas are compared as by `check="replicas"`. "processes" runs one
     process a rank on real gloo, without a policy; a rank that makes no progress for `timeout_seconds`, by default 10,
@@ -48,12 +51,13 @@ def run_scenario(
 
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
-            return run_on_processes(chosen, Engine.named(engine), _timeout(timeout_seconds))
+            return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
+        own = Guided(chosen.answers) if chosen.answers else "round_robin"
         return simulate(
             chosen.program,
             chosen.world_size,
             args=chosen.args,
-            policy=policy,
+            policy=own if policy is None else policy,
             seed=seed,
             transport=transport,
             faults=chosen.faults,
@@ -68,11 +72,11 @@ def _timeout(seconds: float | None) -> float:
     return TIMEOUT_SECONDS if seconds is None else seconds
 
 
-def check_options(transport: str, policy: str | Policy, seed: int, timeout_seconds: float | None) -> None:
+def check_options(transport: str, policy: str | Policy | None, seed: int, timeout_seconds: float | None) -> None:
     """Raise UsageError for what does not go with a transport."""
     if transport not in TRANSPORTS:
         raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
-    if transport == PROCESSES and (policy != "round_robin" or seed != 0):
+    if transport == PROCESSES and (policy not in (None, "round_robin") or seed != 0):
         raise UsageError(
             f"policy is {policy!r} and seed {seed}, but real processes run freely, without a schedule: leave both out, "
             "or take transport 'memory' or 'gloo'"
@@ -89,13 +93,13 @@ def check_options(transport: str, policy: str | Policy, seed: int, timeout_secon
 def replay_scenario(
     scenario: Scenario | str,
     schedule: str | Schedule,
-    engine: str | Engine = "torch",
+    engine: str | Engine | None = None,
     *,
     transport: str = "memory",
     world_size: int | None = None,
 ) -> Result:
     """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it belongs to another one."""
-    check_options(transport, "round_robin", 0, None)
+    check_options(transport, None, 0, None)
     if transport == PROCESSES:
         raise UsageError(
             "transport is 'processes', but real processes run freely and cannot be replayed: take 'memory' or 'gloo'"
@@ -118,15 +122,15 @@ def replay_scenario(
 
 def _run(
     scenario: Scenario | str,
-    engine: str | Engine,
+    engine: str | Engine | None,
     transport: str,
     world_size: int | None,
     run: Callable[[Scenario], Result],
     timeout_seconds: float | None = None,
 ) -> Result:
     own = load(scenario) if isinstance(scenario, str) else scenario
-    engine = Engine.named(engine)
-    chosen = own.with_world_size(world_size)
+    engine = own.engine if engine is None else Engine.named(engine)
+    chosen = dataclasses.replace(own.with_world_size(world_size), engine=engine)
     check_engine_options(chosen, engine)
     with own_cache() if transport == PROCESSES else nullcontext():
         with engines.installed(engine):
@@ -165,5 +169,5 @@ def replay_command(
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]
-    words += [] if engine is Engine.TORCH else ["--engine", engine.value]
+    words += [] if engine is scenario.engine else ["--engine", engine.value]
     return " ".join(words)

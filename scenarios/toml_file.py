@@ -1,4 +1,4 @@
-"""Declared scenarios: a TOML file as a Scenario.
+"""Scenarios as TOML files: a declared training, the steps of every rank, or another scenario under a schedule.
 
     summary = "one rank has a batch less than the others, and join keeps them going"
     world_size = 3
@@ -16,24 +16,35 @@
     [expect]
     oracle = true                          # compare every rank's numbers with plain training
 
-docs/scenarios.md lists every key.
+Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/json_form.py, and `[[group]]` the
+groups; or `scenario` names another scenario. `schedule` has the answers at choice points, as they stand in a replay
+token, and `runs_on` the engine. docs/scenarios.md lists every key.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from scenarios import oracle, trainer
 from scenarios.comparison import by_oracle
+from scenarios.declared import of_program
+from scenarios.engines import Engine
 from scenarios.model import Expectation, Scenario
 from scenarios.toml_table import Table, open_toml
 from scenarios.toml_training import World, training_in
 from scenarios.training import Training
 from simulator import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from simulator.api import MOST_RANKS
+from simulator.choices import answers_in
+from simulator.errors import ReplayError
 from simulator.faults import Fault
+from simulator.programs.json_form import FORMAT, program_of
+from simulator.programs.json_form import VERSION as JSON_VERSION
 
 
 class _FaultKind(str, Enum):
@@ -42,47 +53,147 @@ class _FaultKind(str, Enum):
     EARLY_RETURN = "early_return"
 
 
-def read_toml(path: Path) -> Scenario:
-    """The scenario in a file. Raises UsageError, with file, line and key, for whatever is wrong with it."""
+VERSION = 1
+"""Of the format; a file that does not say its version is of this one."""
+
+Find = Callable[[str], Scenario]
+"""Finds the scenario of a name."""
+
+
+def read_toml(path: Path, find: Find | None = None) -> Scenario:
+    """The scenario in a file; `find` finds the other one that it may name.
+
+    Raises UsageError, with file, line and key, for whatever is wrong with it.
+    """
     table = open_toml(path)
+    _check_version(table)
+    scenario = _under_schedule(table, _body(table, find))
+    table.done()
+    if not scenario.summary:
+        table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
+    return scenario
+
+
+def _check_version(table: Table) -> None:
+    version = table.raw("ddpsim")
+    if version is not None and (type(version) is not int or version != VERSION):
+        table.refuse("ddpsim", f"{VERSION}, the version that this ddpsim reads: use the ddpsim that saved the file")
+
+
+def _body(table: Table, find: Find | None) -> Scenario:
+    """What the file runs, and what it expects of that."""
+    if "rank" in table and "scenario" in table:
+        table.contradict("rank", "stands beside `scenario`, expected one thing to run: leave one of them out")
+    if "rank" in table:
+        return _program(table)
+    return _other(table, find) if "scenario" in table else _training(table)
+
+
+def _under_schedule(table: Table, scenario: Scenario) -> Scenario:
+    """The scenario with the schedule and the engine that the file says."""
+    engine = table.one_of("runs_on", Engine, scenario.engine)
+    assert engine is not None
+    text = table.text("schedule")
+    try:
+        answers = answers_in(text) if text else scenario.answers
+    except ReplayError:
+        table.refuse("schedule", 'answers as in a replay token, such as "0x12.1.2"')
+    return replace(scenario, engine=engine, answers=answers)
+
+
+def _training(table: Table) -> Scenario:
+    """A declared training."""
     world = World(table.whole("world_size", 4, least=1, most=MOST_RANKS))
     training = training_in(table, world)
-    summary, cause = table.text("summary"), table.text("cause")
     expect = table.table("expect") or Table({}, ("expect",), table.source)
     has_oracle = expect.flag("oracle")
-    expected = _expectation(expect, world)
-    own = expect.table("ddp")
-    under_ddp = None if own is None else _expectation(own, world)
-    for each in (expect, own):
-        if each is not None:
-            each.done()
+    expected, under_ddp = _expectations(expect, world)
     blames = bool(expected.ranks or (under_ddp and under_ddp.ranks))
     fixed = None if training.fits_every_world and not blames and not _names_ranks(table) else world.size
-    scenario = Scenario(
-        table.text("name", path.stem.replace("_", "-")),
-        f"{summary}\n\n{cause}",
-        trainer.train,
-        expected,
-        under_ddp,
-        world.size,
-        fixed or min(2, world.size),
-        fixed,
-        args=(training,),
-        faults=tuple(_fault(each, world) for each in table.tables("fault")),
-        tags=table.texts("tags"),
-        reports=table.texts("reports"),
-        reference=partial(by_oracle, training) if has_oracle else None,
-    )
-    table.done()
-    if not summary:
-        table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
     if has_oracle:
         _check_oracle(expect, training, world)
         if not any(_is_compared(each) for each in (expected, under_ddp or expected)):
             expect.contradict(
                 "oracle", "is true, but what fails is not compared, expected a pass or divergence.*: leave it out"
             )
-    return scenario
+    return Scenario(
+        **_description(table),
+        program=trainer.train,
+        expected=expected,
+        expected_under_ddp=under_ddp,
+        world_size=world.size,
+        min_world_size=fixed or min(2, world.size),
+        max_world_size=fixed,
+        args=(training,),
+        faults=tuple(_fault(each, world) for each in table.tables("fault")),
+        reference=partial(by_oracle, training) if has_oracle else None,
+    )
+
+
+def _program(table: Table) -> Scenario:
+    """The steps of every rank. If the file does not say what is expected, it is what `check` finds."""
+    ranks, groups = table.tables("rank"), table.raw("group")
+    steps = [rank.raw("steps") for rank in ranks]
+    for rank in ranks:
+        rank.done()
+    world = World(table.whole("world_size", len(ranks), least=1, most=MOST_RANKS))
+    value = {
+        "format": FORMAT,
+        "version": JSON_VERSION,
+        "world_size": world.size,
+        "groups": groups or [],
+        "ranks": steps,
+    }
+    try:
+        scenario = of_program(program_of(value), name="")
+    except UsageError as error:
+        raise UsageError(f"{table.place('rank')} {error}") from None
+    expect = table.table("expect")
+    expected, under_ddp = (scenario.expected, None) if expect is None else _expectations(expect, world)
+    return replace(scenario, **_description(table), expected=expected, expected_under_ddp=under_ddp)
+
+
+def _other(table: Table, find: Find | None) -> Scenario:
+    """Another scenario, by its name or file; a file is looked for beside this one."""
+    name, size = table.text("scenario"), table.whole("world_size", 0, most=MOST_RANKS)
+    if find is None or name.endswith(".toml"):
+        table.refuse("scenario", "a name in `ddpsim list` or FILE.py:FUNCTION, in a file of your own")
+    try:
+        scenario = find(_beside(table.source.path, name)).with_world_size(size or None)
+    except UsageError as error:
+        raise UsageError(f"{table.place('scenario')} {error}") from None
+    expect = table.table("expect")
+    if expect is not None:
+        expected, under_ddp = _expectations(expect, World(scenario.world_size))
+        scenario = replace(scenario, expected=expected, expected_under_ddp=under_ddp)
+    return replace(scenario, **_description(table))
+
+
+def _beside(path: Path, name: str) -> str:
+    """A name as it is; the path of a Python file from where this file is."""
+    file, colon, function = name.rpartition(":")
+    return f"{path.parent / file}{colon}{function}" if file.endswith(".py") else name
+
+
+def _description(table: Table) -> dict[str, Any]:
+    """What it is called, and what is told of it."""
+    return {
+        "name": table.text("name", table.source.path.stem.replace("_", "-")),
+        "about": f"{table.text('summary')}\n\n{table.text('cause')}",
+        "tags": table.texts("tags"),
+        "reports": table.texts("reports"),
+    }
+
+
+def _expectations(expect: Table, world: World) -> tuple[Expectation, Expectation | None]:
+    """What is expected, and what of our engine if that is something else."""
+    expected = _expectation(expect, world)
+    own = expect.table("ddp")
+    under_ddp = None if own is None else _expectation(own, world)
+    for each in (expect, own):
+        if each is not None:
+            each.done()
+    return expected, under_ddp
 
 
 def _fault(table: Table, world: World) -> Fault:

@@ -65,7 +65,7 @@ class Schedule:
     """What the answers belong to: the name of the program and the world size."""
 
     def __str__(self) -> str:
-        body = f"{VERSION}:{_encode(self.answers)}"
+        body = f"{VERSION}:{answers_text(self.answers)}"
         name = _checksum(self.program)
         return f"{body}:{name}{_checksum(body + name)}"
 
@@ -102,18 +102,24 @@ class Schedule:
         return cls(_without_defaults_at_the_end(list(_decode(found["answers"], token))), program)
 
 
+def answers_text(answers: Sequence[int]) -> str:
+    """Answers as they stand in a token, such as "0x12.1.2"; zeros at the end are left out."""
+    runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(_without_defaults_at_the_end(answers))]
+    texts = chain.from_iterable([f"{answer}x{n}"] if n > 2 else [str(answer)] * n for answer, n in runs)
+    return ".".join(texts) or "0"
+
+
+def answers_in(text: str) -> tuple[int, ...]:
+    """The answers in a text that `answers_text` wrote. Raises ReplayError for another text."""
+    return _without_defaults_at_the_end(list(_decode(text, text)))
+
+
 def _shown(token: str) -> str:
     return repr(token if len(token) <= 60 else token[:57] + "...")
 
 
 def _checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()) & 0xFFFF:04x}"
-
-
-def _encode(answers: Sequence[int]) -> str:
-    runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(_without_defaults_at_the_end(answers))]
-    texts = chain.from_iterable([f"{answer}x{n}"] if n > 2 else [str(answer)] * n for answer, n in runs)
-    return ".".join(texts) or "0"
 
 
 def _without_defaults_at_the_end(answers: Sequence[int]) -> tuple[int, ...]:

@@ -9,9 +9,9 @@ import torch.distributed as dist
 
 from scenarios.agreement.breaking import LabelledProgram
 from scenarios.agreement.comparison import Comparison, compare, simulated
-from scenarios.agreement.interpreter import run_steps
 from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.pool import GlooPool, Job, PoolError
+from scenarios.interpreter import run_steps
 from simulator import Result, Verdict
 from simulator.errors import InjectedCrashError
 

@@ -17,15 +17,14 @@ from torch import Tensor
 
 from scenarios.agreement import silent
 from scenarios.agreement.breaking import LabelledProgram
-from scenarios.agreement.interpreter import Output, run_steps
 from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.rounding import bounds, rounds
 from scenarios.agreement.silent import Silence
+from scenarios.interpreter import Output, run_steps, site_of
 from simulator import Code, Finding, Result, Verdict, simulate
-from simulator.calls import Site
 from simulator.programs.check import check
 from simulator.programs.checked import CheckedProgram, Met
-from simulator.programs.program import CRASH, Issue, Program
+from simulator.programs.program import CRASH, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +51,7 @@ def simulated(program: Program) -> Result:
 
 def compare(labelled: LabelledProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Comparison:
     """Set what the simulator said beside what became of each rank on gloo."""
-    checked = check(labelled.program, site_of=_site)
+    checked = check(labelled.program, site_of=site_of)
     found = _failing(result.findings)
     problem = _witness_problem(checked, result) or next(_problems(checked, result, outcomes), "")
     silence = None
@@ -63,11 +62,6 @@ def compare(labelled: LabelledProgram, result: Result, outcomes: Sequence[RankOu
     codes = tuple(finding.code for finding in found)
     endings, errors = zip(*((outcome.ending, outcome.error) for outcome in outcomes), strict=True)
     return Comparison(labelled, codes, endings, errors, silence, problem)
-
-
-def _site(issue: Issue) -> Site:
-    """All calls of an operation come from one line, that of the interpreter."""
-    return Site(issue.operation, 0, "")
 
 
 def _failing(findings: Sequence[Finding]) -> list[Finding]:

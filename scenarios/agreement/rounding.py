@@ -19,7 +19,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from scenarios.agreement.interpreter import sent
+from scenarios.interpreter import sent
 from simulator.programs.checked import Met
 from simulator.programs.operations import FRACTIONAL, OPERATIONS
 

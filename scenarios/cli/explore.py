@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli import output
-from scenarios.cli.options import Name, OneEngine, Seed, SimulatedTransport, WorldSize
+from scenarios.cli.options import Name, OwnOrEngine, Seed, SimulatedTransport, WorldSize
 from scenarios.cli.status import Status
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def explore(
     name: Name,
-    engine: OneEngine = "torch",
+    engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
     policy: Annotated[
@@ -57,7 +57,8 @@ def explore(
     from scenarios.loader import load
     from simulator import Budget
 
-    scenario, chosen = load(name), Engine.named(engine)
+    scenario = load(name)
+    chosen = scenario.engine if engine is None else Engine.named(engine)
     with _bar(executions) as on_progress:
         exploration = explore_scenario(
             scenario,

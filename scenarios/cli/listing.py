@@ -57,6 +57,7 @@ def _show(scenarios: Mapping[str, Scenario], *, with_twins: bool) -> None:
 def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]]:
     """The scenarios in files, by what `ddpsim run` calls them, and why some files cannot be loaded."""
     from scenarios.files import scenarios_in
+    from scenarios.loader import load
     from simulator import UsageError
 
     chosen = list(paths)
@@ -64,7 +65,7 @@ def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]
     broken: list[str] = []
     for file in [file for path in chosen for file in _files_at(path)]:
         try:
-            found |= scenarios_in(file)
+            found |= scenarios_in(file, load)
         except UsageError as error:
             broken.append(str(error))
     if not found and not broken:

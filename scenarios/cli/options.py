@@ -5,7 +5,7 @@ No torch here: `--help` shows these. What has to know the scenarios imports them
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,8 +25,31 @@ WorldSize = Annotated[
     int | None, typer.Option(help="How many ranks.  [default: the scenario's own]", show_default=False)
 ]
 EngineOrBoth = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch, ddp or both.")]
-OneEngine = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch or ddp.")]
+OwnOrEngines = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Who synchronises the replicas: torch, ddp or both.  [default: torch, unless a file says otherwise]",
+        show_default=False,
+    ),
+]
+OwnOrEngine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help="Who synchronises the replicas: torch or ddp.  [default: torch, unless a file says otherwise]",
+        show_default=False,
+    ),
+]
 PolicyName = Annotated[str, typer.Option("--policy", help="Who runs next: round_robin, random or pct.")]
+OwnOrPolicy = Annotated[
+    str | None,
+    typer.Option(
+        "--policy",
+        help="Who runs next: round_robin, random or pct.  [default: the schedule of a file, or round_robin]",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="What random and pct draw from.")]
 TransportName = Annotated[
     str,
@@ -61,11 +84,16 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     return tuple(Engine) if name == "both" else (Engine(name),)
 
 
-def how_text(transport: str, policy: str, seed: int) -> str:
+def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[int] = ()) -> str:
     """Transport and policy, as a head line names them."""
     if transport == "processes":
         return "on processes"
     on = "" if transport == "memory" else f"on {transport}  "
+    if policy is None and answers:
+        from simulator.choices import answers_text
+
+        return f"{on}schedule {answers_text(answers)}"
+    policy = policy or "round_robin"
     return f"{on}policy {policy}" + (f", seed {seed}" if policy != "round_robin" else "")
 
 

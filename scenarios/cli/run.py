@@ -10,10 +10,10 @@ import typer
 
 from scenarios.cli import output
 from scenarios.cli.options import (
-    EngineOrBoth,
     Name,
-    OneEngine,
-    PolicyName,
+    OwnOrEngine,
+    OwnOrEngines,
+    OwnOrPolicy,
     Seed,
     SimulatedTransport,
     Timeout,
@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 
 def run(
     name: Name,
-    engine: EngineOrBoth = "torch",
+    engine: OwnOrEngines = None,
     world_size: WorldSize = None,
-    policy: PolicyName = "round_robin",
+    policy: OwnOrPolicy = None,
     seed: Seed = 0,
     transport: TransportName = "memory",
     timeout: Timeout = None,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
+    from scenarios.loader import load
     from scenarios.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine) -> Result:
@@ -54,13 +55,15 @@ def run(
             timeout_seconds=timeout,
         )
 
-    return _run(name, engines_named(engine), transport, how_text(transport, policy, seed), run_once)
+    scenario = load(name)
+    engines = (scenario.engine,) if engine is None else engines_named(engine)
+    return _run(scenario, engines, transport, how_text(transport, policy, seed, scenario.answers), run_once)
 
 
 def replay(
     name: Name,
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="The replay token at the end of a report.")],
-    engine: OneEngine = "torch",
+    engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
 ) -> int:
@@ -69,25 +72,26 @@ def replay(
     The report ends with the command to paste.
     """
     from scenarios.engines import Engine
+    from scenarios.loader import load
     from scenarios.runner import replay_scenario
 
     def run_once(scenario: Scenario, engine: Engine) -> Result:
         return replay_scenario(scenario, token, engine, transport=transport, world_size=world_size)
 
-    return _run(name, (Engine.named(engine),), transport, "replayed", run_once)
+    scenario = load(name)
+    chosen = scenario.engine if engine is None else Engine.named(engine)
+    return _run(scenario, (chosen,), transport, "replayed", run_once)
 
 
 def _run(
-    name: str,
+    scenario: Scenario,
     engines: tuple[Engine, ...],
     transport: str,
     how: str,
     run_once: Callable[[Scenario, Engine], Result],
 ) -> int:
     from scenarios.cli.judgement import conclusion, judge
-    from scenarios.loader import load
 
-    scenario = load(name)
     statuses = []
     with prepared_for(transport):
         for number, engine in enumerate(engines):

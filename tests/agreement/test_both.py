@@ -7,9 +7,9 @@ import pytest
 
 from scenarios.agreement import both
 from scenarios.agreement.breaking import Kind, LabelledProgram
-from scenarios.agreement.interpreter import run_steps
 from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.pool import GlooPool, PoolError
+from scenarios.interpreter import run_steps
 from simulator.programs.program import Crash
 from tests.programs.programs import barrier, program, waited
 

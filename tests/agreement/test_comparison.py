@@ -6,9 +6,9 @@ import pytest
 
 from scenarios.agreement.breaking import Kind, LabelledProgram, labelled
 from scenarios.agreement.comparison import compare, simulated
-from scenarios.agreement.interpreter import Output
 from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.table import disagreements, silences, table
+from scenarios.interpreter import Output
 from simulator.programs.program import CRASH, Crash, Wait
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 

@@ -4,10 +4,10 @@ from random import Random
 
 import pytest
 
-from scenarios.agreement.interpreter import run_steps
 from scenarios.agreement.outcome import Ending
 from scenarios.agreement.parts import who_ends
 from scenarios.agreement.pool import GlooPool, Job
+from scenarios.interpreter import run_steps
 from simulator.programs.program import Issue
 from tests.programs.programs import program, waited
 

@@ -5,8 +5,8 @@ from itertools import permutations
 import pytest
 import torch
 
-from scenarios.agreement.interpreter import sent
 from scenarios.agreement.rounding import bounds, rounds
+from scenarios.interpreter import sent
 from simulator.programs.checked import Met
 from simulator.programs.program import Issue
 

@@ -7,10 +7,10 @@ import pytest
 
 from scenarios.agreement.breaking import Kind, LabelledProgram
 from scenarios.agreement.comparison import compare, simulated
-from scenarios.agreement.interpreter import run_steps
 from scenarios.agreement.outcome import Ending, RankOutcome
 from scenarios.agreement.pool import GlooPool, Job
 from scenarios.agreement.silent import Silence
+from scenarios.interpreter import run_steps
 from simulator import Verdict
 from simulator.calls import ANY_SOURCE
 from simulator.programs.program import Issue, Wait

@@ -10,11 +10,11 @@ import torch.distributed as dist
 from scenarios.agreement import both
 from scenarios.agreement.breaking import labelled
 from scenarios.agreement.comparison import simulated
-from scenarios.agreement.interpreter import run_steps
 from scenarios.agreement.pool import server_link
 from scenarios.cli import main
 from scenarios.cli.agree import _world_sizes
 from scenarios.cli.status import Status
+from scenarios.interpreter import run_steps
 from simulator import UsageError
 
 

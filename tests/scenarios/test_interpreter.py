@@ -10,7 +10,7 @@ import torch
 from scenarios.agreement.breaking import labelled
 from scenarios.agreement.comparison import simulated
 from scenarios.agreement.drawing import COLLECTIVES
-from scenarios.agreement.interpreter import Output, run_steps, sent
+from scenarios.interpreter import Output, run_steps, sent
 from simulator import Code, Verdict
 from simulator.calls import ANY_SOURCE, Site
 from simulator.programs.check import check

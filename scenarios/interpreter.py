@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simulator.calls import ANY_SOURCE, Shape
+from simulator.calls import ANY_SOURCE, Shape, Site
 from simulator.errors import InjectedCrashError
 from simulator.programs.operations import FRACTIONAL
 from simulator.programs.program import CRASH, DEFAULT, Crash, Issue, Program, Return, Wait
@@ -51,6 +51,11 @@ class _Issued(NamedTuple):
     work: Any
     inputs: Sequence[Tensor]
     outputs: Sequence[Tensor]
+
+
+def site_of(issue: Issue) -> Site:
+    """What `check` is to take for a call's line: all of an operation come from one, which is here."""
+    return Site(issue.operation, 0, "")
 
 
 def run_steps(rank: int, program: Program) -> Outputs:

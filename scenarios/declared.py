@@ -1,0 +1,75 @@
+"""Scenarios of values: a declared training, or the steps of every rank; each with what is to be expected of it."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from scenarios import oracle, trainer
+from scenarios.comparison import by_oracle
+from scenarios.engines import Engine
+from scenarios.interpreter import run_steps, site_of
+from scenarios.model import PASSES, Expectation, Scenario, finds
+from scenarios.training import Training
+from simulator import UsageError
+from simulator.programs.check import check
+from simulator.programs.program import Program
+
+
+def of_training(
+    training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, answers: tuple[int, ...] = ()
+) -> Scenario:
+    """A scenario that is to pass, and to give what the oracle says, where that has something to say."""
+    return Scenario(
+        name,
+        "",
+        trainer.train,
+        world_size=world_size,
+        min_world_size=1 if training.fits_every_world else world_size,
+        max_world_size=None if training.fits_every_world else world_size,
+        args=(training,),
+        reference=partial(by_oracle, training) if _has_meaning(training, world_size) else None,
+        engine=engine,
+        answers=answers,
+    )
+
+
+def of_program(
+    program: Program, *, name: str, engine: Engine = Engine.TORCH, answers: tuple[int, ...] = ()
+) -> Scenario:
+    """A scenario that is to come to what `check` finds in the program. Raises UsageError if ranks could not run it."""
+    return Scenario(
+        name,
+        "",
+        run_steps,
+        expectation_of(program),
+        world_size=program.world_size,
+        min_world_size=program.world_size,
+        max_world_size=program.world_size,
+        args=(program,),
+        engine=engine,
+        answers=answers,
+    )
+
+
+def expectation_of(program: Program) -> Expectation:
+    """What a program should come to, where no schedule is given: its verdict and the finding that leads."""
+    found = check(program, site_of=site_of).findings
+    return finds(found[0].code, found[0].ranks) if found else PASSES
+
+
+def _has_meaning(training: Training, world_size: int) -> bool:
+    try:
+        oracle.check_has_meaning(training, world_size)
+    except UsageError:
+        return False
+    return True
+
+
+def training_in(scenario: Scenario) -> Training | None:
+    """The training that a scenario declares; None if it is no declared one."""
+    return next((each for each in scenario.args if isinstance(each, Training)), None)
+
+
+def program_in(scenario: Scenario) -> Program | None:
+    """The program whose steps a scenario runs; None if it runs something else."""
+    return next((each for each in scenario.args if isinstance(each, Program)), None)

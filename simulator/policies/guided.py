@@ -1,0 +1,30 @@
+"""Guided: takes the answers it is given as far as they fit, and never objects.
+
+For answers that were recorded by a program that has changed since (a saved failure, a step of shrinking) or that were
+drawn without a program in sight. `Replay` is the one that insists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.choices import ChoicePoint
+
+
+class Guided:
+    """Gives the answers in order, each modulo the number of options; after the last one the default.
+
+    What was really taken stands in the schedule of the result.
+    """
+
+    def __init__(self, answers: Sequence[int]) -> None:
+        self._answers = answers
+        self._next = 0
+
+    def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
+        """Return the next answer, made to fit."""
+        if self._next >= len(self._answers):
+            return 0
+        answer = self._answers[self._next]
+        self._next += 1
+        return answer % len(options)
