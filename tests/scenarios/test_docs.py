@@ -5,18 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import load, registry, run_scenario, toml_file
+from scenarios import finds, load, registry, run_scenario, toml_file
 from scenarios.cli import main
 from scenarios.models import NETWORKS
 from scenarios.training import Action, CommunicationHook, OptimizerName
-from simulator import UsageError
+from simulator import Code, UsageError
 
 TEXT = (Path(__file__).parents[2] / "docs" / "scenarios.md").read_text()
 
 
-def block(language):
-    (found,) = re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
-    return found
+def block(language, *, only=1, of=1):
+    found = re.findall(rf"```{language}\n(.*?)```", TEXT, re.DOTALL)
+    assert len(found) == of
+    return found[only - 1]
 
 
 def known_keys(tmp_path, text):
@@ -40,9 +41,17 @@ def test_the_python_example(tmp_path):
 
 def test_the_toml_example(tmp_path):
     path = tmp_path / "own.toml"
-    path.write_text(block("toml"))
+    path.write_text(block("toml", only=1, of=2))
     for engine in ("torch", "ddp"):
         assert run_scenario(str(path), engine).findings == ()
+
+
+def test_the_example_of_steps(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text(block("toml", only=2, of=2))
+    bug = load(str(path))
+    assert bug.expected == finds(Code.DEADLOCK_MISSING_RANK, 0)
+    assert bug.expected.is_met_by(run_scenario(bug))
 
 
 def test_the_example_in_the_reader(tmp_path):

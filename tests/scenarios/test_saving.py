@@ -1,0 +1,227 @@
+"""Scenarios as files: what is written is read as the same, and what is wrong with a file is told in one line."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scenarios import finds, load, run_scenario
+from scenarios.agreement.breaking import labelled
+from scenarios.declared import of_program, of_training, program_in, training_in
+from scenarios.engines import Engine
+from scenarios.saving import save, text_of
+from scenarios.strategies import trainings
+from scenarios.training import Action, Exceptional, NetworkChoice, Rule, Training
+from simulator import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+from simulator.programs.program import Group, Issue, Program, Wait
+
+SUM = Issue("a", "all_reduce", shapes=((4,),), dtype="float32", reduction="SUM")
+EXTRA_CALL = Program(2, (), ((), (SUM, Wait("a"))))
+ANY = """
+import torch
+import torch.distributed as dist
+
+
+def first_wins(rank):
+    value = torch.tensor([float(rank)])
+    if rank:
+        dist.send(value, 0)
+        return
+    sources = [dist.recv(value) for _ in range(dist.get_world_size() - 1)]
+    assert sources == sorted(sources)
+"""
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Write a scenario, or a text, and load it."""
+
+    def load_again(scenario):
+        path = tmp_path / "saved.toml"
+        if isinstance(scenario, str):
+            path.write_text(scenario, encoding="utf-8")
+        else:
+            save(scenario, path)
+        return load(str(path))
+
+    return load_again
+
+
+@settings(max_examples=100, deadline=None)
+@given(trainings(), st.lists(st.integers(0, 3)).map(tuple), st.sampled_from(Engine))
+def test_every_drawn_training_is_read_as_it_was_written(tmp_path_factory, drawn, answers, engine):
+    training, world_size = drawn
+    reached = tuple(each for each in training.exceptions if max(each.iterations or (0,)) < _most(training, world_size))
+    training = replace(training, exceptions=reached)
+    path = tmp_path_factory.mktemp("saved") / "drawn.toml"
+
+    save(of_training(training, world_size, name="drawn", engine=engine, answers=answers), path)
+    read = load(str(path))
+
+    assert training_in(read) == training
+    assert (read.world_size, read.engine) == (world_size, engine)
+    assert read.answers == _without_zeros_at_the_end(answers)
+    assert read.reference is not None
+
+
+def _most(training, world_size):
+    return max(training.count(rank) for rank in range(world_size))
+
+
+def _without_zeros_at_the_end(answers):
+    while answers and not answers[-1]:
+        answers = answers[:-1]
+    return answers
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_drawn_program_is_read_as_it_was_written_and_comes_to_what_the_check_finds(saved, seed):
+    program = labelled(seed).program
+
+    read = saved(of_program(program, name="drawn"))
+
+    assert program_in(read) == program
+    assert read.expected.is_met_by(run_scenario(read))
+
+
+def test_what_no_rank_comes_to_is_left_out(saved):
+    training = Training(
+        iterations=(1, 3),
+        exceptions=(
+            Exceptional((0,), (1, 2), Action.SKIP),
+            Exceptional((1,), (2, 5), Action.SKIP),
+            Exceptional(None, None, Action.ACCUMULATE),
+        ),
+    )
+
+    read = training_in(saved(of_training(training, 2, name="x")))
+
+    assert read.exceptions == (Exceptional((1,), (2,), Action.SKIP), Exceptional(None, None, Action.ACCUMULATE))
+
+
+def test_rules_faults_expectations_and_words_are_kept(saved):
+    scenario = replace(
+        of_training(Training((NetworkChoice("mlp", {"hidden": (3, 2)}),), Rule(2, 1, 3)), 4, name="x"),
+        about="rank 1 ends early\n\nnobody told it",
+        expected=finds(Code.DEADLOCK_MISSING_RANK, 1),
+        expected_under_ddp=finds(Code.RANK_ERROR, (0, 2)),
+        reference=None,
+        faults=(Crash(0, 1, "boom"), Delay(1, 0, 2.5), EarlyReturn(2, 3)),
+        tags=("a", "b"),
+        reports=("somewhere#1",),
+    )
+
+    read = saved(scenario)
+
+    kept = ("about", "expected", "expected_under_ddp", "faults", "tags", "reports", "args", "reference", "world_size")
+    assert [getattr(read, field) for field in kept] == [getattr(scenario, field) for field in kept]
+
+
+def test_a_program_has_one_step_a_line():
+    groups = (Group("g1", (0, 1)),)
+    text = text_of(of_program(replace(EXTRA_CALL, groups=groups), name="x"), summary="a call too many")
+
+    assert (
+        text
+        == """ddpsim = 1
+summary = "a call too many"
+world_size = 2
+
+[[group]]
+name = "g1"
+ranks = [0, 1]
+
+[[rank]]
+steps = []
+
+[[rank]]
+steps = [
+    {issue = "a", operation = "all_reduce", shapes = [[4]], dtype = "float32", reduction = "SUM"},
+    {wait = "a"},
+]
+"""
+    )
+
+
+def test_a_program_is_judged_by_what_the_file_expects(saved):
+    text = text_of(of_program(EXTRA_CALL, name="x"))
+
+    found, passes = saved(text), saved(text + "\n[expect]\n")
+    result = run_scenario(found)
+
+    assert (result.verdict, result.findings[0].code) == (Verdict.FAIL, Code.DEADLOCK_MISSING_RANK)
+    assert found.expected.is_met_by(result)
+    assert not passes.expected.is_met_by(result)
+
+
+# --- another scenario, and schedules ----------------------------------------------------------------------------------
+
+
+def test_a_function_beside_the_file_runs_under_the_schedule(saved, tmp_path):
+    (tmp_path / "own.py").write_text(ANY)
+    text = 'summary = "x"\nscenario = "own.py:first_wins"\nworld_size = 3\n'
+
+    passing, failing = saved(text), saved(text + 'schedule = "1.1"\n')
+
+    assert run_scenario(passing).verdict is Verdict.PASS
+    assert run_scenario(failing).findings[0].code is Code.RANK_ERROR
+    assert run_scenario(failing, policy="round_robin").verdict is Verdict.PASS
+
+
+def test_a_scenario_by_its_name_expects_what_that_one_does_unless_the_file_says(saved):
+    text = text_of(replace(load("uneven-inputs-without-join"), world_size=3, answers=(0, 1)))
+
+    own, other = saved(text), saved(text + "\n[expect]\n")
+
+    assert 'scenario = "uneven-inputs-without-join"' in text
+    assert (own.world_size, own.answers) == (3, (0, 1))
+    assert own.expected.is_met_by(run_scenario(own))
+    assert other.expected.code is None
+
+
+def test_the_engine_of_the_file_runs_it_and_stands_in_no_command(saved):
+    scenario = replace(of_training(Training(), 2, name="x"), engine=Engine.DDP)
+
+    own = run_scenario(saved(scenario))
+    other = run_scenario(saved(scenario), "torch")
+
+    assert "--engine" not in str(own.replay)
+    assert str(other.replay).endswith("--engine torch")
+
+
+# --- bad files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("ddpsim = 2", "ddpsim is 2, expected 1, the version that this ddpsim reads: use the ddpsim that saved"),
+        ("ddpsim = true", "ddpsim is True, expected 1"),
+        ('schedule = "0x1.z"', "schedule is '0x1.z', expected answers as in a replay token, such as \"0x12.1.2\""),
+        ('schedule = "0x99999999999"', "schedule is '0x99999999999', expected answers"),
+        ('runs_on = "nccl"', "runs_on is 'nccl', expected one of torch, ddp"),
+        ('scenario = "send-send"\n[[rank]]\nsteps = []', "rank stands beside `scenario`, expected one thing to run"),
+        ('scenario = "no-such-one"', "scenario is 'no-such-one', expected a name"),
+        ('scenario = "saved.toml"', "scenario is 'saved.toml', expected a name in `ddpsim list` or FILE.py:FUNCTION"),
+        ('scenario = "send-send"\nworld_size = 1', "world size is 1, send-send expects 2"),
+        ("[[rank]]\n[[rank]]\nsteps = 3", "ranks[0]: found None, expected a list"),
+        ('[[rank]]\nsteps = [{wait = "a"}]', "wait"),
+        ('[[rank]]\nsteps = [{issue = "a"}]', "operation: found None, expected a text"),
+        ("[[rank]]\nsteps = []\nstep = []", "rank[0].step is no key, expected one of steps"),
+        ("world_size = 3\n[[rank]]\nsteps = []", "ranks"),
+    ],
+)
+def test_what_is_wrong_is_told_in_one_line(saved, text, told):
+    with pytest.raises(UsageError, match=r"saved\.toml") as caught:
+        saved(f'summary = "x"\n{text}\n')
+
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path):
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(UsageError, match="cannot be written"):
+        save(of_program(EXTRA_CALL, name="x"), tmp_path / "file" / "below.toml")
