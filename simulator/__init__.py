@@ -16,6 +16,8 @@ from simulator.exploration.exploration import Exploration, Progress
 from simulator.faults import Crash, Delay, EarlyReturn
 from simulator.policies.pct import Pct
 from simulator.result import Result
+from simulator.shrinking.function import ShrunkSchedule, shrink
+from simulator.shrinking.greedy import ShrinkProgress
 from simulator.trace import Trace
 from simulator.verdict import Code, Finding, Verdict
 
@@ -38,6 +40,8 @@ __all__ = [
     "ReplayError",
     "Result",
     "Schedule",
+    "ShrinkProgress",
+    "ShrunkSchedule",
     "SimulatorError",
     "Trace",
     "UsageError",
@@ -45,5 +49,6 @@ __all__ = [
     "VerdictError",
     "explore",
     "replay",
+    "shrink",
     "simulate",
 ]

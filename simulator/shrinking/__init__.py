@@ -1,0 +1,1 @@
+"""Shrinking: from what fails to the simplest that fails in the same way."""

@@ -1,0 +1,81 @@
+"""The public function `shrink`: the simplest schedule under which a program fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simulator.api import replay, simulate
+from simulator.budget import Budget
+from simulator.choices import Schedule
+from simulator.faults import Fault
+from simulator.policies.guided import Guided
+from simulator.result import Result
+from simulator.shrinking.answers import WAYS, Answers, stripped
+from simulator.shrinking.failing import fails_with, failure_of
+from simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
+from simulator.shrinking.greedy import shrink as shrink_greedily
+from simulator.shrinking.order import Size
+
+SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
+"""What a shrinking may use unless told."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShrunkSchedule:
+    """What came of shrinking a schedule."""
+
+    schedule: Schedule
+    """The simplest that was found to fail in the same way; `str(schedule)` is its replay token."""
+    result: Result
+    """The run under it."""
+    executions: int
+    end: End
+    seconds: float
+
+    @property
+    def is_minimal(self) -> bool:
+        """True if no single step makes it simpler; if not, a simpler one may exist."""
+        return self.end is End.MINIMAL
+
+
+def shrink(
+    program: Callable[..., Any],
+    world_size: int,
+    schedule: str | Schedule,
+    *,
+    args: Sequence[Any] = (),
+    transport: str = "memory",
+    faults: Sequence[Fault] = (),
+    check: str | None = None,
+    budget: Budget | None = None,
+    name: str | None = None,
+    on_progress: OnShrinkProgress | None = None,
+) -> ShrunkSchedule:
+    """Find the simplest schedule under which `program` fails as it does under `schedule`: with the same leading code.
+
+    The fewer switches, the simpler; then the shorter, then the smaller answers. The budget, 5000 executions and 60
+    seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest so far is returned. Only the
+    schedule is made simpler; `scenarios.shrink_scenario` does the same for the program, where it is declared.
+
+    Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
+    """
+    options: dict[str, Any] = {"args": args, "transport": transport, "faults": faults, "check": check, "name": name}
+    failure = replay(program, world_size, schedule, **options)
+    code = failure_of(failure, failure.program)
+
+    def attempt(answers: Answers) -> Attempt[Answers]:
+        result = simulate(program, world_size, policy=Guided(answers), **options)
+        return Attempt(stripped(result.schedule.answers) if fails_with(result, code) else None)
+
+    shrunk = shrink_greedily(
+        stripped(failure.schedule.answers),
+        WAYS,
+        attempt,
+        size=Size(world_size, 0).under,
+        budget=budget or SHRINKING_BUDGET,
+        on_progress=on_progress,
+    )
+    result = simulate(program, world_size, policy=Guided(shrunk.value), **options)
+    return ShrunkSchedule(result.schedule, result, shrunk.executions, shrunk.end, shrunk.seconds)

@@ -1,0 +1,169 @@
+"""The shrinker: follows one way of making a value simpler after the other, as far as the result still fails.
+
+It knows nothing of programs or schedules. A way turns a value into simpler ones, the boldest first; the first of them
+that still fails is the next value, and the way starts anew from there. At the end no single step of any way leads on:
+the value is 1-minimal, which is not the least there is, for that might be two steps away at once.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, NamedTuple, TypeVar
+
+from simulator.budget import Budget
+from simulator.shrinking.order import Size
+
+Value = TypeVar("Value")
+
+Way = Callable[[Value], Iterable[Value]]
+"""Simpler values than this one, the boldest first."""
+
+
+class Attempt(NamedTuple, Generic[Value]):
+    """What came of trying a value."""
+
+    failed: Value | None
+    """The value as it failed, which may be simpler than what was tried, or under another schedule; None if it did not.
+    """
+    executions: int = 1
+
+
+class End(Enum):
+    """Why a shrinking ended."""
+
+    MINIMAL = "minimal"
+    """No single step makes it simpler."""
+    BUDGET = "budget"
+    INTERRUPT = "interrupt"
+    """Ctrl-C."""
+
+
+class ShrinkProgress(NamedTuple):
+    """How far a shrinking has come."""
+
+    executions: int
+    size: Size
+    """Of the simplest so far."""
+    seconds: float
+
+
+OnShrinkProgress = Callable[[ShrinkProgress], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Shrunk(Generic[Value]):
+    """What came of shrinking."""
+
+    value: Value
+    """The simplest that was found to fail."""
+    size: Size
+    tries: int
+    """Values that were tried."""
+    executions: int
+    """Runs that they took."""
+    end: End
+    seconds: float
+
+    @property
+    def is_minimal(self) -> bool:
+        """True if no single step makes it simpler; if not, a simpler one may exist."""
+        return self.end is End.MINIMAL
+
+
+def shrink(
+    value: Value,
+    ways: Sequence[Way[Value]],
+    attempt: Callable[[Value], Attempt[Value]],
+    *,
+    size: Callable[[Value], Size],
+    budget: Budget,
+    key: Callable[[Value], Hashable] = lambda value: value,
+    on_progress: OnShrinkProgress | None = None,
+) -> Shrunk[Value]:
+    """Make `value`, which fails, simpler as long as it fails.
+
+    What a way gives is tried only if its size is smaller, and only once: values are alike if their keys are. The budget
+    is for all executions together. Ctrl-C ends it, too, and the simplest so far is returned.
+    """
+    return _Shrinking(value, ways, attempt, size, budget, key, on_progress).to_its_end()
+
+
+class _SpentError(Exception):
+    """The budget is used up."""
+
+
+class _Shrinking(Generic[Value]):
+    """One shrinking, and the simplest value so far."""
+
+    def __init__(
+        self,
+        value: Value,
+        ways: Sequence[Way[Value]],
+        attempt: Callable[[Value], Attempt[Value]],
+        size: Callable[[Value], Size],
+        budget: Budget,
+        key: Callable[[Value], Hashable],
+        on_progress: OnShrinkProgress | None,
+    ) -> None:
+        self._simplest, self._size = value, size(value)
+        self._ways, self._attempt, self._size_of, self._key = ways, attempt, size, key
+        self._budget = budget
+        self._on_progress = on_progress
+        self._tried = {key(value)}
+        self._tries = 0
+        self._executions = 0
+        self._started = time.monotonic()
+
+    def to_its_end(self) -> Shrunk[Value]:
+        """Follow all ways, again and again, until none leads on."""
+        try:
+            while self._has_gone_round():
+                pass
+            end = End.MINIMAL
+        except _SpentError:
+            end = End.BUDGET
+        except KeyboardInterrupt:
+            end = End.INTERRUPT
+        return Shrunk(self._simplest, self._size, self._tries, self._executions, end, self._seconds)
+
+    def _has_gone_round(self) -> bool:
+        """Follow each way to where it ends; True if that led anywhere."""
+        before = self._size
+        for way in self._ways:
+            while any(self._fails(simpler) for simpler in way(self._simplest)):
+                pass
+        return self._size < before
+
+    def _fails(self, value: Value) -> bool:
+        """Try a value that was not tried before; if it fails and is simpler, it is the simplest now."""
+        if self._size_of(value) >= self._size or (key := self._key(value)) in self._tried:
+            return False
+        if self._executions >= self._budget.executions or self._seconds >= self._budget.seconds:
+            raise _SpentError
+        self._tried.add(key)
+        failed, executions = self._attempt(value)
+        self._tries += 1
+        self._executions += executions
+        is_simpler = failed is not None and self._size_of(failed) < self._size
+        if failed is not None and is_simpler:
+            self._simplest, self._size = failed, self._size_of(failed)
+            self._tried.add(self._key(failed))
+        self._tell()
+        return is_simpler
+
+    def _tell(self) -> None:
+        if self._on_progress is None:
+            return
+        try:
+            self._on_progress(ShrinkProgress(self._executions, self._size, self._seconds))
+        except Exception as error:  # what is found is worth more than who watches it
+            self._on_progress = None
+            warnings.warn(f"on_progress raised {error!r}, and is not called any more", stacklevel=2)
+
+    @property
+    def _seconds(self) -> float:
+        return time.monotonic() - self._started

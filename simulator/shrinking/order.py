@@ -1,0 +1,36 @@
+"""What is simpler than what: the order in which everything that fails is made smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Size(NamedTuple):
+    """How large something that fails is. The smaller in this order is the simpler: first the ranks count, last answers.
+
+    So a program of fewer ranks is simpler, however many calls it has, and a failure on the default schedule is simpler
+    than one of the same program on any other (shortlex, as Hypothesis orders what it draws).
+    """
+
+    ranks: int
+    steps: int
+    """Of a program, those of all ranks; of a training, the iterations of all ranks."""
+    calls: int = 0
+    """Of a program, those of all ranks; of a training, what is wrapped, joined and done otherwise."""
+    groups: int = 0
+    """Besides the default one."""
+    shapes: int = 0
+    """How far the shapes are from a single number; of a training, its rows and the size of its networks."""
+    options: int = 0
+    """What else is not plain: a dtype, a reduction, a tag, a wait that stands later than its call."""
+    switches: int = 0
+    """Answers of the schedule that are not the default."""
+    answers: int = 0
+    """How many choices come before the last switch, with it."""
+    total: int = 0
+    """All answers added up."""
+
+    def under(self, answers: Sequence[int]) -> Size:
+        """The size of the same under a schedule."""
+        return self._replace(switches=sum(1 for each in answers if each), answers=len(answers), total=sum(answers))

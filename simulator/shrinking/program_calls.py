@@ -1,0 +1,153 @@
+"""A program of plainer calls: one number instead of many, float32, SUM, the first member as root, tag 0.
+
+The operations stay, as they are what a reader looks for. All calls change together first, then those of one name, so
+that what agrees still does, then each alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial, reduce
+
+from simulator.calls import Shape
+from simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS, Shapes
+from simulator.programs.program import Issue, Program
+from simulator.programs.validation import members_of
+from simulator.shrinking.program_ranks import changed
+from simulator.shrinking.program_steps import names_of
+
+Change = Callable[[Issue, tuple[int, ...]], Issue]
+"""A call among the members of its group, made plainer; the same one if there is nothing to make plainer."""
+
+
+def plainer_calls(program: Program) -> Iterator[Program]:
+    """With all calls as plain as can be; then a change to the calls of each name, or to one of one rank."""
+    yield _with(program, _plain)
+    for name in names_of(program):
+        yield _with(program, _plain, name=name)
+        for change in _changes(program):
+            yield _with(program, change, name=name)
+    for rank in range(program.world_size):
+        for name in names_of(program):
+            for change in _changes(program):
+                yield _with(program, change, name=name, rank=rank)
+
+
+def _with(program: Program, change: Change, *, name: str | None = None, rank: int | None = None) -> Program:
+    """The program with a change to all calls, or to those of a name or a rank only."""
+    members = members_of(program)
+
+    def change_one(call: Issue) -> Issue:
+        return change(call, members[call.group]) if name in (None, call.name) else call
+
+    return replace(
+        program,
+        ranks=tuple(
+            changed(steps, change_one) if rank in (None, own) else steps for own, steps in enumerate(program.ranks)
+        ),
+    )
+
+
+def _changes(program: Program) -> Iterator[Change]:
+    ranks = range(program.world_size)
+    yield from (_plain_shapes, _fewer_shapes, _fewer_dimensions, _halved, _one_less)
+    yield from (partial(_plain_shape, place=place) for place in ranks)
+    yield from (partial(_plainer_split, side=side, place=place) for side in (0, 1) for place in ranks)
+    yield from (partial(_with_dtype, dtype=dtype) for dtype in DTYPES)
+    yield from (partial(_with_reduction, reduction=reduction) for reduction in REDUCTIONS)
+    yield from (partial(_with_root, root=root) for root in ranks)
+    yield from (partial(_with_tag, tag=tag) for tag in (0, 1))
+
+
+def _plain(call: Issue, members: tuple[int, ...]) -> Issue:
+    plain: Iterable[Change] = (
+        _plain_shapes,
+        partial(_with_reduction, reduction=REDUCTIONS[0]),
+        partial(_with_dtype, dtype=DTYPES[0]),
+        partial(_with_root, root=members[0]),
+        partial(_with_tag, tag=0),
+    )
+    return reduce(lambda call, change: change(call, members), plain, call)
+
+
+# --- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def _plain_shapes(call: Issue, members: tuple[int, ...]) -> Issue:
+    size = len(members)
+    if call.splits is not None:
+        return replace(call, splits=((1,) * size,) * 2, shapes=((size,),) * 2)
+    if OPERATIONS[call.operation].shapes is Shapes.PER_MEMBER:
+        return replace(call, shapes=((1,),) * size)
+    return replace(call, shapes=((_unit(call, members),),) if call.shapes else ())
+
+
+def _fewer_shapes(call: Issue, members: tuple[int, ...]) -> Issue:
+    several = OPERATIONS[call.operation].shapes is Shapes.SEVERAL
+    return replace(call, shapes=call.shapes[:-1]) if several and len(call.shapes) > 1 else call
+
+
+def _fewer_dimensions(call: Issue, members: tuple[int, ...]) -> Issue:
+    return _reshaped(call, lambda shape: shape[:-1] if len(shape) > 1 else shape)
+
+
+def _halved(call: Issue, members: tuple[int, ...]) -> Issue:
+    return _with_lengths(call, members, lambda length: max(length // 2, 1))
+
+
+def _one_less(call: Issue, members: tuple[int, ...]) -> Issue:
+    return _with_lengths(call, members, lambda length: max(length - 1, 1))
+
+
+def _with_lengths(call: Issue, members: tuple[int, ...], smaller: Callable[[int], int]) -> Issue:
+    """With smaller first lengths, which may have to be a multiple of the members; splits say theirs."""
+    if call.splits is not None:
+        return call
+    unit = _unit(call, members)
+    return _reshaped(call, lambda shape: (smaller(shape[0] // unit) * unit, *shape[1:]) if shape else shape)
+
+
+def _reshaped(call: Issue, smaller: Callable[[Shape], Shape]) -> Issue:
+    return replace(call, shapes=tuple(map(smaller, call.shapes)))
+
+
+def _unit(call: Issue, members: tuple[int, ...]) -> int:
+    return len(members) if call.operation == "reduce_scatter_tensor" else 1
+
+
+def _plain_shape(call: Issue, members: tuple[int, ...], *, place: int) -> Issue:
+    """With one number in place of one of several shapes."""
+    if len(call.shapes) < 2 or call.splits is not None:
+        return call
+    return replace(call, shapes=tuple((1,) if each == place else shape for each, shape in enumerate(call.shapes)))
+
+
+def _plainer_split(call: Issue, members: tuple[int, ...], *, side: int, place: int) -> Issue:
+    """With one row less for or from a member, or one where there is none."""
+    if call.splits is None or place >= len(members) or call.splits[side][place] == 1:
+        return call
+    splits, shapes = list(call.splits), list(call.shapes)
+    rows = splits[side][place]
+    splits[side] = (*splits[side][:place], rows - 1 if rows else 1, *splits[side][place + 1 :])
+    shapes[side] = (sum(splits[side]), *shapes[side][1:])
+    return replace(call, splits=(splits[0], splits[1]), shapes=tuple(shapes))
+
+
+# --- options ----------------------------------------------------------------------------------------------------------
+
+
+def _with_dtype(call: Issue, members: tuple[int, ...], *, dtype: str) -> Issue:
+    return call if call.dtype is None else replace(call, dtype=dtype)
+
+
+def _with_reduction(call: Issue, members: tuple[int, ...], *, reduction: str) -> Issue:
+    return call if call.reduction is None else replace(call, reduction=reduction)
+
+
+def _with_root(call: Issue, members: tuple[int, ...], *, root: int) -> Issue:
+    return call if call.root is None or root not in members else replace(call, root=root)
+
+
+def _with_tag(call: Issue, members: tuple[int, ...], *, tag: int) -> Issue:
+    return replace(call, tag=min(tag, call.tag))

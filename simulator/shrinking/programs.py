@@ -1,0 +1,55 @@
+"""All ways to make a program simpler, in the order in which they are followed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from simulator.errors import UsageError
+from simulator.programs.program import Program
+from simulator.programs.validation import validate
+from simulator.shrinking.program_calls import plainer_calls
+from simulator.shrinking.program_groups import fewer_groups, smaller_groups
+from simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three
+from simulator.shrinking.program_steps import (
+    fewer_rounds,
+    fewer_rounds_in_pairs,
+    fewer_steps,
+    fewer_steps_in_pairs,
+    idle_ranks,
+    synchronous,
+)
+
+_WAYS = (
+    fewer_ranks,
+    only_two_or_three,
+    fewer_rounds,
+    idle_ranks,
+    fewer_steps,
+    fewer_rounds_in_pairs,
+    fewer_steps_in_pairs,
+    fewer_groups,
+    smaller_groups,
+    plainer_calls,
+    synchronous,
+)
+
+
+def _valid(way: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
+    """What a way gives, without what ranks could not run: it need not look at every rule itself."""
+
+    def valid(program: Program) -> Iterator[Program]:
+        return (simpler for simpler in way(program) if simpler != program and _is_valid(simpler))
+
+    return valid
+
+
+def _is_valid(program: Program) -> bool:
+    try:
+        validate(program)
+    except UsageError:
+        return False
+    return True
+
+
+WAYS = tuple(map(_valid, _WAYS))
+"""Each gives valid programs only."""
