@@ -8,7 +8,7 @@ from scenarios import oracle, trainer
 from scenarios.comparison import by_oracle
 from scenarios.engines import Engine
 from scenarios.interpreter import run_steps, site_of
-from scenarios.model import PASSES, Expectation, Scenario, finds
+from scenarios.model import CLEAN, Expectation, Scenario, finds
 from scenarios.training import Training
 from simulator import UsageError
 from simulator.programs.check import check
@@ -18,11 +18,12 @@ from simulator.programs.program import Program
 def of_training(
     training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, answers: tuple[int, ...] = ()
 ) -> Scenario:
-    """A scenario that is to pass, and to give what the oracle says, where that has something to say."""
+    """A scenario without a finding, which is to give what the oracle says, where that has something to say."""
     return Scenario(
         name,
         "",
         trainer.train,
+        CLEAN,
         world_size=world_size,
         min_world_size=1 if training.fits_every_world else world_size,
         max_world_size=None if training.fits_every_world else world_size,
@@ -52,9 +53,9 @@ def of_program(
 
 
 def expectation_of(program: Program) -> Expectation:
-    """What a program should come to, where no schedule is given: its verdict and the finding that leads."""
+    """What a program should come to, where no schedule is given: the finding that leads, or none."""
     found = check(program, site_of=site_of).findings
-    return finds(found[0].code, found[0].ranks) if found else PASSES
+    return finds(found[0].code, found[0].ranks) if found else CLEAN
 
 
 def _has_meaning(training: Training, world_size: int) -> bool:
