@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from simulator.budget import Budget
-from simulator.choices import Policy, Schedule
+from simulator.choices import Policy, Schedule, program_on
 from simulator.errors import UsageError
 from simulator.exploration.determinism import run_twice
 from simulator.exploration.exploration import Exploration
@@ -108,11 +108,13 @@ def replay(
     check: str | None = None,
     budget: Budget | None = None,
     name: str | None = None,
+    strict: bool = True,
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
-    Raises ReplayError if the token is damaged, of another version, or of another program, and ReplayDivergedError if
-    the program no longer offers the recorded choices.
+    Raises ReplayError if the token is damaged, of another version, or of another program, and ReplayDivergedError,
+    which shows both sides, if the program no longer offers the recorded choices. Without `strict` each answer is made
+    to fit instead, and the default follows the last one; the result's schedule says what was taken.
     """
     identity = _check_usage(program, world_size, name)
     recorded = Replay(Schedule.parse(str(schedule), program=identity))
@@ -128,7 +130,8 @@ def replay(
         budget=budget,
         name=name,
     )
-    recorded.check_used_up()
+    if strict:
+        recorded.check(result.trace)
     return result
 
 
@@ -272,7 +275,7 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
             "torch.distributed is initialised in this process (or simulate was called inside a rank), expected it not "
             "to be: call simulate outside ranks, after destroy_process_group() or in another process"
         )
-    return f"{name or getattr(program, '__qualname__', type(program).__qualname__)} on {world_size} ranks"
+    return program_on(str(name or getattr(program, "__qualname__", type(program).__qualname__)), world_size)
 
 
 def _check_options(*, args: Any, transport: Any, check: Any, budget: Any) -> None:

@@ -102,6 +102,11 @@ class Schedule:
         return cls(_without_defaults_at_the_end(list(_decode(found["answers"], token))), program)
 
 
+def program_on(name: str, world_size: int) -> str:
+    """What a schedule belongs to, see `Schedule.program`."""
+    return f"{name} on {world_size} ranks"
+
+
 def answers_text(answers: Sequence[int]) -> str:
     """Answers as they stand in a token, such as "0x12.1.2"; zeros at the end are left out."""
     runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(_without_defaults_at_the_end(answers))]

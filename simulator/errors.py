@@ -27,7 +27,29 @@ class ReplayError(UsageError):
 
 
 class ReplayDivergedError(SimulatorError):
-    """The replayed program offered other choices than the recorded one did."""
+    """The replayed program offered other choices than the recorded one did; the text shows both sides."""
+
+    def __init__(
+        self,
+        text: str,
+        *,
+        choice: int = 0,
+        step: int = 0,
+        rank: int | None = None,
+        answer: int = 0,
+        options: tuple[int, ...] = (),
+    ) -> None:
+        super().__init__(text)
+        self.choice = choice
+        """How many choices came before; up to here the run followed the recording."""
+        self.step = step
+        """How many choice points came before."""
+        self.rank = rank
+        """Who stood there; None if the run had ended, and the recording goes on."""
+        self.answer = answer
+        """What the recording takes: an index into what was open then."""
+        self.options = options
+        """The ranks that are open now, in the order of the answers; () if the run had ended."""
 
 
 class VerdictError(SimulatorError, AssertionError):

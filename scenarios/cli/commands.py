@@ -16,7 +16,8 @@ from scenarios.cli import output
 from scenarios.cli.agree import agree
 from scenarios.cli.explore import explore
 from scenarios.cli.listing import list_
-from scenarios.cli.run import replay, run
+from scenarios.cli.replay import replay
+from scenarios.cli.run import run
 from scenarios.cli.status import Status
 from scenarios.cli.zoo import zoo
 
@@ -54,7 +55,7 @@ def ddpsim() -> None:
 
 app.command("list", epilog="Example: ddpsim list --tag join")(list_)
 app.command(epilog="Example: ddpsim run uneven-inputs --engine both --world-size 8 --policy random --seed 3")(run)
-app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957")(replay)
+app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957 --step")(replay)
 app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)

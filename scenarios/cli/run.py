@@ -1,21 +1,17 @@
-"""`ddpsim run` and `ddpsim replay`: one scenario, with the whole text of what came of it."""
+"""`ddpsim run`: one scenario, with the whole text of what came of it."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from scenarios.cli import output
 from scenarios.cli.options import (
     Name,
-    OwnOrEngine,
     OwnOrEngines,
     OwnOrPolicy,
     Seed,
-    SimulatedTransport,
     Timeout,
     TransportName,
     WorldSize,
@@ -60,29 +56,6 @@ def run(
     return _run(scenario, engines, transport, how_text(transport, policy, seed, scenario.answers), run_once)
 
 
-def replay(
-    name: Name,
-    token: Annotated[str, typer.Argument(metavar="TOKEN", help="The replay token at the end of a report.")],
-    engine: OwnOrEngine = None,
-    world_size: WorldSize = None,
-    transport: SimulatedTransport = "memory",
-) -> int:
-    """Run a scenario again exactly as a report recorded it.
-
-    The report ends with the command to paste.
-    """
-    from scenarios.engines import Engine
-    from scenarios.loader import load
-    from scenarios.runner import replay_scenario
-
-    def run_once(scenario: Scenario, engine: Engine) -> Result:
-        return replay_scenario(scenario, token, engine, transport=transport, world_size=world_size)
-
-    scenario = load(name)
-    chosen = scenario.engine if engine is None else Engine.named(engine)
-    return _run(scenario, (chosen,), transport, "replayed", run_once)
-
-
 def _run(
     scenario: Scenario,
     engines: tuple[Engine, ...],
@@ -101,13 +74,13 @@ def _run(
             if len(engines) > 1:
                 output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
             expected = scenario.expected_by(engine)
-            output.show(f"{_head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
+            output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
             output.show(conclusion(expected, result, transport))
             statuses.append(judge(expected, result, transport))
     return worst(statuses)
 
 
-def _head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
+def head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
     """What was run; the engine stands there where it is not the one that people expect."""
     by = "" if engine.value == "torch" else f"  engine {engine.value}"
     return f"{scenario.name}  world size {result.world_size}{by}  {how}"

@@ -1,38 +1,190 @@
-"""Replay: the answers of a recorded schedule, then the default."""
+"""Replay: the answers of a recorded schedule, then the default; and where a run no longer offers what they take.
+
+A run that diverges is carried to its end all the same, with each answer made to fit, as `Guided` does it. So what its
+ranks did next can be told, of the very run that a lenient replay gives; a strict one raises it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from simulator.choices import ChoicePoint, Schedule
+from simulator.choices import ChoiceKind, ChoicePoint, Schedule, answers_text
+from simulator.diagnosis.explain import shortened, table
 from simulator.errors import ReplayDivergedError
+from simulator.events import Event, EventKind
+from simulator.steps import Choice, call_texts, step_lines, steps_of
+from simulator.trace import Trace
+
+_STEPS_BEFORE = 5
+"""So many of the steps before a divergence are shown."""
+_CHANGED = "the program or its input has changed since the recording"
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """The first choice at which a run and its recording part."""
+
+    number: int
+    """How many choices came before; the recorded answers before this one fit."""
+    answers: tuple[int, ...]
+    """What the recording takes there and afterwards."""
+    point: ChoicePoint | None
+    """Where the run stood; None if it had ended."""
+    options: tuple[int, ...] = ()
+    """What was open there; () if it had ended."""
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        point = self.point
+        if point is None:
+            return (
+                f"replay diverged: the run ended after {self.number} choice{'s' * (self.number != 1)}, but the "
+                f"schedule has {len(self.answers)} more: {_CHANGED}"
+            )
+        return (
+            f"replay diverged at step {point.step}: choice {self.number} of the schedule takes option "
+            f"{self.answers[0]} of {_QUESTIONS[point.kind]}, but only {len(self.options)} are open: {_CHANGED}"
+        )
+
+
+_QUESTIONS = {ChoiceKind.RANK: "which rank runs next", ChoiceKind.SOURCE: "whose message a receive takes"}
 
 
 class Replay:
     """Gives the recorded answers in order. Zeros at the end are not recorded, so after them come zeros."""
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
         self._answers = schedule.answers
-        self._next = 0
+        self._keeps_choices = keeps_choices
+        """Whose options take time and room: in a world of a thousand ranks, there are as many at each choice."""
+        self.choices: list[Choice] = []
+        """All that was offered and taken, if it was to be kept."""
+        self.made = 0
+        """How many choices there were."""
+        self._divergence: Divergence | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the next recorded answer; raise ReplayDivergedError if there is no such option."""
-        if self._next >= len(self._answers):
-            return 0
-        answer = self._answers[self._next]
-        self._next += 1
-        if answer >= len(options):
-            raise ReplayDivergedError(
-                f"replay diverged at step {point.step}: the schedule takes option {answer} of a {point.kind.value} "
-                f"choice, but only {list(options)} are open: the program or its input has changed since the recording"
-            )
-        return answer
+        """Return the next recorded answer, modulo the number of options."""
+        answer = self._answers[self.made] if self.made < len(self._answers) else 0
+        taken = answer % len(options)
+        if answer != taken and self._divergence is None:
+            self._divergence = Divergence(self.made, self._answers[self.made :], point, tuple(options))
+        if self._keeps_choices:
+            self.choices.append(Choice(point, tuple(options), taken))
+        self.made += 1
+        return taken
 
-    def check_used_up(self) -> None:
-        """Raise ReplayDivergedError if the run is over and recorded answers are left."""
-        left = len(self._answers) - self._next
-        if left > 0:
-            raise ReplayDivergedError(
-                f"replay diverged: the run ended after {self._next} choices, but the schedule has {left} more: "
-                "the program or its input has changed since the recording"
-            )
+    @property
+    def divergence(self) -> Divergence | None:
+        """Where the run, which is over, left the recording; None if it followed it to the end."""
+        if self._divergence is None and self.made < len(self._answers):
+            return Divergence(self.made, self._answers[self.made :], None)
+        return self._divergence
+
+    def check(self, trace: Trace) -> None:
+        """Raise ReplayDivergedError, with both sides, if the run whose trace this is left the recording."""
+        if (found := self.divergence) is not None:
+            raise diverged(found, trace, self.choices)
+
+
+def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> ReplayDivergedError:
+    """The error that tells a divergence: what was recorded, what is open, and the steps before."""
+    before = steps_of(*until(divergence, trace, choices))[-_STEPS_BEFORE:]
+    lines = [divergence.summary, f"  recorded   {_recorded_text(divergence)}"]
+    if divergence.point is not None:
+        lines += _titled("open now", _table(divergence, trace, is_open=True))
+        lines += _titled("not open", _table(divergence, trace, is_open=False))
+    lines += _titled("before", step_lines(before))
+    point = divergence.point
+    return ReplayDivergedError(
+        "\n".join(lines),
+        choice=divergence.number,
+        step=_last_step(trace) if point is None else point.step,
+        rank=None if point is None else point.rank,
+        answer=divergence.answers[0],
+        options=divergence.options,
+    )
+
+
+def until(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> tuple[Trace, Sequence[Choice]]:
+    """The events and choices of a run up to where it left the recording."""
+    return Trace(trace.events[: _events_before(divergence, trace)]), choices[: divergence.number]
+
+
+def _events_before(divergence: Divergence, trace: Trace) -> int:
+    point = divergence.point
+    if point is None:
+        return len(trace)
+    for index, event in enumerate(trace):
+        is_later = event.step > point.step
+        if is_later or (event.step == point.step and not _is_over(event, point, divergence.options)):
+            return index
+    return len(trace)
+
+
+def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
+    """True for an event of the step of a choice that came before it.
+
+    Who is open has done nothing in this step yet, but for the rank whose receive has a choice of messages.
+    """
+    if point.kind is ChoiceKind.SOURCE:
+        return event.kind is not EventKind.MATCH or event.rank != point.rank
+    return event.rank not in options
+
+
+def _recorded_text(divergence: Divergence) -> str:
+    first, *others = divergence.answers
+    if divergence.point is None:
+        return f"goes on with {shortened(answers_text(divergence.answers))}"
+    more = f", and goes on with {shortened(answers_text(others))}" if any(others) else ""
+    return f"takes option {first}, so {first + 1} or more were open{more}"
+
+
+def _titled(title: str, lines: list[str]) -> list[str]:
+    """Lines of two columns of blanks and more, the first of them behind a title."""
+    return [f"  {title if number == 0 else '':<9}{line}" for number, line in enumerate(lines)]
+
+
+def _table(divergence: Divergence, trace: Trace, *, is_open: bool) -> list[str]:
+    """A line for each rank that could be taken, or for each of the others."""
+    point = divergence.point
+    assert point is not None
+    end = _events_before(divergence, trace)
+    ranks = {event.rank for event in trace} | set(divergence.options)
+    chosen = [rank for rank in sorted(ranks) if (rank in divergence.options) == is_open]
+    before = {event.rank: event for event in trace.events[:end]}
+    after = {event.rank: event for event in reversed(trace.events[end:])}
+    if point.kind is ChoiceKind.SOURCE and is_open:
+        before |= {event.rank: event for event in trace.events[:end] if _is_message_to(point.rank, event)}
+        after = {}
+    rows = [_row(rank, before.get(rank), after.get(rank) if is_open else None) for rank in chosen]
+    return table(rows) if rows else []
+
+
+def _is_message_to(rank: int, event: Event) -> bool:
+    return event.kind is EventKind.ISSUE and event.call is not None and event.call.peer == rank
+
+
+def _row(rank: int, before: Event | None, after: Event | None) -> tuple[int, str, str, str]:
+    """Rank, what it does next (or where it stands, or what it did last), where, and what that belongs to."""
+    event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
+    if event is None:
+        return rank, "has done nothing yet", "", ""
+    if event.call is None:
+        return rank, f"{words[event.kind]} {event.text}".rstrip(), "", ""
+    call, site, origin = call_texts(event.call)
+    return rank, f"{words[event.kind]} {call}", site, origin
+
+
+_DID = {kind: f"last: {kind.value}" for kind in EventKind} | {
+    EventKind.WAIT: "waits in",
+    EventKind.RETURN: "has returned",
+    EventKind.RAISE: "has raised",
+}
+_DOES_NEXT = {kind: f"next: {kind.value}" for kind in EventKind} | {EventKind.DONE: "next: goes on after"}
+
+
+def _last_step(trace: Trace) -> int:
+    return trace.events[-1].step if trace.events else 0

@@ -1,14 +1,11 @@
 """Policies answer with an index; the same seed or schedule answers alike."""
 
-import re
-
-import pytest
-
 from simulator.choices import ChoiceKind, ChoicePoint, Schedule
-from simulator.errors import ReplayDivergedError
+from simulator.policies.guided import Guided
 from simulator.policies.random_walk import RandomWalk
-from simulator.policies.replay import Replay
+from simulator.policies.replay import Divergence, Replay
 from simulator.policies.round_robin import RoundRobin
+from simulator.steps import Choice
 
 POINT = ChoicePoint(ChoiceKind.RANK, 7, 0)
 
@@ -36,10 +33,26 @@ def test_a_random_walk_draws_evenly():
 def test_a_replay_gives_the_answers_and_then_the_default():
     replay = Replay(Schedule((1, 0, 2)))
     assert [replay.choose(POINT, range(3)) for _ in range(5)] == [1, 0, 2, 0, 0]
+    assert (replay.made, replay.divergence, replay.choices) == (5, None, [])
 
 
-def test_a_replay_without_the_recorded_option_stops():
-    replay = Replay(Schedule((3,)))
-    text = "replay diverged at step 7: the schedule takes option 3 of a rank choice, but only [4, 5] are open"
-    with pytest.raises(ReplayDivergedError, match="^" + re.escape(text)):
-        replay.choose(POINT, [4, 5])
+def test_a_replay_keeps_what_was_offered_if_told_to():
+    replay = Replay(Schedule((1, 0)), keeps_choices=True)
+    for options in ([4, 5], [7, 8, 9]):
+        replay.choose(POINT, options)
+    assert replay.choices == [Choice(POINT, (4, 5), 1), Choice(POINT, (7, 8, 9), 0)]
+    assert [choice.chosen for choice in replay.choices] == [5, 7]
+
+
+def test_a_replay_without_the_recorded_option_says_where_and_goes_on_with_what_fits():
+    replay = Replay(Schedule((1, 3, 1, 5)))
+    guided = Guided((1, 3, 1, 5))
+    assert [replay.choose(POINT, [4, 5]) for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert [guided.choose(POINT, [4, 5]) for _ in range(5)] == [1, 1, 1, 1, 0]
+    assert replay.divergence == Divergence(1, (3, 1, 5), POINT, (4, 5))
+
+
+def test_a_replay_that_ends_before_its_answers_do_says_what_is_left():
+    replay = Replay(Schedule((1, 0, 2)))
+    replay.choose(POINT, range(3))
+    assert replay.divergence == Divergence(1, (0, 2), None)

@@ -413,7 +413,7 @@ TOKEN = "s1:0:e2f90957"
         ("run send-send --world-size", "Option '--world-size' requires an argument; see `ddpsim.* --help`"),
         ("run send-send --world-size four", "Invalid value for '--world-size': .*; see `ddpsim run --help`"),
         ("run send-send --seed 1.5", "Invalid value for '--seed': .*; see `ddpsim run --help`"),
-        ("replay send-send", "Missing argument 'TOKEN'; see `ddpsim replay --help`"),
+        ("replay send-send", "send-send has no schedule of its own, expected a TOKEN: take the one of its report"),
         ("run send-send --world-size 0", "world size is 0, send-send expects 2 or more: give it more ranks"),
         ("run send-send --world-size -1", "world size is -1, send-send expects 2 or more: give it more ranks"),
         ("run examples/hang.py:train --world-size 0", "world size is 0, examples/hang.py:train expects 1 or more: .*"),
@@ -471,7 +471,7 @@ def test_replay_of_a_program_that_has_changed_is_a_usage_error(ddpsim, tmp_path)
     path.write_text("def main(rank):\n    pass\n")
     status, out, err = ddpsim(f"replay {path}:main {token} --world-size 8")
     assert (status, out) == (2, "")
-    assert re.fullmatch(r"ddpsim: replay diverged at step \d+: .*\n", err)
+    assert re.match(r"ddpsim: replay diverged at step \d+: .*\n  recorded   .*\n  open now   ", err)
 
 
 def test_errors_of_ours_are_not_hidden(monkeypatch):

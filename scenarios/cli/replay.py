@@ -1,0 +1,92 @@
+"""`ddpsim replay`: a recorded run once more, step by step if asked, and whether it still is that run."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import Name, OwnOrEngine, SimulatedTransport, WorldSize
+from scenarios.cli.run import head
+from scenarios.cli.status import Status
+from scenarios.cli.stepping import show_steps
+
+if TYPE_CHECKING:
+    from scenarios.model import Expectation
+    from scenarios.replaying import Replayed
+    from simulator.steps import Step
+
+
+def replay(
+    name: Name,
+    token: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOKEN",
+            help="The replay token at the end of a report; not needed for a file that says its schedule.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: OwnOrEngine = None,
+    world_size: WorldSize = None,
+    transport: SimulatedTransport = "memory",
+    step: Annotated[
+        bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
+    ] = False,
+    first: Annotated[
+        int | None, typer.Option("--from", help="The first step to show; means --step, too.", show_default=False)
+    ] = None,
+    last: Annotated[
+        int | None, typer.Option("--to", help="The last step to show; means --step, too.", show_default=False)
+    ] = None,
+    lenient: Annotated[
+        bool, typer.Option("--lenient", help="Go on where the run does not offer what was recorded.")
+    ] = False,
+) -> int:
+    """Run a scenario again exactly as a report recorded it.
+
+    The report ends with the command to paste. A run that no longer offers what was recorded stops, and both sides are
+    shown.
+    """
+    from scenarios.engines import Engine
+    from scenarios.loader import load
+    from scenarios.replaying import replay_run
+
+    scenario = load(name)
+    chosen = scenario.engine if engine is None else Engine.named(engine)
+    is_stepping = step or first is not None or last is not None
+    start = time.perf_counter()
+    replayed = replay_run(
+        scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
+    )
+    seconds = time.perf_counter() - start
+    if is_stepping:
+        show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
+    if replayed.error is not None and not lenient:
+        output.note(str(replayed.error))
+        return Status.USAGE_ERROR
+    head_line = f"{head(scenario, replayed.result, chosen, 'replayed')}  {seconds * 1000:.0f} ms"
+    output.show(f"{chr(10) if is_stepping else ''}{head_line}\n\n{replayed.result}\n")
+    status, text = _judgement(scenario.expected_by(chosen), replayed, is_strict=not lenient)
+    output.show(text)
+    return status
+
+
+def _between(steps: list[Step], first: int | None, last: int | None) -> list[Step]:
+    """The steps from one number to another."""
+    return [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
+
+
+def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:
+    """The exit status, and the lines that say so."""
+    from scenarios.cli.judgement import conclusion, judge
+
+    status, lines = judge(expected, replayed.result), [conclusion(expected, replayed.result)]
+    if replayed.divergence is not None:
+        lines.insert(0, f"{replayed.divergence.summary}; it went on from there, with each answer made to fit")
+    elif replayed.difference:
+        status = Status.OTHERWISE if is_strict else status
+        lines.insert(0, f"not as recorded, though every choice is: {replayed.difference}")
+    return status, "\n".join(lines)

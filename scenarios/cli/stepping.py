@@ -1,0 +1,67 @@
+"""A run step by step on a terminal: a line, then a word from whoever reads, then the next lines."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from simulator.steps import Step
+
+HELP = "Enter: one step on; a number: so many; r N: on to the next step of rank N; q: no more steps"
+
+
+def show_steps(steps: Sequence[Step]) -> None:
+    """Show the steps: one after the other on a terminal, where somebody can say how far to go; else all."""
+    if sys.stdin.isatty() and sys.stdout.isatty():
+        print(HELP)
+        walk(steps, ask=_ask, show=print)
+    else:
+        _print_all(steps)
+
+
+def walk(steps: Sequence[Step], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
+    """Show steps as far as the answers say, until there are no more or the answer is `q`."""
+    from simulator.steps import step_lines
+
+    head, *lines = step_lines(steps) or [""]
+    show(head)
+    stop = 0
+    for index, line in enumerate(lines):
+        show(line)
+        if index < stop or index + 1 == len(lines):
+            continue
+        while (following := stop_after(ask().strip(), steps, index)) is None:
+            show(HELP)
+        if following == index:
+            return
+        stop = following
+
+
+def stop_after(word: str, steps: Sequence[Step], at: int) -> int | None:
+    """The step to stop at next, for an answer at step `at`: that one again for no more, None if it is no answer."""
+    if word in ("", "q"):
+        return at if word else at + 1
+    command, _, rank = word.partition(" ")
+    if command == "r" and rank.strip().isdecimal():
+        later = (index for index in range(at + 1, len(steps)) if steps[index].rank == int(rank))
+        return next(later, len(steps))
+    return at + int(word) if word.isdecimal() and int(word) else None
+
+
+def _ask() -> str:
+    try:
+        return input()
+    except (EOFError, KeyboardInterrupt):
+        return "q"
+
+
+def _print_all(steps: Sequence[Step]) -> None:
+    from simulator.steps import step_lines
+
+    try:
+        print("\n".join(step_lines(steps)), flush=True)
+    except BrokenPipeError:  # whoever reads, such as `less`, has seen enough, also of what follows
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,75 @@
+"""Replay a scenario with all that can be told of it: its steps, where it left the recording, and what was recorded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scenarios.engines import Engine
+from scenarios.model import Scenario
+from scenarios.recorded import Recorded, read_recorded, recorded_of
+from scenarios.runner import run_scenario
+from simulator import ReplayDivergedError, Result, Schedule, UsageError
+from simulator.choices import program_on
+from simulator.policies.replay import Divergence, Replay, diverged, until
+from simulator.steps import Choice, Step, steps_of
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What came of a replay, which was carried to its end wherever it went."""
+
+    result: Result
+    choices: tuple[Choice, ...]
+    """All that was offered and taken, if it was to be kept."""
+    divergence: Divergence | None
+    """Where it left the recorded schedule."""
+    difference: str
+    """How it came out other than recorded; "" if it did not, or if nothing was recorded."""
+
+    @property
+    def error(self) -> ReplayDivergedError | None:
+        """What a strict replay raises."""
+        return None if self.divergence is None else diverged(self.divergence, self.result.trace, self.choices)
+
+    def steps(self, *, as_recorded: bool = True) -> list[Step]:
+        """The steps of the run, or those until it left the recording."""
+        if self.divergence is None or not as_recorded:
+            return steps_of(self.result.trace, self.choices)
+        return steps_of(*until(self.divergence, self.result.trace, self.choices))
+
+
+def replay_run(
+    scenario: Scenario,
+    token: str | None = None,
+    engine: Engine | None = None,
+    *,
+    transport: str = "memory",
+    world_size: int | None = None,
+    keeps_choices: bool = False,
+) -> Replayed:
+    """Run a scenario again under a token's schedule, or under the one that its file says, and compare.
+
+    Raises ReplayError for a token that belongs to another one, and UsageError if there is neither token nor schedule.
+    """
+    recorded = read_recorded(scenario.name)
+    if token is None and not scenario.answers and recorded is None:
+        raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
+    if transport == "processes":
+        raise UsageError(
+            "transport is 'processes', but real processes run freely and cannot be replayed: take 'memory' or 'gloo'"
+        )
+    size = scenario.with_world_size(world_size).world_size
+    policy = Replay(_schedule(scenario, token, size), keeps_choices=keeps_choices)
+    result = run_scenario(scenario, engine, transport=transport, world_size=world_size, policy=policy)
+    is_same = token is None and size == scenario.world_size and engine in (None, scenario.engine)
+    difference = _difference(recorded, result) if recorded is not None and is_same else ""
+    return Replayed(result, tuple(policy.choices), policy.divergence, difference)
+
+
+def _schedule(scenario: Scenario, token: str | None, world_size: int) -> Schedule:
+    program = program_on(scenario.name, world_size)
+    return Schedule(scenario.answers, program) if token is None else Schedule.parse(token, program=program)
+
+
+def _difference(recorded: Recorded, result: Result) -> str:
+    return recorded.difference(recorded_of(result))

@@ -1,0 +1,151 @@
+"""A run step by step: its events and choices as lines to read, made from what was recorded once the run is over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from simulator.calls import NOWHERE, Call, Phase
+from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.events import Event, EventKind
+from simulator.trace import Trace
+from simulator.wording import rank_list
+
+_MOST_NAMES = 4
+"""More parameters of a bucket than this are not told."""
+_WIDEST_OPTIONS = 16
+"""Options that take more room than this are only counted."""
+_NARROW = 3
+"""So many options, or fewer, are told one by one, in the order in which the default looks at them."""
+_ENDS = (EventKind.RETURN, EventKind.RAISE)
+
+
+class Choice(NamedTuple):
+    """A choice that a run offered, and the answer it got."""
+
+    point: ChoicePoint
+    options: tuple[int, ...]
+    answer: int
+
+    @property
+    def chosen(self) -> int:
+        """The rank that was taken."""
+        return self.options[self.answer]
+
+    def __str__(self) -> str:
+        """`0 > 2 of 0 1 2`: where rank 0 stood, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
+        sign = ">" if self.point.kind is ChoiceKind.RANK else "<"
+        return f"{self.point.rank} {sign} {self.chosen} of {_options_text(self.options)}"
+
+
+class Step(NamedTuple):
+    """One line: what a rank did, and the choice that led there."""
+
+    number: int
+    """How many choice points came before."""
+    time: float
+    """Virtual seconds since the start."""
+    rank: int
+    kind: str
+    """What kind of event it is; "" where a choice led to nothing that is told."""
+    text: str
+    choice: Choice | None
+
+
+def steps_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Step]:
+    """The events of a run in order, each with the choice just before it; a choice that nothing follows stands alone."""
+    steps: list[Step] = []
+    time, waiting = 0.0, None
+    for item in _in_order(trace, choices):
+        if isinstance(item, Choice):
+            steps += _alone(waiting, time)
+            waiting = item
+            continue
+        if waiting is not None and not _leads_to(waiting, item):
+            steps += _alone(waiting, time)
+            waiting = None
+        time = item.time
+        steps.append(Step(item.step, item.time, item.rank, item.kind.value, event_text(item), waiting))
+        waiting = None
+    return [*steps, *_alone(waiting, time)]
+
+
+def step_lines(steps: Sequence[Step]) -> list[str]:
+    """The steps as lines in columns, the names of the columns first."""
+    if not steps:
+        return []
+    choices = ["" if step.choice is None else str(step.choice) for step in steps]
+    width = max(map(len, ["choice", *choices]))
+    digits = max(len("rank"), len(str(max(step.rank for step in steps))))
+    lines = [f"  {'step':>6}  {'time':>8}  {'choice':<{width}}  {'rank':>{digits}}  what"]
+    for step, choice in zip(steps, choices, strict=True):
+        what = f"{step.kind:<6}  {step.text}" if step.kind else "goes on"
+        lines.append(
+            f"  {step.number:>6}  {step.time:>6.4g} s  {choice:<{width}}  {step.rank:>{digits}}  {what}".rstrip()
+        )
+    return lines
+
+
+def event_text(event: Event) -> str:
+    """What an event tells beside rank and kind: the call with its line and what it belongs to, or its text."""
+    return event.text if event.call is None else "  ".join(filter(None, [*call_texts(event.call), event.text]))
+
+
+def call_texts(call: Call) -> tuple[str, str, str]:
+    """A call, its line, and what it belongs to if that is not the user's program."""
+    site = "" if call.site == NOWHERE else str(call.site)
+    if call.origin.phase is Phase.USER:
+        return str(call), site, ""
+    names = call.origin.parameters[:_MOST_NAMES] + ("...",) * (len(call.origin.parameters) > _MOST_NAMES)
+    return str(call), site, f"{call.origin} ({', '.join(names)})" if names else str(call.origin)
+
+
+def _options_text(options: Sequence[int]) -> str:
+    if len(options) <= _NARROW:
+        return " ".join(map(str, options))
+    text = rank_list(options).partition(" ")[2]
+    return text if len(text) <= _WIDEST_OPTIONS else f"{len(options)} ranks"
+
+
+def _leads_to(choice: Choice, event: Event) -> bool:
+    """True if an event is what came of a choice: of the rank that runs next, or of the one that receives."""
+    rank = choice.chosen if choice.point.kind is ChoiceKind.RANK else choice.point.rank
+    return event.step == choice.point.step and event.rank == rank
+
+
+def _alone(choice: Choice | None, time: float) -> list[Step]:
+    if choice is None:
+        return []
+    is_message = choice.point.kind is ChoiceKind.SOURCE
+    rank = choice.point.rank if is_message else choice.chosen
+    return [Step(choice.point.step, time, rank, "", "", choice)]
+
+
+def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choice]:
+    """Events and choices as they came; a choice stands before the events of its step, with two exceptions.
+
+    Where its rank has just ended, it comes after that; and whose message a receive takes, after the receive.
+    """
+    events = trace.events
+    at = 0
+    for choice in choices:
+        while at < len(events) and events[at].step < choice.point.step:
+            yield events[at]
+            at += 1
+        end = at
+        while end < len(events) and events[end].step == choice.point.step and not _is_just_before(choice, events[end]):
+            end += 1
+        if end < len(events) and _is_just_before(choice, events[end]):
+            yield from events[at : end + 1]
+            at = end + 1
+        yield choice
+    yield from events[at:]
+
+
+def _is_just_before(choice: Choice, event: Event) -> bool:
+    point = choice.point
+    if event.rank != point.rank or event.step != point.step:
+        return False
+    if point.kind is ChoiceKind.SOURCE:
+        return event.kind is EventKind.ISSUE
+    return event.kind in _ENDS and point.rank not in choice.options
