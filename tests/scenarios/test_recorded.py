@@ -1,0 +1,59 @@
+"""What a saved run came to, as a table of its file."""
+
+import re
+
+import pytest
+import tomlkit
+
+from scenarios import run_scenario
+from scenarios.recorded import KEY, Recorded, read_recorded, recorded_of, values_of
+from simulator import Code, UsageError, Verdict
+
+RUN = Recorded(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_WORK), "0f2c", 23)
+
+
+def test_what_is_written_is_read_again(tmp_path):
+    path = tmp_path / "saved.toml"
+    path.write_text(tomlkit.dumps({"summary": "s", KEY: values_of(RUN)}))
+    assert read_recorded(str(path)) == RUN
+
+
+def test_a_run_is_recorded():
+    result = run_scenario("both-send-first", policy="random", seed=1)
+    recorded = recorded_of(result)
+    assert recorded == Recorded(
+        Verdict.FAIL, (Code.DEADLOCK_CYCLE,), result.trace.digest(), len(result.schedule.answers)
+    )
+    assert recorded.choices > 0
+    assert recorded.difference(recorded_of(run_scenario("both-send-first", policy="random", seed=1))) == ""
+
+
+def test_choices_that_nobody_counted_are_not_compared():
+    uncounted = Recorded(RUN.verdict, RUN.codes, RUN.digest, 0)
+    assert RUN.difference(uncounted) == uncounted.difference(RUN) == ""
+
+
+def test_nothing_is_recorded_in_other_files_and_for_names(tmp_path):
+    path = tmp_path / "plain.toml"
+    path.write_text('summary = "s"\n')
+    assert read_recorded(str(path)) is None
+    assert read_recorded("send-send") is None
+    assert read_recorded("train.py:main") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("recorded = 3", "recorded is 3, expected a table"),
+        ("[recorded]\ndigest = '00'", "recorded.verdict is missing, expected one of pass, unknown, fail"),
+        ("[recorded]\nverdict = 'bad'", "recorded.verdict is 'bad', expected one of pass, unknown, fail"),
+        ("[recorded]\nverdict = 'fail'\ncodes = ['stuk']", "recorded.codes has 'stuk', expected finding codes such as"),
+        ("[recorded]\nverdict = 'fail'\nchoices = -1", "recorded.choices is -1, expected a whole number from 0 on"),
+        ("[recorded]\nverdict = 'fail'\ntoken = ''", "recorded.token is no key, expected one of"),
+    ],
+)
+def test_a_table_edited_by_hand_is_one_line(tmp_path, text, message):
+    path = tmp_path / "edited.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError, match=rf"^{re.escape(str(path))}:\d+: {re.escape(message)}[^\n]*$"):
+        read_recorded(str(path))
