@@ -12,11 +12,13 @@ if typing.TYPE_CHECKING:
     from scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
     from scenarios.registered import registry
     from scenarios.runner import replay_scenario, run_scenario
+    from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
 
 _HOMES = {
     "CLEAN": "scenarios.model",
     "Expectation": "scenarios.model",
     "Scenario": "scenarios.model",
+    "ShrunkScenario": "scenarios.shrinking.shrinker",
     "finds": "scenarios.model",
     "load": "scenarios.loader",
     "registry": "scenarios.registered",
@@ -24,12 +26,14 @@ _HOMES = {
     "replay_scenario": "scenarios.runner",
     "run_scenario": "scenarios.runner",
     "scenario": "scenarios.model",
+    "shrink_scenario": "scenarios.shrinking.shrinker",
 }
 
 __all__ = [
     "CLEAN",
     "Expectation",
     "Scenario",
+    "ShrunkScenario",
     "finds",
     "load",
     "registry",
@@ -37,6 +41,7 @@ __all__ = [
     "replay_scenario",
     "run_scenario",
     "scenario",
+    "shrink_scenario",
 ]
 
 

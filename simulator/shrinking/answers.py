@@ -48,11 +48,10 @@ def zeroed_in_pairs(answers: Answers) -> Iterator[Answers]:
 
 
 def single(answers: Answers) -> Iterator[Answers]:
-    """One switch in place of all, anywhere before the last."""
-    if sum(1 for answer in answers if answer) > 1:
-        for place in range(min(len(answers), _MOST_SINGLE)):
-            for answer in range(1, max(answers) + 1):
-                yield (*(0,) * place, answer)
+    """One switch in place of all, the earliest first."""
+    for place in range(min(len(answers), _MOST_SINGLE)):
+        for answer in range(1, max(answers) + 1):
+            yield (*(0,) * place, answer)
 
 
 def shortened(answers: Answers) -> Iterator[Answers]:

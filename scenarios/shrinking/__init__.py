@@ -1,0 +1,1 @@
+"""A failing scenario made simpler: fewer ranks, fewer iterations or calls, plainer options, fewer switches."""

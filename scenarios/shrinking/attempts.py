@@ -1,0 +1,87 @@
+"""Does a simpler scenario still fail in the same way, and under which schedule?
+
+A schedule rarely fits another program than its own. So where it matters, a simpler program gets a small search: its
+predecessor's answers, round robin, what else DPOR comes to in a few executions, and a few random walks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from scenarios.engines import Engine
+from scenarios.model import Scenario
+from scenarios.runner import run_scenario
+from scenarios.shrinking.candidate import Candidate
+from simulator import Code, Policy, Result, UsageError
+from simulator.exploration.dpor import Dpor
+from simulator.exploration.strategy import RedundantRun
+from simulator.policies.guided import Guided
+from simulator.policies.random_walk import RandomWalk
+from simulator.shrinking.answers import stripped
+from simulator.shrinking.failing import fails_with
+from simulator.shrinking.greedy import Attempt
+
+_EXPLORED = 20
+_WALKS = 4
+"""So many executions a search has, with DPOR and at random."""
+
+
+@dataclass(frozen=True, slots=True)
+class SameWay:
+    """What has to come of a scenario on an engine to be the same failure."""
+
+    code: Code
+    engine: Engine
+    is_surprise: bool
+    """It is not what the scenario expects; of a simpler one that is, nobody would learn anything."""
+
+    def holds_for(self, scenario: Scenario, result: Result) -> bool:
+        """True for the same failure."""
+        is_it = fails_with(result, self.code)
+        return is_it and not (self.is_surprise and scenario.expected_by(self.engine).is_met_by(result))
+
+
+def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
+    """Run it under its own schedule, or under several."""
+    scenario, executions = candidate.scenario, 0
+    try:
+        for result in _runs(candidate, same.engine):
+            executions += 1
+            if same.holds_for(scenario, result):
+                answers = stripped(result.schedule.answers)
+                return Attempt(Candidate(replace(scenario, answers=answers)), executions)
+    except UsageError:  # it would be refused: no failure
+        return Attempt(None, executions + 1)
+    return Attempt(None, executions)
+
+
+def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
+    """The executions, one after the other, for as long as somebody asks for more."""
+    scenario = candidate.scenario
+    yield run_scenario(scenario, engine, policy=Guided(scenario.answers))
+    if candidate.has_own_schedule or not scenario.answers:
+        return
+    yield from _searched(scenario, engine)
+
+
+def _searched(scenario: Scenario, engine: Engine) -> Iterator[Result]:
+    """Those of DPOR, of which round robin is the first; random walks where they do not cover all there is."""
+    strategy = Dpor(scenario.world_size)
+    for _ in range(_EXPLORED):
+        policy = strategy.next_policy()
+        if policy is None:
+            return
+        result = _unless_redundant(scenario, engine, policy)
+        if result is not None:
+            strategy.take(result)
+            yield result
+    for seed in range(_WALKS):
+        yield run_scenario(scenario, engine, policy=RandomWalk(seed))
+
+
+def _unless_redundant(scenario: Scenario, engine: Engine, policy: Policy) -> Result | None:
+    try:
+        return run_scenario(scenario, engine, policy=policy)
+    except RedundantRun:
+        return None

@@ -1,0 +1,120 @@
+"""A scenario as a value to make simpler: what it runs on how many ranks, and its schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, TypeVar
+
+from scenarios.declared import of_program, of_training, program_in, training_in
+from scenarios.model import Scenario
+from scenarios.shrinking import trainings
+from scenarios.shrinking.declared import Declared
+from scenarios.shrinking.declared import size_of as size_of_declared
+from simulator.programs.program import Program
+from simulator.shrinking import answers, programs
+from simulator.shrinking.greedy import Way
+from simulator.shrinking.order import Size
+from simulator.shrinking.program_size import size_of as size_of_program
+
+_MOST_SIZES = 8
+"""So many world sizes are tried from the least, besides half of the ranks and one less."""
+
+
+class Candidate(NamedTuple):
+    """A scenario that may fail."""
+
+    scenario: Scenario
+    has_own_schedule: bool = True
+    """False if its answers are those of another one, so that other schedules have to be tried, too."""
+
+
+Part = TypeVar("Part")
+
+
+def size_of(candidate: Candidate) -> Size:
+    """How large it is."""
+    scenario = candidate.scenario
+    training, program = training_in(scenario), program_in(scenario)
+    size = Size(scenario.world_size, 0)
+    if training is not None:
+        size = size_of_declared(Declared(training, scenario.world_size, scenario.faults))
+    elif program is not None:
+        size = size_of_program(program)
+    return size.under(scenario.answers)
+
+
+def key_of(candidate: Candidate) -> Hashable:
+    """What it is told apart by from others that come of the same scenario."""
+    scenario = candidate.scenario
+    # A training has options in dictionaries, which cannot be hashed.
+    return scenario.world_size, program_in(scenario) or repr(training_in(scenario)), scenario.faults, scenario.answers
+
+
+def ways_for(scenario: Scenario) -> Sequence[Way[Candidate]]:
+    """How such a scenario can be made simpler; its schedule comes last."""
+    if training_in(scenario) is not None:
+        ways = [_lifted(way, _declared_in, _with_declared) for way in trainings.WAYS]
+    elif program_in(scenario) is not None:
+        ways = [_lifted(way, _program_in, _with_program) for way in programs.WAYS]
+    else:
+        ways = [_smaller_worlds]
+    return [*ways, *(partial(_other_answers, way) for way in answers.WAYS)]
+
+
+def _lifted(
+    way: Way[Part], part_in: Callable[[Scenario], Part], with_part: Callable[[Scenario, Part], Scenario]
+) -> Way[Candidate]:
+    """A way for what a scenario runs as one for the scenario."""
+
+    def lifted(candidate: Candidate) -> Iterator[Candidate]:
+        for part in way(part_in(candidate.scenario)):
+            yield Candidate(with_part(candidate.scenario, part), has_own_schedule=False)
+
+    return lifted
+
+
+def _declared_in(scenario: Scenario) -> Declared:
+    training = training_in(scenario)
+    assert training is not None
+    return Declared(training, scenario.world_size, scenario.faults)
+
+
+def _with_declared(scenario: Scenario, declared: Declared) -> Scenario:
+    """It is compared with the oracle if it was, as long as it has a meaning of its own."""
+    training, world_size, faults = declared
+    made = of_training(training, world_size, name=scenario.name, engine=scenario.engine, answers=scenario.answers)
+    return replace(
+        made,
+        about=scenario.about,
+        tags=scenario.tags,
+        reports=scenario.reports,
+        faults=faults,
+        reference=made.reference if scenario.reference else None,
+    )
+
+
+def _program_in(scenario: Scenario) -> Program:
+    program = program_in(scenario)
+    assert program is not None
+    return program
+
+
+def _with_program(scenario: Scenario, program: Program) -> Scenario:
+    made = of_program(program, name=scenario.name, engine=scenario.engine, answers=scenario.answers)
+    return replace(made, about=scenario.about, tags=scenario.tags, reports=scenario.reports, faults=scenario.faults)
+
+
+def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
+    """On fewer ranks, as far as the scenario is made for them: the least that it is made for first."""
+    scenario = candidate.scenario
+    size, least = scenario.world_size, scenario.min_world_size
+    sizes = {*range(least, min(least + _MOST_SIZES, size)), *(each for each in (size // 2, size - 1) if each >= least)}
+    for each in sorted(sizes):
+        yield Candidate(replace(scenario, world_size=each), has_own_schedule=False)
+
+
+def _other_answers(way: Way[answers.Answers], candidate: Candidate) -> Iterator[Candidate]:
+    for simpler in way(candidate.scenario.answers):
+        yield Candidate(replace(candidate.scenario, answers=simpler))

@@ -1,0 +1,109 @@
+"""A declared training in its world, as a value to make simpler, and how large that is."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from scenarios.training import Exceptional, JoinTerms, NetworkChoice, Rule, Training
+from simulator.faults import Fault
+from simulator.shrinking.order import Size
+
+PLAINEST_FIRST = (
+    "linear",
+    "mlp",
+    "discriminator",
+    "generator",
+    "mixed_dtypes",
+    "branches",
+    "early_exit",
+    "embedding",
+    "shared",
+    "batch_norm",
+    "sync_batch_norm",
+    "conv",
+    "resnet",
+    "transformer",
+)
+"""The networks, in the order in which one is easier to look through than the next."""
+
+_NETWORK = 1000
+_OPTION = 100
+"""How much a plainer network, and an option less, weigh against the numbers in options and the rows of a batch."""
+
+
+class Declared(NamedTuple):
+    """A training, how many ranks train, and what strikes them."""
+
+    training: Training
+    world_size: int
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The iterations of each rank."""
+        return tuple(self.training.count(rank) for rank in range(self.world_size))
+
+
+def size_of(declared: Declared) -> Size:
+    """The size of a declared training; its schedule is none of it."""
+    training = declared.training
+    exceptions = sum(map(_exception_weight, training.exceptions))
+    return Size(
+        ranks=declared.world_size,
+        steps=sum(declared.counts),
+        calls=len(training.networks) + len(declared.faults) + exceptions + _features(training),
+        shapes=_rows(declared) + sum(map(_network_weight, training.networks)),
+        options=_options(training),
+    )
+
+
+def _exception_weight(exception: Exceptional) -> int:
+    """One for each of the ranks and iterations that it names, and for what it says of them."""
+    said = (exception.action, exception.uses)
+    return sum(1 for each in said if each is not None) + len(exception.ranks or ()) + len(exception.iterations or ())
+
+
+def _features(training: Training) -> int:
+    """What else communicates, or changes what is communicated."""
+    has = (
+        training.join is not None,
+        training.communication_hook is not None,
+        training.averages_buffers,
+        training.reduces_loss,
+        training.optimizer.is_sharded,
+    )
+    return sum(has)
+
+
+def _rows(declared: Declared) -> int:
+    rows = declared.training.rows
+    return rows * declared.world_size if isinstance(rows, int) else sum(rows) + 1
+
+
+def _network_weight(choice: NetworkChoice) -> int:
+    numbers = sum(map(_number, choice.options.values()))
+    return PLAINEST_FIRST.index(choice.name) * _NETWORK + len(choice.options) * _OPTION + numbers
+
+
+def _number(value: object) -> int:
+    """How large an option is."""
+    if isinstance(value, tuple):
+        return sum(map(_number, value)) + len(value)
+    return value if isinstance(value, int) else 1
+
+
+def _options(training: Training) -> int:
+    """How many words are said that need not be."""
+    plain = Training()
+    said = (
+        isinstance(training.iterations, tuple),
+        isinstance(training.iterations, Rule) and training.iterations.step != 0,
+        isinstance(training.iterations, Rule) and training.iterations.cycle is not None,
+        training.join is not None and training.join != JoinTerms(),
+        training.optimizer.name is not plain.optimizer.name,
+        training.optimizer.learning_rate != plain.optimizer.learning_rate,
+        training.optimizer.momentum != plain.optimizer.momentum,
+        training.dtype != plain.dtype,
+        training.seed != plain.seed,
+    )
+    return sum(said) + len(training.engine_options)

@@ -1,0 +1,87 @@
+"""A declared training of fewer iterations, with fewer that are out of the ordinary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from scenarios.shrinking.declared import Declared
+from scenarios.training import Exceptional, Rule
+from simulator.shrinking.blocks import blocks
+
+
+def fewer_iterations(declared: Declared) -> Iterator[Declared]:
+    """Without a block of iterations on all ranks; what is said of later ones holds of those in their place."""
+    training = declared.training
+    for block in blocks(max(declared.counts)):
+        iterations: tuple[int, ...] | Rule
+        if isinstance(training.iterations, Rule):
+            iterations = replace(training.iterations, start=training.iterations.start - len(block))
+        else:
+            iterations = tuple(_without(count, block) for count in training.iterations)
+        exceptions = tuple(found for each in training.exceptions for found in _moved(each, block))
+        yield declared._replace(training=replace(training, iterations=iterations, exceptions=exceptions))
+
+
+def fewer_on_one_rank(declared: Declared) -> Iterator[Declared]:
+    """With no iterations on one rank, half of them, or one less."""
+    for rank, count in enumerate(declared.counts):
+        for less in sorted({0, count // 2, max(count - 1, 0)}):
+            if less < count:
+                counts = (*declared.counts[:rank], less, *declared.counts[rank + 1 :])
+                yield declared._replace(training=replace(declared.training, iterations=counts))
+
+
+def plainer_rule(declared: Declared) -> Iterator[Declared]:
+    """With one number for all ranks, or a rule of fewer words."""
+    counts, rule = declared.counts, declared.training.iterations
+    rules = [Rule(counts[0])] if len(set(counts)) == 1 else []
+    if isinstance(rule, Rule):
+        rules += [Rule(rule.start), replace(rule, cycle=None), replace(rule, start=0)]
+        rules += [replace(rule, step=step) for step in (1, -1)]
+    for each in rules:
+        yield declared._replace(training=replace(declared.training, iterations=each))
+
+
+def fewer_exceptions(declared: Declared) -> Iterator[Declared]:
+    """Without a block of them; without one of the iterations or ranks of one, or what it says of branches."""
+    exceptions = declared.training.exceptions
+    for block in blocks(len(exceptions)):
+        yield _with(declared, (*exceptions[: block.start], *exceptions[block.stop :]))
+    for place, exception in enumerate(exceptions):
+        for simpler in _simpler(exception):
+            yield _with(declared, (*exceptions[:place], simpler, *exceptions[place + 1 :]))
+
+
+def _with(declared: Declared, exceptions: tuple[Exceptional, ...]) -> Declared:
+    return declared._replace(training=replace(declared.training, exceptions=exceptions))
+
+
+def _simpler(exception: Exceptional) -> Iterator[Exceptional]:
+    yield replace(exception, iterations=None)
+    yield replace(exception, ranks=None)
+    for iteration in exception.iterations or ():
+        yield replace(exception, iterations=(iteration,))
+        yield replace(exception, iterations=tuple(each for each in exception.iterations or () if each != iteration))
+    for rank in exception.ranks or ():
+        yield replace(exception, ranks=(rank,))
+        yield replace(exception, ranks=tuple(each for each in exception.ranks or () if each != rank))
+    if exception.action is not None:
+        yield replace(exception, uses=None)
+    if exception.uses is not None:
+        yield replace(exception, action=None)
+
+
+def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:
+    """The exception where it is when iterations are gone; nothing if it is about those only."""
+    if exception.iterations is None:
+        yield exception
+        return
+    left = [each for each in exception.iterations if each not in gone]
+    if left:
+        yield replace(exception, iterations=tuple(_without(each, gone) for each in left))
+
+
+def _without(count: int, gone: range) -> int:
+    """How many of the first `count` are left."""
+    return count - len(range(min(gone.start, count), min(gone.stop, count)))

@@ -1,0 +1,61 @@
+"""A declared training on fewer ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import replace
+from itertools import combinations
+
+from scenarios.shrinking.declared import Declared
+from scenarios.training import Exceptional, Rule, Training
+from simulator.shrinking.blocks import blocks
+
+_FEW = 6
+"""Of so many ranks, every two and every three are tried alone."""
+
+
+def fewer_ranks(declared: Declared) -> Iterator[Declared]:
+    """Without a block of ranks, and what is said of them."""
+    everybody = range(declared.world_size)
+    for block in blocks(declared.world_size):
+        yield from _of([rank for rank in everybody if rank not in block], declared)
+
+
+def only_two_or_three(declared: Declared) -> Iterator[Declared]:
+    """Of few ranks, every two and every three: none of them need be superfluous alone."""
+    for count in (2, 3) if declared.world_size <= _FEW else ():
+        for kept in combinations(range(declared.world_size), count):
+            yield from _of(kept, declared)
+
+
+def _of(kept: Collection[int], declared: Declared) -> Iterator[Declared]:
+    """The training of some ranks: a rule for the iterations stays as it is, or becomes what these ranks had."""
+    if not 0 < len(kept) < declared.world_size:
+        return
+    number = {rank: index for index, rank in enumerate(kept)}
+    training = _training_of(number, declared.training)
+    faults = tuple(replace(each, rank=number[each.rank]) for each in declared.faults if each.rank in number)
+    counts = tuple(declared.counts[rank] for rank in kept)
+    yield Declared(training, len(kept), faults)
+    if isinstance(training.iterations, Rule):
+        yield Declared(replace(training, iterations=counts), len(kept), faults)
+
+
+def _training_of(number: dict[int, int], training: Training) -> Training:
+    iterations, rows = training.iterations, training.rows
+    return replace(
+        training,
+        iterations=iterations if isinstance(iterations, Rule) else tuple(iterations[rank] for rank in number),
+        rows=rows if isinstance(rows, int) else tuple(rows[rank] for rank in number),
+        exceptions=tuple(_renumbered(each, number) for each in training.exceptions if _is_about(each, number)),
+    )
+
+
+def _is_about(exception: Exceptional, ranks: Collection[int]) -> bool:
+    return exception.ranks is None or any(rank in ranks for rank in exception.ranks)
+
+
+def _renumbered(exception: Exceptional, number: dict[int, int]) -> Exceptional:
+    if exception.ranks is None:
+        return exception
+    return replace(exception, ranks=tuple(number[rank] for rank in exception.ranks if rank in number))

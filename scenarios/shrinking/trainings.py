@@ -1,0 +1,34 @@
+"""All ways to make a declared training simpler, in the order in which they are followed."""
+
+from __future__ import annotations
+
+from scenarios.shrinking.training_iterations import (
+    fewer_exceptions,
+    fewer_iterations,
+    fewer_on_one_rank,
+    plainer_rule,
+)
+from scenarios.shrinking.training_options import (
+    fewer_faults,
+    fewer_networks,
+    fewer_rows,
+    plainer,
+    plainer_networks,
+    plainest,
+)
+from scenarios.shrinking.training_ranks import fewer_ranks, only_two_or_three
+
+WAYS = (
+    fewer_ranks,
+    only_two_or_three,
+    fewer_iterations,
+    fewer_on_one_rank,
+    plainest,
+    plainer,
+    fewer_networks,
+    fewer_exceptions,
+    fewer_faults,
+    plainer_networks,
+    fewer_rows,
+    plainer_rule,
+)
