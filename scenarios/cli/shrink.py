@@ -1,0 +1,145 @@
+"""`ddpsim shrink`: a scenario that fails, made as simple as it can be, and saved as a file of its own."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize
+from scenarios.cli.status import Status
+
+if TYPE_CHECKING:
+    from scenarios.model import Scenario
+    from scenarios.shrinking.shrinker import ShrunkScenario
+    from simulator import ShrinkProgress
+    from simulator.shrinking.order import Size
+
+
+def shrink(
+    name: Name,
+    token: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOKEN",
+            help="The replay token of the failure, unless it fails under round robin, or a file says its schedule.",
+            show_default=False,
+        ),
+    ] = None,
+    engine: OwnOrEngine = None,
+    world_size: WorldSize = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help="Who runs next in the failure: round_robin, random or pct.", show_default=False),
+    ] = None,
+    seed: Seed = 0,
+    seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT.toml",
+            help="Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]",
+            show_default=False,
+        ),
+    ] = None,
+) -> int:
+    """Make a scenario that fails as simple as it can be, and save it.
+
+    Fewer ranks, fewer iterations or calls, plainer options, fewer switches: as long as it fails with the same finding.
+    """
+    from scenarios.loader import load
+    from scenarios.runner import run_scenario
+    from scenarios.shrinking.saved import check_free, default_path, save_shrunk
+    from scenarios.shrinking.shrinker import shrink_scenario
+    from simulator import Budget
+
+    path = out or default_path(name)
+    budget = Budget(executions=sys.maxsize, seconds=seconds)
+    check_free(path)
+    scenario = _failing(load(name).with_world_size(world_size), token, engine, policy, seed)
+    with _bar(seconds) as on_progress:
+        shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
+    save_shrunk(shrunk.scenario, name, path)
+    result = run_scenario(str(path))  # what is told is what the file does
+    output.show(f"{_change(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
+    output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
+    return Status.AS_EXPECTED
+
+
+def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
+    """The scenario under the schedule that it is said to fail under."""
+    from scenarios.runner import replay_scenario, run_scenario
+    from simulator import UsageError
+
+    if token is not None and policy is not None:
+        raise UsageError(
+            f"policy is {policy!r}, beside a replay token, which is a schedule already: leave one of them out"
+        )
+    if token is None and policy is None:
+        return scenario
+    result = (
+        replay_scenario(scenario, token, engine)
+        if token is not None
+        else run_scenario(scenario, engine, policy=policy, seed=seed)
+    )
+    return replace(scenario, answers=result.schedule.answers)
+
+
+_END = {
+    "minimal": "minimal: no single step makes it simpler",
+    "budget": "the time ran out: a simpler one may exist, --seconds gives it more",
+    "interrupt": "interrupted: a simpler one may exist",
+}
+
+
+def _change(shrunk: ShrunkScenario) -> str:
+    """What it was and what it is, and what that took."""
+    before, after = (_size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
+    runs = "1 execution" if shrunk.executions == 1 else f"{shrunk.executions} executions"
+    return f"{before}  ->  {after}   {runs}, {shrunk.seconds:.1f} s"
+
+
+def _size_text(scenario: Scenario, size: Size) -> str:
+    """What of a size says something to the reader."""
+    from scenarios.declared import program_in, training_in
+
+    parts = [_counted(size.ranks, "rank")]
+    if training_in(scenario) is not None:
+        parts.append(_counted(size.steps, "iteration"))
+    elif program_in(scenario) is not None:
+        parts.append(_counted(size.calls, "call"))
+    return ", ".join([*parts, _counted(size.switches, "switch", "switches")])
+
+
+def _counted(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or one + 's'}"
+
+
+@contextmanager
+def _bar(seconds: float) -> Iterator[Callable[[ShrinkProgress], object] | None]:
+    """On a terminal, a bar with what is left of the time, and how small it has become."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
+    with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
+        task = bars.add_task("shrinking", total=seconds)
+
+        def advance(progress: ShrinkProgress) -> None:
+            text = f"shrinking, {progress.executions} executions: {_counted(progress.size.ranks, 'rank')}"
+            text += f", {_counted(progress.size.switches, 'switch', 'switches')}"
+            bars.update(task, completed=progress.seconds, description=text, refresh=True)
+
+        yield advance

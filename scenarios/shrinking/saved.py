@@ -1,0 +1,56 @@
+"""Where a shrunk scenario is saved, and under what name it finds the program that it runs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from scenarios.model import Scenario
+from scenarios.saving import save
+from scenarios.toml_table import open_toml
+from simulator import UsageError
+
+
+def default_path(name: str) -> Path:
+    """Beside the file that a scenario comes from, `FILE-shrunk.toml`; `NAME-shrunk.toml` here for one with a name."""
+    file, _, function = name.rpartition(":")
+    if file.endswith(".py"):
+        return Path(file).with_name(f"{Path(file).stem}-{function}-shrunk.toml")
+    if name.endswith(".toml"):
+        return Path(name).with_name(f"{Path(name).stem}-shrunk.toml")
+    return Path(f"{name}-shrunk.toml")
+
+
+def check_free(path: Path) -> None:
+    """Raise UsageError if there is something already, or if a file there would not be taken for a scenario."""
+    if path.suffix != ".toml":
+        raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml: `ddpsim run` knows it by that")
+    if path.exists():
+        raise UsageError(
+            f"{path} exists, expected a new file, so that nothing is lost: name another with -o, or remove it"
+        )
+
+
+def save_shrunk(scenario: Scenario, name: str, path: Path) -> None:
+    """Save what came of shrinking the scenario `name`. Raises UsageError if it cannot be written."""
+    save(replace(scenario, name=_seen_from(path, _program_of(name))), path)
+
+
+def _program_of(name: str) -> str:
+    """The name of what is run: that of a file may stand for another scenario, under a schedule."""
+    if not name.endswith(".toml"):
+        return name
+    other = open_toml(Path(name)).text("scenario")
+    return _relative(other, Path(name).parent, Path()) if other else name
+
+
+def _seen_from(path: Path, name: str) -> str:
+    """A name as a file says it: that of a Python file is looked for beside it."""
+    return _relative(name, Path(), path.parent)
+
+
+def _relative(name: str, folder: Path, other: Path) -> str:
+    """FILE.py:FUNCTION as seen from another folder; any other name as it is."""
+    file, _, function = name.rpartition(":")
+    return f"{os.path.relpath(folder / file, other)}:{function}" if file.endswith(".py") else name
