@@ -129,14 +129,17 @@ def _differences(
     expected: Tensors = getattr(reference.histories[rank][index], kind)
     own = _moment(returned, iteration)
     actual: Tensors = {} if own is None else getattr(returned[own], kind)
+    compressed = _compressed(reference, rank, index, kind)
     for name, wanted in expected.items():  # the reference need not have everything
         found = actual.get(name)
-        allowed = _allowed(reference, rank, index, kind, name, wanted)
+        allowed = _allowed(reference, rank, index, kind, name, wanted, compressed)
         if (sides := _sides(found, wanted, allowed)) is not None:
             yield Difference(rank, code, name, iteration, *sides, found, wanted, allowed)
 
 
-def _allowed(reference: Reference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None) -> float:
+def _allowed(
+    reference: Reference, rank: int, index: int, kind: str, name: str, wanted: Tensor | None, compressed: float
+) -> float:
     """How far a tensor may be off, see Note [Tolerance]."""
     if wanted is None or not wanted.is_floating_point():
         return 0.0
@@ -148,11 +151,15 @@ def _allowed(reference: Reference, rank: int, index: int, kind: str, name: str, 
     coarse, fine = (getattr(history[index], kind) for history in (rounding.coarse, rounding.fine))
     own = step / torch.finfo(torch.float32).eps
     rounded = step * _largest(wanted) + own * _largest(coarse[name].double() - fine[name].double())
-    return _ROUNDINGS * rounded + _COMPRESSIONS * _compressed(fine, getattr(rounding.uncompressed[index], kind))
+    return _ROUNDINGS * rounded + _COMPRESSIONS * compressed
 
 
-def _compressed(fine: Tensors, uncompressed: Tensors) -> float:
+def _compressed(reference: Reference, rank: int, index: int, kind: str) -> float:
     """What compression does to any tensor of a kind: one tensor alone may be lucky."""
+    if not reference.rounding or reference.rounding[rank].uncompressed is reference.rounding[rank].fine:
+        return 0.0
+    rounding = reference.rounding[rank]
+    fine, uncompressed = (getattr(history[index], kind) for history in (rounding.fine, rounding.uncompressed))
     pairs = ((tensor, uncompressed[name]) for name, tensor in fine.items())
     return max(
         (_largest(one.double() - other.double()) for one, other in pairs if one is not None and other is not None),

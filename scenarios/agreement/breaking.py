@@ -70,16 +70,16 @@ def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledP
     for number in count():
         if number % _TRIES == 0:  # two ranks, for one, have no other peer
             kind = random.choice(list(_BREAKS))
-        broken = _broken(random, drawn(random, world_sizes), kind)
-        if broken is not None:
-            return LabelledProgram(seed, *broken)
+        made = broken(random, drawn(random, world_sizes), kind)
+        if made is not None:
+            return LabelledProgram(seed, *made)
     raise AssertionError("unreachable")
 
 
 Steps = tuple[Step, ...]
 
 
-def _broken(random: Random, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
+def broken(random: Random, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
     """The program broken on one of its ranks; None if there is no place for it."""
     for rank in random.sample(range(program.world_size), program.world_size):
         steps = _BREAKS[kind](random, program, rank)

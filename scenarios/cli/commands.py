@@ -15,6 +15,7 @@ import typer
 from scenarios.cli import output
 from scenarios.cli.agree import agree
 from scenarios.cli.explore import explore
+from scenarios.cli.fuzz import fuzz
 from scenarios.cli.listing import list_
 from scenarios.cli.replay import replay
 from scenarios.cli.run import run
@@ -58,6 +59,7 @@ app.command("list", epilog="Example: ddpsim list --tag join")(list_)
 app.command(epilog="Example: ddpsim run uneven-inputs --engine both --world-size 8 --policy random --seed 3")(run)
 app.command(epilog="Example: ddpsim replay send-send s1:0:e2f90957 --step")(replay)
 app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --keep-going")(explore)
+app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)

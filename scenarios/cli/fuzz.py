@@ -1,0 +1,171 @@
+"""`ddpsim fuzz`: drawn scenarios, or drawn schedules of one scenario, until the time is up."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import EngineOrBoth, WorldSize, engines_named
+from scenarios.cli.status import Status
+
+if TYPE_CHECKING:
+    from scenarios.engines import Engine
+    from scenarios.fuzzing.campaign import Campaign, Progress
+    from scenarios.fuzzing.plan import Plan
+    from scenarios.fuzzing.workers import Workers
+
+_CORPUS = ".ddpsim/corpus"
+
+
+def fuzz(
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION: its schedules and world sizes are drawn. "
+            "Without one, scenarios are drawn themselves.",
+            show_default=False,
+        ),
+    ] = None,
+    generate: Annotated[bool, typer.Option("--generate", help="Draw scenarios, as without NAME.")] = False,
+    seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
+    executions: Annotated[
+        int | None,
+        typer.Option(help="Stop after so many runs, or a few more.  [default: time decides]", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="What the first batch draws from; the others follow.")] = 0,
+    engine: EngineOrBoth = "both",
+    world_size: WorldSize = None,
+    documented: Annotated[
+        bool,
+        typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
+    ] = False,
+    corpus: Annotated[
+        Path, typer.Option(metavar="DIR", help="Where failures are kept; they are tried first the next time.")
+    ] = Path(_CORPUS),
+    jobs: Annotated[
+        int | None,
+        typer.Option(help="On how many processes.  [default: 1; all that a cluster has]", show_default=False),
+    ] = None,
+    backend: Annotated[str, typer.Option(help="Who runs them: loky (this machine), dask or ray.")] = "loky",
+    cluster: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="The scheduler of a running cluster.", show_default=False)
+    ] = None,
+) -> int:
+    """Fuzz: run what is drawn against its expectation, plain training and the other engine.
+
+    What fails is shrunk, and kept as a scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error,
+    3 nothing could be run.
+    """
+    from scenarios.fuzzing.campaign import run_campaign
+    from scenarios.fuzzing.summary import summary
+
+    _check_alone(name, generate=generate, world_size=world_size, documented=documented)
+    workers = _workers(jobs, backend, cluster)
+    plan = _plan(name, engines_named(engine), corpus, world_size, documented, seed, executions)
+    if name is not None and (status := _first_look(name, plan)) is not None:
+        return status
+    with _line(seconds) as on_progress:
+        campaign = run_campaign(
+            plan,
+            seconds=seconds,
+            workers=workers,
+            corpus=corpus,
+            on_tried=lambda tried: output.show(str(tried)),
+            on_progress=on_progress,
+        )
+    output.show(summary(campaign))
+    return _status(campaign)
+
+
+def _check_alone(name: str | None, *, generate: bool, world_size: int | None, documented: bool) -> None:
+    from simulator import UsageError
+
+    if name is not None and generate:
+        raise UsageError(f"found NAME {name!r} beside --generate, expected one of them: leave out the other")
+    if name is not None and documented:
+        raise UsageError(
+            f"found NAME {name!r} beside --documented, which is about what is drawn: leave out one of them"
+        )
+    if name is None and world_size is not None:
+        raise UsageError("found --world-size without NAME, but what is drawn has its own: leave it out")
+
+
+def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
+    from scenarios.fuzzing.workers import Backend, Workers
+    from simulator import UsageError
+
+    names = [each.value for each in Backend]
+    if backend not in names:
+        raise UsageError(f"backend is {backend!r}, expected one of {', '.join(names)}: give one of these names")
+    return Workers(jobs, Backend(backend), cluster or "")
+
+
+def _plan(
+    name: str | None,
+    engines: tuple[Engine, ...],
+    corpus: Path,
+    world_size: int | None,
+    documented: bool,
+    seed: int,
+    executions: int | None,
+) -> Plan:
+    from scenarios.fuzzing.named import saved_name, world_sizes
+    from scenarios.fuzzing.plan import Plan
+    from scenarios.loader import load
+
+    if name is None:
+        return Plan(seed, engines, executions, for_torch="documented" if documented else True)
+    saved_as = saved_name(name, corpus)
+    return Plan(seed, engines, executions, name, saved_as, world_sizes(load(name), world_size))
+
+
+def _first_look(name: str, plan: Plan) -> Status | None:
+    """Say at once what fails under every schedule; None if there is something to search for."""
+    from scenarios.fuzzing.named import first_look
+    from scenarios.loader import load
+
+    scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
+    looks = [first_look(scenario, engine) for engine in plan.engines]
+    if any(look is None for look in looks):
+        return None
+    found = [look for look in looks if look is not None]
+    for engine, look in zip(plan.engines, found, strict=True):
+        output.show(f"--- {engine.value}\n{look.result}\n\n{scenario.name} {look}")
+    return Status.AS_EXPECTED if all(look.is_expected for look in found) else Status.OTHERWISE
+
+
+def _status(campaign: Campaign) -> Status:
+    if campaign.has_found:
+        return Status.OTHERWISE
+    return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
+
+
+@contextmanager
+def _line(seconds: float) -> Iterator[Callable[[Progress], object] | None]:
+    """On a terminal, a line with rate, outcomes and findings."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress as Bars
+
+    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
+    with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
+        task = bars.add_task("fuzzing", total=seconds)
+
+        def advance(progress: Progress) -> None:
+            passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
+            text = (
+                f"{progress.doing}, {progress.totals.count} runs, {progress.rate:.0f}/s, {passed} passed, "
+                f"{len(progress.totals.failures)} found"
+            )
+            bars.update(task, completed=progress.seconds, description=text, refresh=True)
+
+        yield advance

@@ -1,0 +1,77 @@
+"""One batch of a campaign: a pure function of plan and number, for whichever process runs it."""
+
+from __future__ import annotations
+
+import threading
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import torch
+from hypothesis import strategies as st
+
+from scenarios.engines import Engine
+from scenarios.fuzzing.drawing import draw_each
+from scenarios.fuzzing.judging import judged
+from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.report import BatchReport, Execution, batch_report
+from scenarios.loader import load
+from scenarios.model import Scenario
+from scenarios.strategies import schedules
+from scenarios.strategies.whole import scenarios
+
+_ONE_AT_A_TIME = threading.Lock()
+# A worker of a cluster may have several threads, and a process has room for one simulation.
+
+_MOST_ANSWERS = 200
+"""Of a drawn schedule for a scenario that is named, whose length nobody knows."""
+
+
+def run_batch(plan: Plan, number: int) -> BatchReport:
+    """Draw scenarios from the seed of the batch, run each, and report what came of them."""
+    executions: list[Execution] = []
+    share = plan.share(number)
+    start = time.perf_counter()
+    is_interrupted = False
+
+    def take(scenario: Scenario) -> None:
+        if len(executions) < share:
+            executions.extend(judged(scenario, _engines_for(scenario, plan)))
+
+    with _ONE_AT_A_TIME, _quiet():
+        try:
+            draw_each(_strategy(plan), plan.seed + number, share, take)
+        except KeyboardInterrupt:
+            is_interrupted = True
+    return batch_report(number, executions, time.perf_counter() - start, is_interrupted=is_interrupted)
+
+
+def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
+    if not plan.name:
+        return scenarios(kinds=plan.kinds, engines=plan.engines, for_torch=plan.for_torch)
+    named = replace(load(plan.name), name=plan.saved_as)
+    return st.builds(
+        lambda world_size, answers: replace(named.with_world_size(world_size), answers=answers),
+        st.integers(*plan.world_sizes),
+        schedules(max_answers=_MOST_ANSWERS),
+    )
+
+
+def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
+    """A drawn scenario of ours may go beyond what torch's engine can do; one of torch's runs on every engine."""
+    return plan.engines if plan.name or scenario.engine is Engine.TORCH else (scenario.engine,)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """One thread for torch's operators, as in every process; and none of the warnings that a drawn option earns."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        torch.set_num_threads(threads)

@@ -1,0 +1,192 @@
+"""A campaign: the corpus first, then batch after batch until the budget is used up; what failed is shrunk and kept."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from enum import Enum
+from math import isfinite
+from pathlib import Path
+
+from scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
+from scenarios.fuzzing.keeping import Keeper, Kept
+from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.report import BatchReport, Totals, batch_report, merged
+from scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
+from simulator import UsageError
+
+_CORPUS = -1
+"""The number of the batch that is made of the corpus."""
+
+
+class End(Enum):
+    """Why a campaign ended."""
+
+    BUDGET = "the budget is used up"
+    INTERRUPT = "interrupted"
+    LOST = "the workers were lost"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a campaign has come."""
+
+    totals: Totals
+    seconds: float
+    doing: str
+
+    @property
+    def rate(self) -> float:
+        """Executions per second so far."""
+        return self.totals.count / self.seconds if self.seconds else 0.0
+
+
+OnProgress = Callable[[Progress], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Campaign:
+    """What came of a campaign."""
+
+    plan: Plan
+    totals: Totals
+    """With those of the corpus."""
+    corpus: tuple[Tried, ...]
+    kept: tuple[Kept, ...]
+    seconds: float
+    end: End
+    note: str = ""
+    """What the workers were lost by."""
+
+    @property
+    def has_found(self) -> bool:
+        """True if something failed, of the corpus or of what was drawn."""
+        return bool(self.kept) or any(tried.state is State.FAILS for tried in self.corpus)
+
+    @property
+    def interrupted(self) -> bool:
+        """True if Ctrl-C ended it."""
+        return self.end is End.INTERRUPT
+
+
+def run_campaign(
+    plan: Plan,
+    *,
+    seconds: float = 60.0,
+    workers: Workers | None = None,
+    corpus: Path = FOLDER,
+    on_tried: Callable[[Tried], object] | None = None,
+    on_progress: OnProgress | None = None,
+) -> Campaign:
+    """Fuzz for so long, or as many executions as the plan has.
+
+    The same plan draws the same batches whatever the workers; how many of them, time decides where executions do not.
+    Ctrl-C ends it early: what was found is kept. Raises UsageError for a budget of nothing, a corpus that is no folder,
+    and a cluster that does not answer.
+    """
+    check_budget(plan, seconds)
+    check_folder(corpus)
+    with connected(workers or Workers()) as reports:
+        return _Run(plan, seconds, corpus, on_progress).to_its_end(reports, on_tried)
+
+
+def check_budget(plan: Plan, seconds: float) -> None:
+    """Raise UsageError for a budget that allows nothing."""
+    if not (isfinite(seconds) and seconds > 0):
+        raise UsageError(f"seconds is {seconds:g}, expected more than 0 and a number: say how long to fuzz")
+    if plan.executions is not None and plan.executions < 1:
+        raise UsageError(f"executions is {plan.executions}, expected 1 or more: say how many runs to make")
+    if plan.seed < 0:
+        raise UsageError(f"seed is {plan.seed}, expected 0 or more: the batches draw from it and the numbers after it")
+
+
+class _Run:
+    """A campaign on its way."""
+
+    def __init__(self, plan: Plan, seconds: float, corpus: Path, on_progress: OnProgress | None) -> None:
+        self._plan = plan
+        self._seconds = seconds
+        self._corpus = corpus
+        self._on_progress = on_progress
+        self._start = time.perf_counter()
+        self._tried: list[Tried] = []
+        self._reports: dict[int, BatchReport] = {}
+        self._totals = Totals()
+        self._keeper = Keeper(corpus, plan)
+        self._end = End.BUDGET
+        self._note = ""
+
+    def to_its_end(self, reports: Reports, on_tried: Callable[[Tried], object] | None) -> Campaign:
+        """Corpus, batches, what failed."""
+        try:
+            self._try_corpus(on_tried)
+            self._run_batches(reports)
+        except KeyboardInterrupt:
+            self._end = End.INTERRUPT
+        except WorkersLostError as error:
+            self._end, self._note = End.LOST, str(error)
+        kept = self._keep()
+        return Campaign(
+            self._plan, self._all(), tuple(self._tried), tuple(kept), self._elapsed(), self._end, self._note
+        )
+
+    def _try_corpus(self, on_tried: Callable[[Tried], object] | None) -> None:
+        for tried in try_all(self._corpus, self._plan.engines):
+            self._tried.append(tried)
+            self._told("trying the corpus")
+            if on_tried is not None:
+                on_tried(tried)
+
+    def _run_batches(self, reports: Reports) -> None:
+        deadline = time.perf_counter() + self._seconds
+        with closing(reports(self._plan, self._numbers(deadline))) as stream:
+            for report in stream:
+                self._take(report)
+                if report.is_interrupted:
+                    raise KeyboardInterrupt
+
+    def _numbers(self, deadline: float) -> Iterator[int]:
+        """Asked for one when a worker is free."""
+        for number in itertools.count():
+            if time.perf_counter() >= deadline or not self._plan.share(number):
+                return
+            yield number
+
+    def _take(self, report: BatchReport) -> None:
+        """Once for each number, whoever delivers it again."""
+        if report.number in self._reports:
+            return
+        for failure in report.failures:
+            if failure.group not in self._totals.failures:
+                self._keeper.save(failure)
+        self._reports[report.number] = report
+        self._totals += report.totals
+        self._told("fuzzing")
+
+    def _keep(self) -> list[Kept]:
+        """Ctrl-C ends shrinking, and what is left is kept as it is."""
+        totals, failures = merged(self._reports.values())
+        kept: list[Kept] = []
+        for failure in failures:
+            self._told(f"shrinking {failure.group.code}")
+            count = totals.failures[failure.group]
+            each = self._keeper.finish(failure, count, shrinks=self._end is not End.INTERRUPT)
+            self._end = End.INTERRUPT if each.is_interrupted else self._end
+            kept.append(each)
+        self._keeper.clear(kept)
+        return kept
+
+    def _all(self) -> Totals:
+        """Of the corpus and the batches."""
+        executions = [each for tried in self._tried for each in tried.executions]
+        return batch_report(_CORPUS, executions, 0.0).totals + self._totals
+
+    def _elapsed(self) -> float:
+        return time.perf_counter() - self._start
+
+    def _told(self, doing: str) -> None:
+        if self._on_progress is not None:
+            self._on_progress(Progress(self._all(), self._elapsed(), doing))

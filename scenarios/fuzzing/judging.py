@@ -1,0 +1,170 @@
+"""Running a scenario and holding it against what is expected of it.
+
+A training, or any scenario by its name: against its expectation and the oracle, on each engine that is meant to run it;
+and the engines against each other. A program: under round robin it comes to what `check` finds, under its own schedule
+to the same verdict, and to the same trace when that is run again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from scenarios.comparison import Reference, first_differences
+from scenarios.declared import program_in, training_in
+from scenarios.engines import Engine
+from scenarios.fuzzing.report import NO_CODE, Execution, Failure, Group
+from scenarios.interpreter import site_of
+from scenarios.model import Scenario, found_text
+from scenarios.runner import run_scenario
+from scenarios.saving import text_of
+from scenarios.strategies.whole import Kind
+from simulator import Code, Finding, Result, Verdict
+from simulator.calls import ANY_SOURCE
+from simulator.programs.check import check
+from simulator.programs.program import Issue, Program
+
+BY_NAME = "scenario"
+"""The kind of one that is a function."""
+COMPARED = "compare-engines"
+"""The tag of a scenario on whose numbers two engines disagree, although the oracle lets either pass."""
+
+
+def kind_of(scenario: Scenario) -> str:
+    """What it is made of, in a word or two."""
+    if training_in(scenario) is not None:
+        return Kind.TRAINING.value
+    if program_in(scenario) is None:
+        return BY_NAME
+    kind = Kind.PROGRAM if scenario.expected.verdict is Verdict.PASS else Kind.BROKEN_PROGRAM
+    return str(kind.value)
+
+
+def judged(scenario: Scenario, engines: Sequence[Engine]) -> Iterator[Execution]:
+    """Run it on each of the engines (a program calls none, and runs on its own), and say what came of it."""
+    program = program_in(scenario)
+    if program is not None:
+        yield from _program_judged(scenario, program)
+        return
+    expected = None if scenario.reference is None else scenario.reference(scenario.world_size)
+    known = scenario if expected is None else replace(scenario, reference=lambda world_size: expected)
+    passed: list[Result] = []
+    for engine in engines:
+        result = _attempt(known, engine)
+        execution = _judged(known, engine, result)
+        yield execution
+        if isinstance(result, Result) and result.verdict is Verdict.PASS and execution.failure is None:
+            passed.append(result)
+    if isinstance(expected, Reference):
+        yield from _disagreements(known, expected, passed)
+
+
+# --- one execution ----------------------------------------------------------------------------------------------------
+
+
+def _attempt(scenario: Scenario, engine: Engine) -> Result | Exception:
+    """What came of a run; an exception of ours is a finding too, and ends nothing else."""
+    try:
+        return run_scenario(scenario, engine)
+    except Exception as error:
+        return error
+
+
+def _judged(scenario: Scenario, engine: Engine, result: Result | Exception) -> Execution:
+    if isinstance(result, Exception):
+        return _raised(scenario, engine, result)
+    is_met = scenario.expected_by(engine).is_met_by(result)
+    return _execution(scenario, engine, result, found="" if is_met else found_text(result))
+
+
+def _raised(scenario: Scenario, engine: Engine, error: Exception) -> Execution:
+    name = type(error).__name__
+    first, *_ = str(error).splitlines() or [""]
+    failure = _failure(scenario, engine, name, f"{name}: {first}")
+    return Execution(kind_of(scenario), engine, name, failure)
+
+
+def _execution(scenario: Scenario, engine: Engine, result: Result, *, found: str) -> Execution:
+    """An execution that failed if `found` says something."""
+    code = str(result.findings[0].code) if result.findings else NO_CODE
+    outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
+    taken = replace(scenario, answers=result.schedule.answers)
+    return Execution(kind_of(scenario), engine, outcome, _failure(taken, engine, code, found) if found else None)
+
+
+def _failure(scenario: Scenario, engine: Engine, code: str, found: str) -> Failure:
+    expected = scenario.expected_by(engine).text(scenario.world_size)
+    summary = f"found {found}, expected {expected}"
+    text = text_of(replace(scenario, engine=engine), summary=summary)
+    return Failure(Group(engine, code, kind_of(scenario)), found, expected, text)
+
+
+# --- the engines against each other -----------------------------------------------------------------------------------
+
+
+def _disagreements(scenario: Scenario, expected: Reference, passed: Sequence[Result]) -> Iterator[Execution]:
+    """Both lie within the oracle's tolerance, and are to lie within it of each other."""
+    for one, other in itertools.pairwise(passed):
+        histories = tuple(one.returns)
+        found = first_differences(replace(expected, histories=histories), other.returns)
+        if found:
+            tagged = replace(scenario, tags=(COMPARED,))
+            text = f"{found[0].name} is {found[0].found} on one engine, {found[0].expected} on the other"
+            failure = _failure(tagged, Engine.DDP, str(found[0].code), text)
+            yield Execution(kind_of(scenario), Engine.DDP, "engines differ", failure)
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def _program_judged(scenario: Scenario, program: Program) -> Iterator[Execution]:
+    engine, wanted = scenario.engine, check(program, site_of=site_of).findings
+    in_turn = replace(scenario, answers=())
+    result = _attempt(in_turn, engine)
+    if isinstance(result, Exception):
+        yield _raised(in_turn, engine, result)
+        return
+    is_same = _brief(result.findings) == _brief(wanted)
+    yield _execution(in_turn, engine, result, found="" if is_same else f"findings {_text(result.findings)}")
+    if scenario.answers:
+        yield from _under_its_schedule(scenario, program, wanted)
+
+
+def _under_its_schedule(scenario: Scenario, program: Program, wanted: Sequence[Finding]) -> Iterator[Execution]:
+    engine = scenario.engine
+    results = [_attempt(scenario, engine) for _ in range(2)]
+    for result in results:
+        if isinstance(result, Exception):
+            yield _raised(scenario, engine, result)
+            return
+    first, again = (each for each in results if isinstance(each, Result))
+    found = "" if _is_explained(first.findings, program, wanted) else f"findings {_text(first.findings)}"
+    yield _execution(scenario, engine, first, found=found)
+    differs = first.trace.digest() != again.trace.digest()
+    execution = _execution(scenario, engine, again, found="")
+    if differs:
+        failure = _failure(scenario, engine, str(Code.NONDETERMINISM), "another trace when it is run again")
+        execution = replace(execution, failure=failure)
+    yield execution
+
+
+def _is_explained(found: Sequence[Finding], program: Program, wanted: Sequence[Finding]) -> bool:
+    """A program that passes comes to the same under every schedule. Of one that fails, another finding may be first;
+    and where a receive takes a message from any source, what fails in one order may pass in another."""
+    verdicts = {"fail" if any(each.code.verdict is Verdict.FAIL for each in side) else "" for side in (found, wanted)}
+    if verdicts == {""}:
+        return sorted(_brief(found)) == sorted(_brief(wanted))
+    return verdicts == {"fail"} or _has_open_receive(program)
+
+
+def _has_open_receive(program: Program) -> bool:
+    return any(isinstance(step, Issue) and step.peer == ANY_SOURCE for steps in program.ranks for step in steps)
+
+
+def _brief(findings: Sequence[Finding]) -> list[tuple[str, tuple[int, ...]]]:
+    return [(str(each.code), each.ranks) for each in findings]
+
+
+def _text(findings: Sequence[Finding]) -> str:
+    return ", ".join(f"{code} of {list(ranks)}" for code, ranks in _brief(findings)) or "none"

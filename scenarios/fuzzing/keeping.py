@@ -1,0 +1,108 @@
+"""What is kept of a campaign: the first failure of each group, shrunk, as a file in the corpus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from scenarios.engines import Engine
+from scenarios.fuzzing.corpus import keep, replay_of
+from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.report import Failure
+from scenarios.model import found_text
+from scenarios.saving import text_of
+from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
+from simulator import Budget, UsageError
+from simulator.shrinking.greedy import End
+from simulator.shrinking.order import Size
+
+SHRINKING = Budget(executions=5000, seconds=20.0)
+"""For each group of failures; who wants it smaller still has `ddpsim shrink`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A failure in the corpus."""
+
+    failure: Failure
+    """As it was found."""
+    count: int
+    """How many of its group there were."""
+    path: Path
+    how: str
+    """What shrinking made of it."""
+    replay: str
+    is_known: bool = False
+    """It was in the corpus before."""
+    is_interrupted: bool = False
+    """Ctrl-C ended shrinking."""
+
+    def __str__(self) -> str:
+        group = self.failure.group
+        times = "once" if self.count == 1 else f"{self.count} times"
+        return "\n".join(
+            [
+                f"{group.code}  {group.kind} on {group.engine.value}, {times}: found {self.failure.found}, "
+                f"expected {self.failure.expected}",
+                f"  {'known' if self.is_known else 'saved'}   {self.path}  {self.how}",
+                f"  run     ddpsim run {self.path}",
+                f"  replay  {self.replay}",
+            ]
+        )
+
+
+class Keeper:
+    """Saves failures as they are found, and shrinks them once there is time."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self._folder = folder
+        self._plan = plan
+        self._before = {path.name for path in folder.glob("*.toml")}
+        self._provisional: list[Path] = []
+
+    def save(self, failure: Failure) -> Path:
+        """Keep it as it is, in case the campaign comes to no good end."""
+        path = keep(self._folder, failure)
+        self._provisional.append(path)
+        return path
+
+    def finish(self, failure: Failure, count: int, *, shrinks: bool) -> Kept:
+        """Shrink it, and keep that."""
+        path, how, is_interrupted = self.save(failure), "not shrunk", False
+        shrunk = _shrunk(path, failure.group.engine) if shrinks else None
+        if shrunk is not None:
+            path = keep(self._folder, replace(failure, text=self._text(shrunk)))
+            how, is_interrupted = _how(shrunk), shrunk.end is End.INTERRUPT
+        is_known = path.name in self._before
+        return Kept(failure, count, path, how, replay_of(path), is_known=is_known, is_interrupted=is_interrupted)
+
+    def clear(self, kept: list[Kept]) -> None:
+        """Delete what was kept on the way and has been shrunk since."""
+        final = {each.path for each in kept}
+        for path in self._provisional:
+            if path not in final and path.name not in self._before:
+                path.unlink(missing_ok=True)
+
+    def _text(self, shrunk: ShrunkScenario) -> str:
+        """The file of what is left; one that names another scenario goes on naming it."""
+        scenario, found = shrunk.scenario, shrunk.result.findings[0]
+        expected = scenario.expected_by(scenario.engine).text(scenario.world_size)
+        summary = f"found {found_text(shrunk.result)}, expected {expected}: {found.summary}"
+        return text_of(replace(scenario, name=self._plan.saved_as or scenario.name), summary=summary)
+
+
+def _shrunk(path: Path, engine: Engine) -> ShrunkScenario | None:
+    """None for what does not fail in one run, such as numbers in which two engines differ."""
+    try:
+        return shrink_scenario(str(path), engine, budget=SHRINKING)
+    except UsageError:
+        return None
+
+
+def _how(shrunk: ShrunkScenario) -> str:
+    before, after = (f"{size.ranks} ranks, {size.steps} steps, {size.switches} switches" for size in _sizes(shrunk))
+    return f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', which may not be the least'}"
+
+
+def _sizes(shrunk: ShrunkScenario) -> tuple[Size, Size]:
+    return shrunk.size_before, shrunk.size

@@ -1,0 +1,185 @@
+"""Batches on several processes, or on the workers of a cluster, through joblib's backends.
+
+Batches are handed out one at a time, a new one when one is done, so a campaign that is told to stop ends within one.
+A batch is a pure function of its number: if a worker dies, the cluster runs its batch again somewhere else, and who
+counts batches by their numbers loses none and counts none twice.
+"""
+
+from __future__ import annotations
+
+import itertools
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import joblib
+from joblib.externals import loky
+
+from scenarios.fuzzing.batch import run_batch
+from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.report import BatchReport
+from simulator import UsageError
+
+CONNECT_SECONDS = 10.0
+"""For a cluster to answer."""
+
+Reports = Callable[[Plan, Iterable[int]], Generator[BatchReport, None, None]]
+"""Runs the batches of these numbers, and gives what comes of them in any order."""
+
+
+class Backend(str, Enum):
+    """Who runs the batches."""
+
+    LOKY = "loky"
+    """Processes on this machine."""
+    DASK = "dask"
+    RAY = "ray"
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    """How many run batches, and where. Raises UsageError for what does not go together."""
+
+    jobs: int | None = None
+    """None for one on this machine, and for all that a cluster has."""
+    backend: Backend = Backend.LOKY
+    cluster: str = ""
+    """The address of a scheduler."""
+
+    def __post_init__(self) -> None:
+        if self.jobs is not None and self.jobs < 1:
+            raise UsageError(f"jobs is {self.jobs}, expected 1 or more: say how many processes to use")
+        if self.cluster and self.backend is Backend.LOKY:
+            raise UsageError(
+                f"cluster is {self.cluster!r}, but backend 'loky' runs on this machine: leave it out, or take "
+                "--backend dask or ray"
+            )
+        if not self.cluster and self.backend is not Backend.LOKY:
+            raise UsageError(
+                f"backend is {self.backend.value!r} without a cluster, expected the address of one: give --cluster"
+            )
+
+
+class WorkersLostError(Exception):
+    """Workers died, or the cluster went away; no more reports can come."""
+
+
+@contextmanager
+def connected(workers: Workers) -> Iterator[Reports]:
+    """What runs batches on the workers. Raises UsageError if a cluster cannot be reached."""
+    if workers.backend is Backend.LOKY and workers.jobs in (None, 1):
+        yield lambda plan, numbers: (run_batch(plan, number) for number in numbers)
+        return
+    with _BACKENDS[workers.backend](workers):
+        yield _one_by_one if workers.backend is not Backend.RAY else _in_waves
+
+
+# --- handing out ------------------------------------------------------------------------------------------------------
+
+
+def _one_by_one(plan: Plan, numbers: Iterable[int]) -> Generator[BatchReport, None, None]:
+    parallel = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
+    try:
+        with warnings.catch_warnings():  # what is not waited for after Ctrl-C needs no word
+            warnings.filterwarnings("ignore", ".*(not used|cancelled)", UserWarning)
+            yield from parallel(joblib.delayed(_run_in_worker)(plan, number) for number in numbers)
+    except _lost_errors() as error:
+        raise WorkersLostError(" ".join(f"{type(error).__name__}: {error}".split())) from error
+
+
+def _in_waves(plan: Plan, numbers: Iterable[int]) -> Generator[BatchReport, None, None]:
+    """For Ray, whose backend has no generators: as many batches as there are workers, again and again."""
+    left = iter(numbers)
+    with joblib.Parallel(batch_size=1) as parallel:
+        width = parallel._effective_n_jobs()
+        while wave := list(itertools.islice(left, width)):
+            yield from parallel(joblib.delayed(_run_in_worker)(plan, number) for number in wave)
+
+
+def _run_in_worker(plan: Plan, number: int) -> BatchReport:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; who started us ends us
+    return run_batch(plan, number)
+
+
+def _lost_errors() -> tuple[type[BaseException], ...]:
+    lost: list[type[BaseException]] = [loky.process_executor.TerminatedWorkerError, loky.BrokenProcessPool]
+    try:
+        from distributed import KilledWorker
+        from distributed.comm import CommClosedError
+    except ImportError:
+        return tuple(lost)
+    return (*lost, CommClosedError, KilledWorker)
+
+
+# --- where ------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _loky(workers: Workers) -> Iterator[None]:
+    try:
+        with joblib.parallel_config(backend="loky", n_jobs=workers.jobs):
+            yield
+    finally:
+        loky.get_reusable_executor().shutdown(wait=True, kill_workers=True)
+
+
+@contextmanager
+def _dask(workers: Workers) -> Iterator[None]:
+    try:
+        from distributed import Client
+    except ImportError:
+        raise _missing(Backend.DASK) from None
+    try:
+        client: Any = Client(workers.cluster, timeout=CONNECT_SECONDS)
+    except (OSError, ValueError) as error:
+        raise _unanswered(workers, error) from None
+    with client:
+        if not client.ncores():
+            raise UsageError(f"cluster {workers.cluster!r} has no workers, expected one or more: start them")
+        with joblib.parallel_config(backend="dask", client=client, n_jobs=workers.jobs or -1):
+            yield
+
+
+@contextmanager
+def _ray(workers: Workers) -> Iterator[None]:
+    try:
+        import ray
+        from ray.util.joblib import register_ray
+    except ImportError:
+        raise _missing(Backend.RAY) from None
+    try:
+        ray.init(address=workers.cluster, log_to_driver=False)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise _unanswered(workers, error) from None
+    try:
+        register_ray()
+        with joblib.parallel_config(backend="ray", n_jobs=workers.jobs or -1):
+            yield
+    finally:
+        ray.shutdown()
+
+
+_BACKENDS: dict[Backend, Callable[[Workers], AbstractContextManager[None]]] = {
+    Backend.LOKY: _loky,
+    Backend.DASK: _dask,
+    Backend.RAY: _ray,
+}
+
+
+def _missing(backend: Backend) -> UsageError:
+    name = backend.value
+    return UsageError(f"backend is {name!r}, but {name} is not installed: pip install 'ddpsim[{name}]'")
+
+
+def _unanswered(workers: Workers, error: Exception) -> UsageError:
+    why = " ".join(str(error).split()) or type(error).__name__
+    return UsageError(
+        f"cluster {workers.cluster!r} does not answer ({why}), expected the address of a running "
+        f"{workers.backend.value} scheduler: start it, or correct the address"
+    )

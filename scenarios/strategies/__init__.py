@@ -1,0 +1,7 @@
+"""Hypothesis strategies: scenarios and what they are made of, for `ddpsim fuzz` and for tests of one's own."""
+
+from scenarios.strategies.programs import broken_programs, programs
+from scenarios.strategies.schedules import policies, schedules
+from scenarios.strategies.trainings import trainings
+
+__all__ = ["broken_programs", "policies", "programs", "schedules", "trainings"]

@@ -1,0 +1,70 @@
+"""Hypothesis strategy of whole scenarios: something to run, a schedule, and an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+from typing import Literal
+
+from hypothesis import strategies as st
+
+from scenarios.declared import of_program, of_training
+from scenarios.engines import Engine
+from scenarios.model import Scenario
+from scenarios.strategies.programs import broken_programs, programs
+from scenarios.strategies.schedules import schedules
+from scenarios.strategies.trainings import trainings
+
+
+class Kind(Enum):
+    """What a scenario is made of."""
+
+    TRAINING = "training"
+    """It is to pass, and to give the oracle's numbers."""
+    PROGRAM = "program"
+    """A program of plain calls that is to pass."""
+    BROKEN_PROGRAM = "broken program"
+    """One that was broken in one place, and is to come to what `simulator.programs.check` finds."""
+
+
+_WEIGHTS = {Kind.TRAINING: 2, Kind.PROGRAM: 1, Kind.BROKEN_PROGRAM: 1}
+
+
+@st.composite
+def scenarios(
+    draw: st.DrawFn,
+    *,
+    kinds: Sequence[Kind] = tuple(Kind),
+    engines: Sequence[Engine] = tuple(Engine),
+    for_torch: Literal[True, "documented"] = True,
+    max_answers: int = 60,
+) -> Scenario:
+    """A scenario of one of the kinds, with a drawn schedule and, for a training, one of the engines.
+
+    On engine "torch" a training is within `trainings(for_torch=...)`; such a one runs on both. Half of what is drawn
+    are trainings, a quarter programs, a quarter broken ones.
+
+        @given(scenarios())
+        def test_what_is_expected(scenario):
+            assert scenario.expected_by(scenario.engine).is_met_by(run_scenario(scenario))
+
+    (Under a schedule a broken program may show another finding first than `check` names.)
+    """
+    kind = draw(st.sampled_from([kind for kind in kinds for _ in range(_WEIGHTS[kind])]))
+    scenario = draw(_trainings(engines, for_torch) if kind is Kind.TRAINING else _programs(kind))
+    return replace(scenario, answers=draw(schedules(max_answers=max_answers)))
+
+
+@st.composite
+def _trainings(draw: st.DrawFn, engines: Sequence[Engine], for_torch: Literal[True, "documented"]) -> Scenario:
+    engine = draw(st.sampled_from(engines))
+    training, world_size = draw(trainings(for_torch=for_torch if engine is Engine.TORCH else False))
+    return of_training(training, world_size, name=Kind.TRAINING.value, engine=engine)
+
+
+@st.composite
+def _programs(draw: st.DrawFn, kind: Kind) -> Scenario:
+    if kind is Kind.PROGRAM:
+        return of_program(draw(programs(min_rounds=1)), name=kind.value)
+    return of_program(draw(broken_programs())[0], name=kind.value)
