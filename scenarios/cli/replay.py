@@ -85,7 +85,8 @@ def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) ->
 
     status, lines = judge(expected, replayed.result), [conclusion(expected, replayed.result)]
     if replayed.divergence is not None:
-        lines.insert(0, f"{replayed.divergence.summary}; it went on from there, with each answer made to fit")
+        went_on = "; it went on from there, with each answer made to fit" if replayed.divergence.point else ""
+        lines.insert(0, replayed.divergence.summary + went_on)
     elif replayed.difference:
         status = Status.OTHERWISE if is_strict else status
         lines.insert(0, f"not as recorded, though every choice is: {replayed.difference}")
