@@ -75,8 +75,16 @@ def replay(
 
 
 def _between(steps: list[Step], first: int | None, last: int | None) -> list[Step]:
-    """The steps from one number to another."""
-    return [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
+    """The steps from one number to another. Raises UsageError if there are none."""
+    from simulator import UsageError
+
+    chosen = [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
+    if steps and not chosen:
+        asked = " ".join([f"--from {first}"] * (first is not None) + [f"--to {last}"] * (last is not None))
+        raise UsageError(
+            f"{asked} leaves no step, expected some of {steps[0].number} to {steps[-1].number}: correct it"
+        )
+    return chosen
 
 
 def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:

@@ -8,7 +8,7 @@ import pytest
 from scenarios import load, run_scenario
 from scenarios.cli import main
 from scenarios.cli.status import Status
-from scenarios.cli.stepping import HELP, stop_after, walk
+from scenarios.cli.stepping import HELP, show_steps, stop_after, walk
 from scenarios.recorded import Recorded, recorded_of
 from simulator import Code, Schedule, Verdict
 from simulator.choices import answers_text, program_on
@@ -71,6 +71,15 @@ def test_from_and_to_show_some_of_the_steps(replay):
     _, out, _ = replay(RACE, token(RACE, 0, 2, 1), "--from", "3", "--to", "5")
     _, *lines = out.partition("\n\n")[0].splitlines()
     assert [line.split()[0] for line in lines] == ["3", "4", "5", "5"]  # the last send meets its receive at once
+
+
+@pytest.mark.parametrize(
+    ("words", "asked"), [(["--from", "5", "--to", "3"], "--from 5 --to 3"), (["--from", "999"], "--from 999")]
+)
+def test_no_step_to_show_is_one_line(replay, words, asked):
+    status, out, err = replay("send-send", token("send-send"), *words)
+    assert (status, out) == (Status.USAGE_ERROR, "")
+    assert re.fullmatch(rf"ddpsim: {asked} leaves no step, expected some of 0 to \d+: correct it\n", err)
 
 
 def test_a_run_that_hangs_shows_its_steps_up_to_there(replay):
@@ -137,6 +146,19 @@ def test_on_a_terminal_each_step_waits(monkeypatch, capsys):
     ranks = [int(re.search(r"  (\d)  (?:\w+  |goes on)", line)[1]) for line in lines]
     assert ranks[-1] == 0
     assert 0 not in ranks[2:-1]
+
+
+def test_less_may_have_seen_enough(monkeypatch, tmp_path):
+    def gone(*words, **options):
+        raise BrokenPipeError
+
+    with (tmp_path / "out").open("w") as out:
+        monkeypatch.setattr(sys, "stdout", out)
+        monkeypatch.setattr("builtins.print", gone)
+        show_steps(STEPS)
+        monkeypatch.undo()
+        out.write("not seen")
+    assert (tmp_path / "out").read_text() == ""
 
 
 def test_end_of_input_ends_the_steps(monkeypatch, capsys):
