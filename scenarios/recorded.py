@@ -14,7 +14,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import tomlkit
 
 from scenarios.toml_table import Table, open_toml
 from simulator import Code, Result, Verdict
@@ -57,14 +58,16 @@ def recorded_of(result: Result) -> Recorded:
     return Recorded(result.verdict, codes, result.trace.digest(), len(result.schedule.answers))
 
 
-def values_of(recorded: Recorded) -> dict[str, Any]:
-    """The table's keys and values, for who writes the file."""
-    return {
+def with_recorded(text: str, result: Result) -> str:
+    """The text of a scenario file, which does not have the table yet, with what a run of that file came to."""
+    recorded = recorded_of(result)
+    values = {
         "verdict": recorded.verdict.value,
         "codes": [code.value for code in recorded.codes],
         "digest": recorded.digest,
         "choices": recorded.choices,
     }
+    return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: values})}"
 
 
 def recorded_in(table: Table) -> Recorded | None:

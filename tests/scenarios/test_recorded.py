@@ -3,19 +3,26 @@
 import re
 
 import pytest
-import tomlkit
 
 from scenarios import run_scenario
-from scenarios.recorded import KEY, Recorded, read_recorded, recorded_of, values_of
+from scenarios.recorded import Recorded, read_recorded, recorded_of, with_recorded
+from scenarios.toml_table import tomllib
 from simulator import Code, UsageError, Verdict
 
 RUN = Recorded(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_WORK), "0f2c", 23)
 
 
 def test_what_is_written_is_read_again(tmp_path):
+    result = run_scenario("both-send-first", policy="random", seed=1)
     path = tmp_path / "saved.toml"
-    path.write_text(tomlkit.dumps({"summary": "s", KEY: values_of(RUN)}))
-    assert read_recorded(str(path)) == RUN
+    path.write_text(with_recorded('summary = "s"\n\n[expect]\noracle = true\n', result))
+    assert read_recorded(str(path)) == recorded_of(result)
+    table = tomllib.loads(path.read_text())
+    assert (table["summary"], table["expect"], table["recorded"]["codes"]) == (
+        "s",
+        {"oracle": True},
+        ["deadlock.cycle"],
+    )
 
 
 def test_a_run_is_recorded():
