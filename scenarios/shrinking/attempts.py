@@ -13,13 +13,13 @@ from scenarios.engines import Engine
 from scenarios.model import Scenario
 from scenarios.runner import run_scenario
 from scenarios.shrinking.candidate import Candidate
-from simulator import Code, Policy, Result, UsageError
+from simulator import Policy, Result, UsageError
 from simulator.exploration.dpor import Dpor
 from simulator.exploration.strategy import RedundantRun
 from simulator.policies.guided import Guided
 from simulator.policies.random_walk import RandomWalk
 from simulator.shrinking.answers import stripped
-from simulator.shrinking.failing import fails_with
+from simulator.shrinking.failing import Failure
 from simulator.shrinking.greedy import Attempt
 
 _EXPLORED = 20
@@ -31,15 +31,16 @@ _WALKS = 4
 class SameWay:
     """What has to come of a scenario on an engine to be the same failure."""
 
-    code: Code
+    failure: Failure
     engine: Engine
     is_surprise: bool
     """It is not what the scenario expects; of a simpler one that is, nobody would learn anything."""
 
     def holds_for(self, scenario: Scenario, result: Result) -> bool:
         """True for the same failure."""
-        is_it = fails_with(result, self.code)
-        return is_it and not (self.is_surprise and scenario.expected_by(self.engine).is_met_by(result))
+        return self.failure.is_that_of(result) and not (
+            self.is_surprise and scenario.expected_by(self.engine).is_met_by(result)
+        )
 
 
 def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:

@@ -58,9 +58,10 @@ def size_of(declared: Declared) -> Size:
 
 
 def _exception_weight(exception: Exceptional) -> int:
-    """One for each of the ranks and iterations that it names, and for what it says of them."""
+    """One for what it says, and for each of the ranks, iterations and branches that it names."""
+    named = (exception.ranks, exception.iterations, exception.uses)
     said = (exception.action, exception.uses)
-    return sum(1 for each in said if each is not None) + len(exception.ranks or ()) + len(exception.iterations or ())
+    return sum(len(each or ()) for each in named) + sum(each is not None for each in said)
 
 
 def _features(training: Training) -> int:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from scenarios.shrinking.declared import Declared
 from scenarios.training import Exceptional, Rule
 from simulator.shrinking.blocks import blocks
+
+Named = TypeVar("Named")
 
 
 def fewer_iterations(declared: Declared) -> Iterator[Declared]:
@@ -44,7 +47,7 @@ def plainer_rule(declared: Declared) -> Iterator[Declared]:
 
 
 def fewer_exceptions(declared: Declared) -> Iterator[Declared]:
-    """Without a block of them; without one of the iterations or ranks of one, or what it says of branches."""
+    """Without a block of them; with one that says less."""
     exceptions = declared.training.exceptions
     for block in blocks(len(exceptions)):
         yield _with(declared, (*exceptions[: block.start], *exceptions[block.stop :]))
@@ -58,18 +61,26 @@ def _with(declared: Declared, exceptions: tuple[Exceptional, ...]) -> Declared:
 
 
 def _simpler(exception: Exceptional) -> Iterator[Exceptional]:
-    yield replace(exception, iterations=None)
-    yield replace(exception, ranks=None)
-    for iteration in exception.iterations or ():
-        yield replace(exception, iterations=(iteration,))
-        yield replace(exception, iterations=tuple(each for each in exception.iterations or () if each != iteration))
-    for rank in exception.ranks or ():
-        yield replace(exception, ranks=(rank,))
-        yield replace(exception, ranks=tuple(each for each in exception.ranks or () if each != rank))
-    if exception.action is not None:
+    """With one thing less said; of all iterations, of one or without one; so for ranks; without a branch."""
+    if exception.action is not None and exception.uses is not None:
         yield replace(exception, uses=None)
-    if exception.uses is not None:
         yield replace(exception, action=None)
+    for iterations in (None, *_fewer(exception.iterations)):
+        yield replace(exception, iterations=iterations)
+    for ranks in (None, *_fewer(exception.ranks)):
+        yield replace(exception, ranks=ranks)
+    for uses in _fewer(exception.uses):
+        yield replace(exception, uses=uses)
+    if exception.uses is not None:
+        yield replace(exception, uses=())
+
+
+def _fewer(named: tuple[Named, ...] | None) -> Iterator[tuple[Named, ...]]:
+    """One of them alone, or all but one."""
+    for each in named or ():
+        yield (each,)
+        if len(named or ()) > 1:
+            yield tuple(other for other in named or () if other != each)
 
 
 def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:

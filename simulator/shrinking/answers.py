@@ -6,6 +6,7 @@ Programs do not offer the same choices after a change as before: the answers sta
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from simulator.shrinking.blocks import blocks
 
@@ -13,6 +14,11 @@ Answers = tuple[int, ...]
 
 _MOST_SINGLE = 60
 """So many places are tried for a single switch that does it all, and as many pairs of switches for leaving out both."""
+
+_MOST_REGROUPED = 8
+"""Of more switches, most go one by one."""
+_MOST_MERGED = 9
+"""So many answers are tried in place of two, besides their sum, which leads as far round as both."""
 
 
 def stripped(answers: Answers) -> Answers:
@@ -47,6 +53,31 @@ def zeroed_in_pairs(answers: Answers) -> Iterator[Answers]:
         yield stripped(tuple(0 if place in pair else answer for place, answer in enumerate(answers)))
 
 
+def merged(answers: Answers) -> Iterator[Answers]:
+    """One switch in place of two that follow each other: to where the second one led, over whatever detour."""
+    switches = [place for place, answer in enumerate(answers) if answer]
+    for first, second in pairwise(switches):
+        both = answers[first] + answers[second]
+        for answer in (*range(1, min(both, _MOST_MERGED)), both):
+            yield stripped((*answers[:first], answer, *(0,) * (second - first), *answers[second + 1 :]))
+
+
+def regrouped(answers: Answers) -> Iterator[Answers]:
+    """Of few switches, one in place of two that follow each other, what ran between them being run elsewhere.
+
+    So two turns of a rank become one, earlier or later, over what does not depend on it.
+    """
+    switches = [place for place, answer in enumerate(answers) if answer]
+    for first, second in pairwise(switches) if len(switches) <= _MOST_REGROUPED else ():
+        turn = (0,) * (second - first)
+        for answer in range(1, answers[first] + answers[second] + 1):
+            before, behind = answers[:first], answers[second + 1 :]
+            for place in (place for place in switches if place <= first):
+                yield (*before[:place], *turn, *before[place:], answer, *behind)
+            for place in (place - second - 1 for place in (*switches, len(answers)) if place > second):
+                yield stripped((*before, answer, *behind[:place], *turn, *behind[place:]))
+
+
 def single(answers: Answers) -> Iterator[Answers]:
     """One switch in place of all, the earliest first."""
     for place in range(min(len(answers), _MOST_SINGLE)):
@@ -68,5 +99,5 @@ def smaller(answers: Answers) -> Iterator[Answers]:
                 yield (*answers[:place], less, *answers[place + 1 :])
 
 
-WAYS = (truncated, zeroed, zeroed_in_pairs, single, shortened, smaller)
+WAYS = (truncated, zeroed, zeroed_in_pairs, merged, regrouped, single, shortened, smaller)
 """In the order in which they are followed."""

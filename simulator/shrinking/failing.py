@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from simulator.errors import UsageError
 from simulator.result import Result
 from simulator.verdict import Code, Verdict
 
 
-def failure_of(result: Result, name: str) -> Code:
-    """The code of the finding that leads a failure; what fails in the same way has it, too.
+class Failure(NamedTuple):
+    """What failures have in common that are the same to a reader."""
 
-    Raises UsageError for a run that did not fail.
-    """
+    code: Code
+    """Of the finding that leads the text."""
+    error: type[BaseException] | None
+    """What was raised, where that is the finding: of the many errors that a rank can raise, no other will do."""
+
+    def is_that_of(self, result: Result) -> bool:
+        """True if the run failed in this way."""
+        return result.verdict is Verdict.FAIL and _failure(result) == self
+
+
+def failure_of(result: Result, name: str) -> Failure:
+    """How a run failed. Raises UsageError if it did not; `name` is what the user calls it."""
     if result.verdict is not Verdict.FAIL:
         raise UsageError(
             f"{name} comes to {result.verdict.value} under this schedule, expected a failure to shrink: give the "
-            "schedule it fails under"
+            "schedule that it fails under"
         )
-    return result.findings[0].code
+    return _failure(result)
 
 
-def fails_with(result: Result, code: Code) -> bool:
-    """True if the run failed, and this is what leads its text."""
-    return result.verdict is Verdict.FAIL and result.findings[0].code is code
+def _failure(result: Result) -> Failure:
+    code = result.findings[0].code
+    error = next(iter(result.errors.values()), None) if code is Code.RANK_ERROR else None
+    return Failure(code, None if error is None else type(error))

@@ -13,7 +13,7 @@ from simulator.faults import Fault
 from simulator.policies.guided import Guided
 from simulator.result import Result
 from simulator.shrinking.answers import WAYS, Answers, stripped
-from simulator.shrinking.failing import fails_with, failure_of
+from simulator.shrinking.failing import failure_of
 from simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
 from simulator.shrinking.greedy import shrink as shrink_greedily
 from simulator.shrinking.order import Size
@@ -62,15 +62,15 @@ def shrink(
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """
     options: dict[str, Any] = {"args": args, "transport": transport, "faults": faults, "check": check, "name": name}
-    failure = replay(program, world_size, schedule, **options)
-    code = failure_of(failure, failure.program)
+    failed = replay(program, world_size, schedule, **options)
+    failure = failure_of(failed, failed.program)
 
     def attempt(answers: Answers) -> Attempt[Answers]:
         result = simulate(program, world_size, policy=Guided(answers), **options)
-        return Attempt(stripped(result.schedule.answers) if fails_with(result, code) else None)
+        return Attempt(stripped(result.schedule.answers) if failure.is_that_of(result) else None)
 
     shrunk = shrink_greedily(
-        stripped(failure.schedule.answers),
+        stripped(failed.schedule.answers),
         WAYS,
         attempt,
         size=Size(world_size, 0).under,
@@ -78,4 +78,5 @@ def shrink(
         on_progress=on_progress,
     )
     result = simulate(program, world_size, policy=Guided(shrunk.value), **options)
-    return ShrunkSchedule(result.schedule, result, shrunk.executions, shrunk.end, shrunk.seconds)
+    simplest = Schedule(shrunk.value, result.schedule.program)
+    return ShrunkSchedule(simplest, result, shrunk.executions, shrunk.end, shrunk.seconds)

@@ -1,0 +1,155 @@
+"""Ten failures, each hidden in something large; what each comes to is in test_planted_failures.py."""
+
+from dataclasses import replace
+
+import torch
+import torch.distributed as dist
+
+from scenarios import run_scenario
+from scenarios.declared import of_program, of_training
+from scenarios.training import (
+    Action,
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    OptimizerName,
+    Training,
+)
+from simulator.calls import ANY_SOURCE
+from simulator.programs.program import Crash, Group, Issue
+from tests.programs.programs import program, received, reduced, sent, waited
+
+
+def extra_call():
+    """One of 16 ranks makes a call more than the 30 of all."""
+    ranks = [list(waited(*(reduced(f"c{number}", 5, 2) for number in range(30)))) for _ in range(16)]
+    ranks[11][20:20] = waited(reduced("extra", 5, 2))
+    return of_program(program(*ranks), name="extra call")
+
+
+def wrong_dtype():
+    """On one of 12 ranks one of 20 calls has another dtype."""
+    return of_program(program(*map(_with_wrong_dtype, range(12))), name="wrong dtype")
+
+
+def _with_wrong_dtype(rank):
+    dtypes = ["int64" if (rank, number) == (7, 9) else "int32" for number in range(20)]
+    return waited(*(reduced(f"c{number}", number + 1, dtype=dtype) for number, dtype in enumerate(dtypes)))
+
+
+def message_cycle():
+    """Four of eight ranks receive before they send, in a circle."""
+    source, target = {1: 3, 3: 4, 4: 6, 6: 1}, {3: 1, 4: 3, 6: 4, 1: 6}
+    ranks = [list(waited(reduced("before"), reduced("between"), reduced("after"))) for _ in range(8)]
+    for rank in source:
+        messages = received(f"m{rank}", source[rank], tag=3), sent(f"m{target[rank]}", target[rank], tag=3)
+        ranks[rank][2:2] = waited(*messages)
+    return of_program(program(*ranks), name="message cycle")
+
+
+def order_of_arrival():
+    """Of six ranks, one takes two messages of different dtypes from whoever sends: under most schedules that is well.
+
+    The schedule is that of the first seed under which it is not.
+    """
+    ranks = [list(waited(*(reduced(f"c{number}", 3) for number in range(3)))) for _ in range(6)]
+    ranks[4][2:2] = waited(received("m1", ANY_SOURCE), received("m3", ANY_SOURCE, dtype="float64"))
+    ranks[1][2:2] = waited(sent("m1", 4))
+    ranks[3][2:2] = waited(sent("m3", 4, dtype="float64"))
+    found = of_program(program(*ranks), name="order of arrival")
+    runs = (run_scenario(found, policy="random", seed=seed) for seed in range(100))
+    failure = next(run for run in runs if not found.expected.is_met_by(run))
+    return replace(found, answers=failure.schedule.answers)
+
+
+def uneven_without_join():
+    """Of eight ranks, one has nine batches and the others ten; a transformer, and much said that does not matter."""
+    training = Training(
+        (NetworkChoice("transformer", {"depth": 1}),),
+        (10, 10, 10, 10, 10, 9, 10, 10),
+        rows=(4, 3, 4, 5, 4, 4, 4, 4),
+        engine_options={"bucket_cap_mb": 0.01, "gradient_as_bucket_view": True},
+        optimizer=OptimizerChoice(OptimizerName.ADAM, 0.01),
+        exceptions=(Exceptional(None, (2,), Action.ACCUMULATE),),
+        seed=7,
+        dtype=torch.float64,
+    )
+    return of_training(training, 8, name="uneven without join")
+
+
+def uneven_with_join():
+    """Five ranks under join, two networks and a hook; well on an engine without a fault."""
+    training = Training(
+        (NetworkChoice("mlp", {"hidden": (8, 8)}), NetworkChoice("batch_norm")),
+        (2, 4, 3, 1, 2),
+        rows=(3, 4, 5, 3, 4),
+        engine_options={"gradient_as_bucket_view": True, "bucket_cap_mb": 0.0005},
+        join=JoinTerms(divide_by_initial_world_size=False),
+        optimizer=OptimizerChoice(momentum=0.9),
+        communication_hook=CommunicationHook.ALLREDUCE,
+        reduces_loss=True,
+        exceptions=(Exceptional(None, (1,), Action.ACCUMULATE), Exceptional(None, (2,), Action.SKIP)),
+        seed=3,
+    )
+    return of_training(training, 5, name="uneven with join")
+
+
+def torn_read(rank, count=12):
+    """Four ranks use a store; one reads a key twice while another sets it to 1, 2 and 3.
+
+    It fails if the first read comes just behind the 1 and the second one behind the 3: that needs two switches.
+    """
+    store = dist.distributed_c10d._get_default_store()
+
+    def others():
+        for _ in range(count):
+            store.add(f"of rank {rank}", 1)
+
+    others()
+    if rank == 0:
+        for stage in "123":
+            store.set("stage", stage)
+            others()
+    if rank == 1:
+        seen = []
+        for _ in range(2):
+            seen.append(store.get("stage") if store.check(["stage"]) else b"")
+            others()
+        assert seen != [b"1", b"3"], "torn"
+    others()
+
+
+def group_order():
+    """Six ranks in three groups of all; two of the ranks use two of these in the other order."""
+    groups = [Group(f"g{number}", tuple(range(6))) for number in (1, 2, 3)]
+    ranks = [
+        waited(
+            *(reduced(f"w{number}", 5) for number in range(3)),
+            *(reduced(f"c{number}", 4, group=f"g{number}") for number in ((1, 2, 3) if rank < 4 else (1, 3, 2))),
+        )
+        for rank in range(6)
+    ]
+    return of_program(program(*ranks, groups=groups), name="group order")
+
+
+def crash():
+    """One of ten ranks raises after six of twelve calls."""
+    ranks = [list(waited(*(reduced(f"c{number}", 3) for number in range(12)))) for _ in range(10)]
+    ranks[6].insert(13, Crash())
+    return of_program(program(*ranks), name="crash")
+
+
+def wrong_root():
+    """One of nine ranks names another root in one of twelve calls."""
+    return of_program(program(*map(_with_wrong_root, range(9))), name="wrong root")
+
+
+def _with_wrong_root(rank):
+    roots = [5 if (rank, number) == (7, 8) else 2 for number in range(12)]
+    calls = [
+        Issue(f"c{number}", "reduce", shapes=((4, 2),), dtype="int64", reduction="MAX", root=root)
+        for number, root in enumerate(roots)
+    ]
+    return waited(*calls)

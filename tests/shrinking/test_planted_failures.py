@@ -1,0 +1,180 @@
+"""Shrinking reaches the exact minimum of ten planted failures; each test says why nothing smaller can fail.
+
+Where it is a program, all smaller ones that are made of the same operations are looked at, too.
+"""
+
+from ddp.attendance import Attendance
+from scenarios import run_scenario, shrink_scenario
+from scenarios.declared import program_in, training_in
+from scenarios.interpreter import run_steps
+from scenarios.training import JoinTerms, Training
+from simulator import Code, Verdict, explore, replay, shrink, simulate
+from simulator.policies.guided import Guided
+from simulator.programs.program import Crash, Issue
+from tests.programs.programs import received, reduced, sent
+from tests.shrinking import planted
+from tests.shrinking.enumeration import PAIR, failure_of, parts_of, smallest_failure
+
+
+def shrunk(scenario, engine=None):
+    """What came of it, which is minimal, fails as before, and does so again."""
+    before = run_scenario(scenario, engine)
+    found = shrink_scenario(scenario, engine)
+    assert found.is_minimal
+    assert found.result.findings[0].code == before.findings[0].code
+    again = run_scenario(found.scenario)
+    assert (again.findings, again.trace.digest()) == (found.result.findings, found.result.trace.digest())
+    return found
+
+
+def without_names(found):
+    """The steps of a shrunk program, as names say nothing."""
+    steps = program_in(found.scenario).ranks
+    assert found.scenario.answers == ()
+    return sorted(tuple(getattr(step, "operation", type(step).__name__) for step in own) for own in steps)
+
+
+def test_a_call_too_many():
+    """Two ranks and one call: with one rank nobody is missing, without a call there is nothing to wait for, and without
+    the wait the call passes.
+    """
+    found = shrunk(planted.extra_call())
+    assert (found.size_before[:3], found.size[:3]) == ((16, 962, 481), (2, 2, 1))
+    assert without_names(found) == [(), ("all_reduce", "Wait")]
+    least = smallest_failure(Code.DEADLOCK_MISSING_RANK, 2, 2, lambda size: lambda rank, name: [reduced(name, 1)])
+    assert found.size == least
+
+
+def test_a_wrong_dtype():
+    """Two ranks and one call each, of float32 and float64: it takes two to disagree, and no two dtypes are plainer."""
+    found = shrunk(planted.wrong_dtype())
+    assert (found.size_before[:3], found.size[:3]) == ((12, 480, 240), (2, 2, 2))
+    least = smallest_failure(
+        Code.MISMATCH_DTYPE,
+        2,
+        2,
+        lambda size: lambda rank, name: [reduced(name, 1, dtype=dtype) for dtype in ("float32", "float64", "int32")],
+    )
+    assert found.size == least
+
+
+def test_a_circle_of_messages():
+    """Two ranks that wait for each other, of the four: a rank that waits needs a call and a wait, and for a circle both
+    have to.
+    """
+    found = shrunk(planted.message_cycle())
+    assert (found.size_before[:3], found.size[:3]) == ((8, 64, 32), (2, 4, 2))
+
+    def calls_of(size):
+        def calls(rank, name):
+            others = [other for other in range(size) if other != rank]
+            messages = [make(name, other, shape=(1,)) for other in others for make in (received, sent)]
+            return [reduced(name, 1), *messages]
+
+        return calls
+
+    assert found.size == smallest_failure(Code.DEADLOCK_CYCLE, 2, 4, calls_of)
+
+
+def test_a_failure_of_one_order_of_arrival():
+    """Three ranks, a message from each of two, one receive from any source, and one switch.
+
+    The messages between two ranks keep their order, so two would pass or fail whatever the schedule; a failure under
+    the default schedule would be what is expected, so one switch it is. Every part of it passes under every schedule, or
+    fails under the default one.
+    """
+    found = shrunk(planted.order_of_arrival())
+    assert (found.size_before[:3], found.size[:3]) == ((6, 44, 22), (3, 3, 3))
+    assert found.size[6:] == (1, 1, 1)
+    sends = sorted((step.operation, step.dtype) for steps in program_in(found.scenario).ranks for step in steps)
+    assert sends == [("recv", "float32"), ("send", "float32"), ("send", "float64")]
+    for part in parts_of(program_in(found.scenario)):
+        exploration = explore(run_steps, 3, args=(part,), keep_going=True)
+        assert exploration.complete
+        assert exploration.verdict is Verdict.PASS or failure_of(part) is Code.MISMATCH_DTYPE
+
+
+def test_uneven_input_without_join():
+    """Two ranks, of which one has a batch of one row: one rank is missed by nobody, and with as many batches on both
+    none is missing.
+    """
+    found = shrunk(planted.uneven_without_join())
+    assert found.size_before[:3] == (8, 79, 3)
+    assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1)
+    assert found.scenario.world_size == 2
+
+
+def test_a_fault_of_the_engine(monkeypatch):
+    """A join that ends with the model of the highest rank, whoever was the last: two ranks, of which rank 0 trains once.
+
+    With one rank, or nobody who trains, all models are alike; where rank 1 is the last, its model is the right one.
+    """
+    follow = Attendance.shadow_until_all_joined
+    assert run_scenario(planted.uneven_with_join(), "ddp").findings == ()
+    monkeypatch.setattr(Attendance, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
+    found = shrunk(planted.uneven_with_join(), "ddp")
+    assert found.size_before[:2] == (5, 12)
+    assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinTerms())
+    assert found.scenario.world_size == 2
+
+
+def test_a_torn_read():
+    """Two switches: one to the reader just behind the first write, one away from it just behind its first read.
+
+    With no switch, or one, it does not fail wherever that is, as is tried with one other operation instead of twelve:
+    what the ranks do besides only moves the places.
+    """
+    runs = (simulate(planted.torn_read, 4, policy="random", seed=seed) for seed in range(100))
+    failure = next(run for run in runs if run.errors)
+    answers = failure.schedule.answers
+    assert len(answers) > 130
+    assert sum(answer > 0 for answer in answers) > 80
+    found = shrink(planted.torn_read, 4, failure.schedule)
+    assert found.is_minimal
+    # A choice comes first of all, then one before each operation: 12 others and the write; 12 others and both looks.
+    assert found.schedule.answers == (*(0,) * 14, 1, *(0,) * 14, 1)
+    assert str(found.result.errors[1]) == "torn"
+    assert found.result.trace.digest() == replay(planted.torn_read, 4, found.schedule).trace.digest()
+
+    def fails(answers):
+        return bool(simulate(planted.torn_read, 4, args=(1,), policy=Guided(answers)).errors)
+
+    assert fails((*(0,) * 3, 1, *(0,) * 3, 1))
+    assert not any(fails((*(0,) * place, answer)) for place in range(25) for answer in range(4))
+
+
+def test_groups_in_another_order():
+    """Two ranks, of which one waits in the default group and the other in one of their own: it takes two groups to wait
+    for each other in collectives, and a rank that waits needs a call and a wait.
+    """
+    found = shrunk(planted.group_order())
+    assert (found.size_before[:4], found.size[:4]) == ((6, 72, 36, 3), (2, 4, 2, 1))
+    least = smallest_failure(
+        Code.DEADLOCK_CYCLE,
+        2,
+        4,
+        lambda size: lambda rank, name: [reduced(name, 1, group=group) for group in ("default", "pair")[:size]],
+        groups_of=lambda size: (PAIR,)[: size - 1],
+    )
+    assert found.size == least
+
+
+def test_a_crash():
+    """One rank that raises: the crash is the failure, and nobody has to wait for it."""
+    found = shrunk(planted.crash())
+    assert (found.size_before[:3], found.size[:3]) == ((10, 241, 120), (1, 1, 0))
+    assert program_in(found.scenario).ranks == ((Crash(),),)
+
+
+def test_a_wrong_root():
+    """Two ranks and one call each, with roots 0 and 1: there are no lower ones that differ."""
+    found = shrunk(planted.wrong_root())
+    assert (found.size_before[:3], found.size[:3]) == ((9, 216, 108), (2, 2, 2))
+
+    def calls_of(size):
+        def calls(rank, name):
+            return [Issue(name, "reduce", "default", ((1,),), "float32", "SUM", root) for root in range(size)]
+
+        return calls
+
+    assert found.size == smallest_failure(Code.MISMATCH_ROOT, 2, 2, calls_of)
