@@ -34,7 +34,9 @@ def check_free(path: Path) -> None:
 
 def save_shrunk(scenario: Scenario, name: str, path: Path) -> None:
     """Save what came of shrinking the scenario `name`. Raises UsageError if it cannot be written."""
-    save(replace(scenario, name=_seen_from(path, _program_of(name))), path)
+    # What a summary tells of, such as how many ranks there are, need not be there any more.
+    summary = f"shrunk from {name}" + (f": {scenario.summary}" if scenario.summary else "")
+    save(replace(scenario, name=_seen_from(path, _program_of(name))), path, summary=summary)
 
 
 def _program_of(name: str) -> str:
