@@ -39,15 +39,18 @@ class Recorded:
         """The first difference from another run, with both sides; "" if there is none."""
         for what, side in _SIDES:
             one, again = side(self), side(other)
-            if one != again and not (what == "choices" and "0" in (one, again)):
-                return f"{what}: recorded {one}; now {again}"
+            if one == again or (what == _CHOICES and "0" in (one, again)):
+                continue
+            late = "late" if other.choices > self.choices else "early"
+            return f"{what}: recorded {one}; now {again}" + (f", it ended {late}" if what == _CHOICES else "")
         return ""
 
 
+_CHOICES = "choices"
 _SIDES: tuple[tuple[str, Callable[[Recorded], str]], ...] = (
     ("verdict", lambda run: run.verdict.value),
     ("findings", lambda run: ", ".join(map(str, run.codes)) or "none"),
-    ("choices", lambda run: str(run.choices)),
+    (_CHOICES, lambda run: str(run.choices)),
     ("digest of the trace", lambda run: run.digest),
 )
 

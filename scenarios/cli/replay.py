@@ -97,5 +97,5 @@ def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) ->
         lines.insert(0, replayed.divergence.summary + went_on)
     elif replayed.difference:
         status = Status.OTHERWISE if is_strict else status
-        lines.insert(0, f"not as recorded, though every choice is: {replayed.difference}")
+        lines.insert(0, f"not as recorded, though every recorded answer fits: {replayed.difference}")
     return status, "\n".join(lines)

@@ -257,7 +257,8 @@ def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeyp
     [
         ({"verdict": Verdict.PASS, "codes": ()}, "verdict: recorded pass; now fail"),
         ({"codes": (Code.DEADLOCK_CYCLE,)}, "findings: recorded deadlock.cycle; now divergence.parameters"),
-        ({"choices": 99}, r"choices: recorded 99; now \d+"),
+        ({"choices": 99}, r"choices: recorded 99; now \d+, it ended early"),
+        ({"choices": 1}, r"choices: recorded 1; now \d+, it ended late"),
         ({"digest": "00ff"}, r"digest of the trace: recorded 00ff; now [0-9a-f]{32}"),
     ],
 )
@@ -267,7 +268,7 @@ def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monk
     status, out, _ = replay(saved)
     *_, difference, conclusion = out.splitlines()
     assert status == Status.OTHERWISE
-    assert re.fullmatch(f"not as recorded, though every choice is: {said}", difference)
+    assert re.fullmatch(f"not as recorded, though every recorded answer fits: {said}", difference)
     assert conclusion.startswith("as expected: ")
     assert replay(saved, "--lenient")[0] == Status.AS_EXPECTED
     assert replay(saved, str(Schedule((), program_on(saved, 4))))[0] == Status.AS_EXPECTED  # not what was recorded
