@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
-import torch
 from hypothesis import strategies as st
 
 from scenarios.engines import Engine
 from scenarios.fuzzing.drawing import draw_each
 from scenarios.fuzzing.judging import judged
 from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.quiet import quiet
 from scenarios.fuzzing.report import BatchReport, Execution, batch_report
 from scenarios.loader import load
 from scenarios.model import Scenario
@@ -40,7 +37,7 @@ def run_batch(plan: Plan, number: int) -> BatchReport:
         if len(executions) < share:
             executions.extend(judged(scenario, _engines_for(scenario, plan)))
 
-    with _ONE_AT_A_TIME, _quiet():
+    with _ONE_AT_A_TIME, quiet():
         try:
             draw_each(_strategy(plan), plan.seed + number, share, take)
         except KeyboardInterrupt:
@@ -62,16 +59,3 @@ def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
 def _engines_for(scenario: Scenario, plan: Plan) -> tuple[Engine, ...]:
     """A drawn scenario of ours may go beyond what torch's engine can do; one of torch's runs on every engine."""
     return plan.engines if plan.name or scenario.engine is Engine.TORCH else (scenario.engine,)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """One thread for torch's operators, as in every process; and none of the warnings that a drawn option earns."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        torch.set_num_threads(threads)

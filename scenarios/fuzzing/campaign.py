@@ -14,6 +14,7 @@ from pathlib import Path
 from scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
 from scenarios.fuzzing.keeping import Keeper, Kept
 from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.quiet import quiet
 from scenarios.fuzzing.report import BatchReport, Totals, batch_report, merged
 from scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
 from simulator import UsageError
@@ -89,7 +90,7 @@ def run_campaign(
     """
     check_budget(plan, seconds)
     check_folder(corpus)
-    with connected(workers or Workers()) as reports:
+    with quiet(), connected(workers or Workers()) as reports:
         return _Run(plan, seconds, corpus, on_progress).to_its_end(reports, on_tried)
 
 
