@@ -261,6 +261,8 @@ class DistributedDataParallel(nn.Module, Joinable):
                 self._scale(passage.roll), self._outputs(output) if self.reducer.looks_at_outputs else None
             )
             return
+        if passage.is_reduction_due:
+            self.reducer.rescale(self._scale(passage.roll))
         if passage.kind is Forward.LOCAL:
             self.reducer.expect_local()
         if self._passage is None:

@@ -181,6 +181,10 @@ class Reducer:
         """A forward ended whose gradients stay on this rank."""
         self._advance(Event.LOCAL_FORWARD)
 
+    def rescale(self, scale: Scale | None) -> None:
+        """Gradients are due since an earlier forward, and ranks may have joined since: divide by those still there."""
+        self._scale = scale
+
     # --- backward -----------------------------------------------------------------------------------------------------
 
     def take(self, index: int) -> None:

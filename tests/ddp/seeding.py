@@ -117,6 +117,8 @@ def _work(sender: Connection, tests: Sequence[str], texts: Mapping[str, str], by
     sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         os.environ.pop(name, None)
+    # Nor ddpsim's own plugin: pytest would rewrite the assertions of its packages, which are imported already.
+    os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
     assert "ddp" not in sys.modules
     finder = _Finder(texts)
     sys.meta_path.insert(0, finder)

@@ -58,6 +58,28 @@ def test_options(numbers, options):
     check(joined(*numbers), {"bucket_cap_mb": TINY, **options})
 
 
+@pytest.mark.parametrize("between", ["no_sync", "no_grad"])
+def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_reduced(between):
+    # Both ranks run a forward; the only backward comes later, when rank 1 has joined. Rank 1 contributes zeros.
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join(divide_by_initial_world_size=False):
+            loss = model(row(3, 1)).sum()
+            if rank == 0:
+                with model.no_sync() if between == "no_sync" else torch.no_grad():
+                    again = model(row(5, 2)).sum()
+                (again if between == "no_sync" else loss).backward()
+        return None if rank else model.module.weight.grad
+
+    result = simulate(program, 2)
+
+    result.raise_for_verdict()
+    plain = linear()
+    plain(row(*((5, 2) if between == "no_sync" else (3, 1)))).sum().backward()
+    assert torch.equal(result.returns[0], plain.weight.grad)
+
+
+
 @pytest.mark.parametrize(
     "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
 )
