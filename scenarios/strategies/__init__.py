@@ -3,5 +3,6 @@
 from scenarios.strategies.programs import broken_programs, programs
 from scenarios.strategies.schedules import policies, schedules
 from scenarios.strategies.trainings import trainings
+from scenarios.strategies.whole import scenarios
 
-__all__ = ["broken_programs", "policies", "programs", "schedules", "trainings"]
+__all__ = ["broken_programs", "policies", "programs", "scenarios", "schedules", "trainings"]

@@ -1,0 +1,243 @@
+"""The strategies: what they draw is valid, each kind of thing occurs, and hypothesis shrinks to the plainest of it."""
+
+from collections import Counter
+from functools import cache
+
+import pytest
+from hypothesis import HealthCheck, Phase, find, given, settings
+
+from scenarios.agreement.breaking import Kind as Break
+from scenarios.declared import program_in, training_in
+from scenarios.engines import Engine
+from scenarios.fuzzing.drawing import draw_each
+from scenarios.interpreter import run_steps
+from scenarios.oracle import check_has_meaning
+from scenarios.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
+from scenarios.strategies.whole import Kind
+from scenarios.training import Action, NetworkChoice, OptimizerName, Training
+from simulator import Pct, UsageError, Verdict, simulate
+from simulator.calls import ANY_SOURCE
+from simulator.policies.guided import Guided
+from simulator.policies.random_walk import RandomWalk
+from simulator.programs.check import check
+from simulator.programs.operations import DTYPES, OPERATIONS
+from simulator.programs.program import Issue, Program, Wait
+from simulator.programs.validation import validate
+
+DRAWS = 300
+
+
+def drawn(strategy, count=DRAWS):
+    """So many values, the same ones each time."""
+    values = []
+    draw_each(strategy, 0, count, values.append)
+    return values
+
+
+@cache
+def healthy():
+    return drawn(programs())
+
+
+@cache
+def broken():
+    return drawn(broken_programs())
+
+
+@cache
+def trained(for_torch):
+    return drawn(trainings(for_torch=for_torch))
+
+
+def least(strategy, condition):
+    """What hypothesis shrinks the first value of that kind to."""
+    return find(
+        strategy,
+        condition,
+        settings=settings(
+            max_examples=5000,
+            database=None,
+            deadline=None,
+            derandomize=True,
+            phases=[Phase.generate, Phase.shrink],
+            suppress_health_check=list(HealthCheck),
+        ),
+    )
+
+
+def issues(program):
+    return [step for steps in program.ranks for step in steps if isinstance(step, Issue)]
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+def features(program):
+    """What a program has that others have not."""
+    yield f"{program.world_size} ranks"
+    yield f"{len(program.groups)} groups"
+    for steps in program.ranks:
+        names = [step.name for step in steps if isinstance(step, Issue)]
+        waits = [step.name for step in steps if isinstance(step, Wait)]
+        yield from ["never waited for"] * (set(names) != set(waits))
+        yield from ["waited for in another order"] * ([name for name in names if name in waits] != waits)
+    for issue in issues(program):
+        yield issue.operation
+        yield str(issue.dtype)
+        shapes = {"a scalar": (), "empty": (0,), "large": (3001,)}
+        yield from (name for name, shape in shapes.items() if shape in issue.shapes)
+        yield from ["two dimensions"] * any(len(shape) == 2 for shape in issue.shapes)
+        yield from ["from any source"] * (issue.peer == ANY_SOURCE)
+
+
+def test_programs_are_valid_and_nothing_is_wrong_with_them():
+    for program in healthy():
+        validate(program)
+        assert check(program).verdict is Verdict.PASS
+
+
+def test_each_kind_of_program_occurs():
+    counted = Counter(feature for program in healthy() for feature in set(features(program)))
+    expected = {"2 ranks", "3 ranks", "4 ranks", "0 groups", "1 groups", "2 groups", *OPERATIONS, *DTYPES}
+    expected |= {"never waited for", "waited for in another order", "from any source"}
+    expected |= {"a scalar", "empty", "large", "two dimensions"}
+    assert {name for name in expected if counted[name] < 10} == set()
+
+
+def test_programs_keep_to_what_is_asked_for():
+    for program in drawn(programs(min_ranks=1, max_ranks=6, min_rounds=2, max_rounds=3), 100):
+        validate(program)
+        assert 1 <= program.world_size <= 6
+        assert len({issue.name for issue in issues(program)}) in (2, 3)
+    with pytest.raises(UsageError, match=r"^programs of 4 to 2 ranks are asked for, expected a range from 1 on: "):
+        drawn(programs(min_ranks=4, max_ranks=2), 1)
+
+
+def call(name, **options):
+    return Issue(name, options.pop("operation", "all_reduce"), shapes=((1,),), dtype="float32", **options)
+
+
+PLAIN = call("c0", reduction="SUM")
+
+
+def test_the_least_programs():
+    assert least(programs(), lambda program: True) == Program(2, (), ((), ()))
+    assert least(programs(), issues) == Program(2, (), ((PLAIN, Wait("c0")), (PLAIN, Wait("c0"))))
+    send, receive = call("c0", operation="send", peer=1), call("c0", operation="recv", peer=0)
+    assert least(programs(), lambda program: any(issue.operation == "recv" for issue in issues(program))) == Program(
+        2, (), ((send, Wait("c0")), (receive, Wait("c0")))
+    )
+
+
+# --- broken ones ------------------------------------------------------------------------------------------------------
+
+
+def test_broken_programs_are_valid_and_most_fail():
+    for program, _ in broken():
+        validate(program)
+    failing = sum(check(program).verdict is Verdict.FAIL for program, _ in broken())
+    assert failing > 0.8 * DRAWS
+
+
+def test_each_kind_of_break_occurs():
+    counted = Counter(kind for _, kind in broken())
+    assert set(counted) == set(Break) - {Break.NONE}
+
+
+def test_the_least_broken_program():
+    program, kind = least(broken_programs(), lambda chosen: check(chosen[0]).verdict is Verdict.FAIL)
+    assert kind is Break.MISSING
+    assert sorted(program.ranks, key=len) == [(), (PLAIN, Wait("c0"))]
+
+
+# --- schedules and policies -------------------------------------------------------------------------------------------
+
+
+def test_schedules_have_few_switches_or_many():
+    chosen = drawn(schedules(max_answers=50))
+    assert all(len(answers) <= 50 and all(0 <= answer <= 3 for answer in answers) for answers in chosen)
+    switches = [sum(map(bool, answers)) for answers in chosen]
+    assert switches.count(0) >= 3
+    assert sum(0 < count <= 4 for count in switches) >= 60
+    assert sum(count > 4 for count in switches) >= 30
+    assert sum(len(answers) > 30 for answers in chosen) >= 60
+
+
+def test_the_least_schedules():
+    assert least(schedules(), lambda answers: True) == ()
+    assert least(schedules(), lambda answers: sum(map(bool, answers)) == 2) == (1, 1)
+    assert least(schedules(), lambda answers: len(answers) > 3 and answers[3]) == (0, 0, 0, 1)
+
+
+def test_policies_of_each_kind():
+    assert {type(policy) for policy in drawn(policies(), 50)} == {Guided, RandomWalk, Pct}
+
+
+# --- trainings and whole scenarios ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("for_torch", [False, True, "documented"])
+def test_trainings_have_a_meaning(for_torch):
+    for training, world_size in trained(for_torch):
+        check_has_meaning(training, world_size)
+
+
+def excluded(training):
+    """What torch's engine cannot do although its documentation does not rule it out."""
+    options = training.engine_options
+    yield from ["unused under join"] * bool(options["find_unused_parameters"])
+    yield from ["sparse under join"] * any(choice.name == "embedding" for choice in training.networks)
+    yield from ["sharded under join"] * training.optimizer.is_sharded
+    by_present = not training.join.divide_by_initial_world_size
+    yield from ["several models by ranks present"] * (by_present and len(training.networks) > 1)
+    yield from ["hook by ranks present"] * (by_present and training.communication_hook is not None)
+    yield from ["static graph, a rank without a batch"] * (options["static_graph"] and min(training.iterations) == 0)
+
+
+def test_what_torch_documents_is_left_in_only_if_asked_for():
+    counted = {}
+    for for_torch in (True, "documented"):
+        joined = [each for each, _ in trained(for_torch) if each.join is not None]
+        counted[for_torch] = Counter(name for training in joined for name in excluded(training))
+        for training in joined:  # its documentation rules these out
+            names = {choice.name for choice in training.networks}
+            actions = {each.action for each in training.exceptions}
+            assert "sync_batch_norm" not in names
+            assert not training.reduces_loss
+            assert not actions & {Action.EVALUATE, Action.SKIP_BACKWARD}
+    assert counted[True] == {}
+    assert len(counted["documented"]) == 6
+    assert min(counted["documented"].values()) >= 3
+
+
+def test_the_least_training():
+    training, world_size = least(trainings(), lambda chosen: True)
+    assert world_size == 2
+    assert training.networks == (NetworkChoice("linear"),)
+    assert training.iterations == (1, 1)
+    assert training == Training(
+        iterations=(1, 1), rows=3, engine_options=training.engine_options, optimizer=training.optimizer
+    )
+    assert training.optimizer.name is OptimizerName.SGD
+    assert not any(value for key, value in training.engine_options.items() if key != "broadcast_buffers")
+
+
+def test_scenarios_of_each_kind():
+    chosen = drawn(scenarios(), 120)
+    kinds = Counter(scenario.name for scenario in chosen)
+    assert set(kinds) == {kind.value for kind in Kind}
+    assert kinds[Kind.TRAINING.value] > 40
+    assert all((training_in(each) is None) == (program_in(each) is not None) for each in chosen)
+    assert Counter(each.engine for each in chosen if training_in(each))[Engine.DDP] > 15
+    assert sum(bool(each.answers) for each in chosen) > 80
+
+
+def test_scenarios_keep_to_what_is_asked_for():
+    chosen = drawn(scenarios(kinds=(Kind.TRAINING,), engines=(Engine.DDP,)), 30)
+    assert {(each.name, each.engine) for each in chosen} == {("training", Engine.DDP)}
+
+
+@given(programs(max_ranks=3))
+@settings(max_examples=20, database=None, deadline=None, derandomize=True)
+def test_as_the_docstring_shows(program):
+    assert simulate(run_steps, program.world_size, args=(program,)).verdict is Verdict.PASS
