@@ -80,8 +80,8 @@ def test_a_failure_of_one_order_of_arrival():
     """Three ranks, a message from each of two, one receive from any source, and one switch.
 
     The messages between two ranks keep their order, so two would pass or fail whatever the schedule; a failure under
-    the default schedule would be what is expected, so one switch it is. Every part of it passes under every schedule, or
-    fails under the default one.
+    the default schedule would be what is expected, so one switch it is. Every part of it passes under every schedule,
+    or fails under the default one.
     """
     found = shrunk(planted.order_of_arrival())
     assert (found.size_before[:3], found.size[:3]) == ((6, 44, 22), (3, 3, 3))
@@ -105,7 +105,7 @@ def test_uneven_input_without_join():
 
 
 def test_a_fault_of_the_engine(monkeypatch):
-    """A join that ends with the model of the highest rank, whoever was the last: two ranks, of which rank 0 trains once.
+    """A join that ends with the model of the highest rank, whoever was the last: two ranks, of which 0 trains once.
 
     With one rank, or nobody who trains, all models are alike; where rank 1 is the last, its model is the right one.
     """

@@ -1,0 +1,92 @@
+"""`simulator.shrink`: the simplest schedule under which a plain function fails."""
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Budget, Code, ReplayError, Schedule, UsageError, replay, shrink, simulate
+from simulator.policies.guided import Guided
+from simulator.shrinking.greedy import End
+
+
+def first_come(rank, wanted):
+    """Rank 0 takes one message from whoever sends, and wants it to be that of one rank."""
+    if rank > 0:
+        dist.send(torch.tensor(rank), dst=0)
+        return
+    dist.recv(room := torch.tensor(0))
+    assert room.item() != wanted
+    for _ in range(dist.get_world_size() - 2):
+        dist.recv(room)
+
+
+def crashes(rank):
+    raise ValueError(rank)
+
+
+def failing(program, world_size, *args):
+    runs = (simulate(program, world_size, args=args, policy="random", seed=seed) for seed in range(100))
+    return next(run.schedule for run in runs if run.errors)
+
+
+def test_one_switch_is_left():
+    schedule = failing(first_come, 4, 3)
+    assert sum(map(bool, schedule.answers)) > 3
+    shrunk = shrink(first_come, 4, schedule, args=(3,))
+    # Rank 3 goes first, and then round robin leads on to rank 0.
+    assert shrunk.schedule.answers == (3,)
+    assert shrunk.is_minimal
+    assert shrunk.result.findings[0].code is Code.RANK_ERROR
+    assert shrunk.result.findings == replay(first_come, 4, str(shrunk.schedule), args=(3,)).findings
+
+
+def test_what_fails_under_the_default_schedule_has_no_answers():
+    schedule = simulate(crashes, 3, policy="random", seed=1).schedule
+    assert any(schedule.answers)
+    shrunk = shrink(crashes, 3, schedule)
+    assert (shrunk.schedule.answers, shrunk.executions) == ((), 1)
+
+
+def test_another_error_is_another_failure():
+    def fails_either_way(rank):
+        if rank > 0:
+            dist.send(torch.tensor(rank), dst=0)
+            return
+        dist.recv(room := torch.tensor(0))
+        raise ValueError if room.item() == 2 else KeyError
+
+    schedule = simulate(fails_either_way, 3, policy=Guided((2,))).schedule
+    shrunk = shrink(fails_either_way, 3, schedule)
+    assert shrunk.schedule.answers == (2,)
+    assert type(shrunk.result.errors[0]) is ValueError
+
+
+def test_a_budget_of_executions():
+    schedule = failing(first_come, 4, 3)
+    shrunk = shrink(first_come, 4, schedule, args=(3,), budget=Budget(executions=2))
+    assert (shrunk.end, shrunk.executions, shrunk.is_minimal) == (End.BUDGET, 2, False)
+    assert shrunk.result.errors
+
+
+def test_ctrl_c_leaves_the_simplest_so_far():
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    schedule = failing(first_come, 4, 3)
+    shrunk = shrink(first_come, 4, schedule, args=(3,), on_progress=interrupt)
+    assert (shrunk.end, shrunk.executions) == (End.INTERRUPT, 1)
+    assert shrunk.result.errors
+
+
+def test_a_schedule_that_passes_is_refused():
+    with pytest.raises(
+        UsageError,
+        match=r"^test_a_.*<locals>\.<lambda> on 2 ranks comes to pass under this schedule, expected a failure to "
+        r"shrink: give the schedule that it fails under$",
+    ):
+        shrink(program := lambda rank: None, 2, Schedule((), f"{program.__qualname__} on 2 ranks"))
+
+
+def test_a_token_of_another_program_is_refused():
+    with pytest.raises(ReplayError, match=r"was recorded for another program or world size than crashes on 3 ranks"):
+        shrink(crashes, 3, simulate(crashes, 2).schedule)
