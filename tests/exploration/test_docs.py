@@ -4,6 +4,8 @@ import doctest
 import re
 from pathlib import Path
 
+from hypothesis import settings
+
 from scenarios.cli import main
 from simulator import explore
 from simulator.exploration.named import NAMES
@@ -68,13 +70,22 @@ def test_how_many_executions_a_search_without_classes_takes():
     assert set(searched.outcomes) == set(covered.outcomes)
 
 
+def test_the_tests_of_ones_own():
+    tests = {}
+    exec(next(block for _, block in BLOCKS if block.startswith("# test_sums.py")), tests)
+    own = [test for name, test in tests.items() if name.startswith("test_")]
+    for test in own:
+        settings(max_examples=15, database=None, deadline=None, derandomize=True)(test)()
+    assert len(own) == 2
+
+
 def test_every_policy_has_its_row():
     assert sorted(re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE)) == sorted(NAMES)
 
 
 def test_every_option_is_one(capsys):
     taken = {"--bugs"}  # of the benchmark
-    for command in ("explore", "replay", "shrink"):
+    for command in ("explore", "replay", "shrink", "fuzz"):
         main([command, "--help"])
         taken |= set(re.findall(r"^ +(?:-\w, )?(--[\w-]+)", capsys.readouterr().out, re.MULTILINE))
     assert set(re.findall(r"--[a-z][\w-]+", TEXT)) <= taken
