@@ -19,7 +19,7 @@ def fewer_iterations(declared: Declared) -> Iterator[Declared]:
     for block in blocks(max(declared.counts)):
         iterations: tuple[int, ...] | Rule
         if isinstance(training.iterations, Rule):
-            iterations = replace(training.iterations, start=training.iterations.start - len(block))
+            iterations = replace(training.iterations, start=max(0, training.iterations.start - len(block)))
         else:
             iterations = tuple(_without(count, block) for count in training.iterations)
         exceptions = tuple(found for each in training.exceptions for found in _moved(each, block))

@@ -75,7 +75,7 @@ def plainer(declared: Declared) -> Iterator[Declared]:
         yield from _changed(declared, **{field: getattr(plain, field)})
     if declared.training.join is not None:
         yield from _changed(declared, join=JoinTerms())
-    for field in ("is_sharded", "momentum", "learning_rate"):
+    for field in ("is_sharded", "momentum", "learning_rate", "name"):
         simpler = replace(optimizer, **{field: getattr(plain.optimizer, field)})
         yield from _changed(declared, optimizer=simpler)
     yield from _changed(declared, optimizer=OptimizerChoice(is_sharded=optimizer.is_sharded))

@@ -37,7 +37,8 @@ def test_one_switch_is_left():
     assert shrunk.schedule.answers == (3,)
     assert shrunk.is_minimal
     assert shrunk.result.findings[0].code is Code.RANK_ERROR
-    assert shrunk.result.findings == replay(first_come, 4, str(shrunk.schedule), args=(3,)).findings
+    again = replay(first_come, 4, str(shrunk.schedule), args=(3,))
+    assert shrunk.result.trace.digest() == again.trace.digest()
 
 
 def test_what_fails_under_the_default_schedule_has_no_answers():

@@ -1,0 +1,150 @@
+"""`ddpsim shrink`: what it prints, what it saves, and its exit status."""
+
+import pytest
+
+from scenarios import load
+from scenarios.cli import main
+from scenarios.cli.status import Status
+from scenarios.declared import training_in
+from scenarios.training import Training
+
+UNEVEN = """
+summary = "one rank has a batch less"
+world_size = 6
+network = "mlp"
+iterations = [3, 3, 3, 2, 3, 3]
+join = false
+"""
+
+FIRST_COME = '''
+import torch
+import torch.distributed as dist
+
+
+def first_come(rank):
+    """Rank 0 takes whoever comes first for rank 1."""
+    if rank > 0:
+        dist.send(torch.tensor(rank), dst=0)
+        return
+    dist.recv(first := torch.tensor(0))
+    if first.item() != 1:
+        raise ValueError(first.item())
+    for _ in range(dist.get_world_size() - 2):
+        dist.recv(torch.tensor(0))
+'''
+
+
+@pytest.fixture
+def shrink(capsys, tmp_path, monkeypatch):
+    """Run the command in a folder of its own; return its exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*words):
+        status = main(["shrink", *words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+def test_a_training_becomes_small_and_is_saved_beside_its_file(shrink, tmp_path):
+    (tmp_path / "own.toml").write_text(UNEVEN)
+    status, out, err = shrink("own.toml")
+    assert (status, err) == (Status.AS_EXPECTED, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("6 ranks, 17 iterations, 0 switches  ->  2 ranks, 1 iteration, 0 switches   ")
+    assert lines[1:4] == [
+        "minimal: no single step makes it simpler",
+        "",
+        next(line for line in lines if line.startswith("DEADLOCK  deadlock.missing_rank")),
+    ]
+    assert lines[-2:] == ["saved in own-shrunk.toml; to run it:", "  ddpsim run own-shrunk.toml"]
+    saved = load("own-shrunk.toml")
+    assert training_in(saved) == Training(iterations=(0, 1), rows=1)
+    assert saved.summary == "shrunk from own.toml: one rank has a batch less"
+    replay = next(line for line in lines if line.startswith("  replay  "))
+    assert main(replay.split()[2:]) == Status.OTHERWISE  # it is expected to pass, as the file it comes from
+
+
+def test_a_scenario_of_the_zoo_is_saved_here(shrink, capsys):
+    status, out, _ = shrink("uneven-inputs-without-join", "--world-size", "9", "--engine", "ddp")
+    assert status == Status.AS_EXPECTED
+    assert out.startswith("9 ranks, 0 switches  ->  2 ranks, 0 switches   1 execution, ")
+    assert "  ddpsim run uneven-inputs-without-join-shrunk.toml\n" in out
+    assert main(["run", "uneven-inputs-without-join-shrunk.toml"]) == Status.AS_EXPECTED
+    assert "engine ddp" in capsys.readouterr().out
+
+
+def test_the_failing_schedule_is_found_by_a_policy_or_a_token(shrink, tmp_path, capsys):
+    (tmp_path / "own.py").write_text(FIRST_COME)
+    assert main(["run", "own.py:first_come", "--policy", "random", "--seed", "3"]) == Status.OTHERWISE
+    token = capsys.readouterr().out.partition("replay own.py:first_come ")[2].split()[0]
+    _, by_policy, _ = shrink("own.py:first_come", "--policy", "random", "--seed", "3", "-o", "of/policy.toml")
+    _, by_token, _ = shrink("own.py:first_come", token, "-o", "of/token.toml")
+    assert by_policy.partition(" executions")[0] == by_token.partition(" executions")[0]
+    assert "->  3 ranks, 1 switch   " in by_policy
+    assert (tmp_path / "of" / "policy.toml").read_text() == (tmp_path / "of" / "token.toml").read_text()
+    found = load("of/policy.toml")
+    assert (found.world_size, found.answers) == (3, (2,))
+    assert main(["run", "of/policy.toml"]) == Status.OTHERWISE
+    assert "rank 0 raised ValueError: 2" in capsys.readouterr().out
+
+
+def test_a_file_that_names_another_scenario(shrink, tmp_path, capsys):
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "own.py").write_text(FIRST_COME)
+    (tmp_path / "a" / "other.toml").write_text(
+        'summary = "on six"\nscenario = "own.py:first_come"\nworld_size = 6\nschedule = "0.4.1.3"\n'
+    )
+    status, out, _ = shrink("a/other.toml", "-o", "b/least.toml")
+    assert status == Status.AS_EXPECTED
+    assert out.startswith("6 ranks, ")
+    assert "->  3 ranks, 1 switch   " in out
+    assert 'scenario = "../a/own.py:first_come"\n' in (tmp_path / "b" / "least.toml").read_text()
+    capsys.readouterr()
+    assert main(["run", "b/least.toml"]) == Status.OTHERWISE
+    assert "rank 0 raised ValueError: 2" in capsys.readouterr().out
+
+
+def test_time_that_runs_out_is_said(shrink, tmp_path):
+    (tmp_path / "own.toml").write_text(UNEVEN)
+    status, out, _ = shrink("own.toml", "--seconds", "1e-9")
+    assert status == Status.AS_EXPECTED
+    assert out.splitlines()[1] == "the time ran out: a simpler one may exist, --seconds gives it more"
+    assert load("own-shrunk.toml").world_size == 6
+
+
+def test_nothing_is_overwritten(shrink, tmp_path):
+    (tmp_path / "send-send-shrunk.toml").write_text("mine")
+    status, out, err = shrink("send-send")
+    assert (status, out) == (Status.USAGE_ERROR, "")
+    assert err == (
+        "ddpsim: send-send-shrunk.toml exists, expected a new file, so that nothing is lost: name another with -o, or "
+        "remove it\n"
+    )
+    assert (tmp_path / "send-send-shrunk.toml").read_text() == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["join-baseline"],
+            "join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the "
+            "schedule that it fails under",
+        ),
+        (
+            ["send-send", "s1:0:00000000", "--policy", "random"],
+            "policy is 'random', beside a replay token, which is a schedule already: leave one of them out",
+        ),
+        (
+            ["send-send", "-o", "least.txt"],
+            "output is 'least.txt', expected a name that ends in .toml: `ddpsim run` knows it by that",
+        ),
+        (["send-send", "--seconds", "0"], "Budget(seconds=0.0), expected more than 0"),
+        (["send-send", "--world-size", "1"], "world size is 1, send-send expects 2 or more: give it more ranks"),
+    ],
+)
+def test_bad_input_gets_one_line(shrink, tmp_path, words, message):
+    assert shrink(*words) == (Status.USAGE_ERROR, "", f"ddpsim: {message}\n")
+    assert [*tmp_path.iterdir()] == []

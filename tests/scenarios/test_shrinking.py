@@ -1,0 +1,285 @@
+"""Shrinking scenarios: declared trainings, functions, and what is expected of what is left."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from ddp.attendance import Attendance
+from scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
+from scenarios.declared import of_program, of_training, training_in
+from scenarios.engines import Engine
+from scenarios.models import NETWORKS
+from scenarios.saving import save
+from scenarios.shrinking.attempts import SameWay, attempt
+from scenarios.shrinking.candidate import Candidate
+from scenarios.shrinking.declared import PLAINEST_FIRST, Declared, size_of
+from scenarios.shrinking.trainings import WAYS
+from scenarios.training import (
+    Action,
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    OptimizerName,
+    Rule,
+    Training,
+)
+from simulator import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+from simulator.calls import ANY_SOURCE
+from simulator.exploration.dpor import Dpor
+from simulator.shrinking.failing import Failure
+from simulator.shrinking.greedy import Attempt, End, shrink
+from tests.programs.programs import program, received, reduced, sent, waited
+
+LARGE = Training(
+    (NetworkChoice("branches"), NetworkChoice("mlp", {"hidden": (6, 5)})),
+    (3, 2, 4),
+    rows=(5, 4, 6),
+    engine_options={"find_unused_parameters": True, "bucket_cap_mb": 0.001},
+    join=JoinTerms(divide_by_initial_world_size=False),
+    optimizer=OptimizerChoice(OptimizerName.ADAM, 0.01),
+    communication_hook=CommunicationHook.ALLREDUCE,
+    reduces_loss=True,
+    exceptions=(Exceptional((0, 2), (1, 3), uses=("left",)), Exceptional(None, (2,), Action.ACCUMULATE)),
+    seed=5,
+    dtype=torch.float64,
+)
+
+
+def least(declared, is_needed):
+    """The simplest training that still has what is needed."""
+    return shrink(
+        declared,
+        WAYS,
+        lambda tried: Attempt(tried if is_needed(tried) else None),
+        size=size_of,
+        key=repr,
+        budget=Budget(executions=10_000),
+    ).value
+
+
+# --- the ways of a declared training ----------------------------------------------------------------------------------
+
+
+def test_where_nothing_is_needed_nothing_is_left():
+    assert least(Declared(LARGE, 3, (Crash(1, 2),)), lambda tried: True) == Declared(
+        Training(iterations=Rule(0), rows=1), 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("is_needed", "left"),
+    [
+        (lambda tried: len(tried.training.networks) == 2, {"networks": (NetworkChoice(), NetworkChoice())}),
+        (lambda tried: tried.training.join is not None, {"join": JoinTerms()}),
+        (
+            lambda tried: tried.training.join == JoinTerms(divide_by_initial_world_size=False),
+            {"join": JoinTerms(divide_by_initial_world_size=False)},
+        ),
+        (
+            lambda tried: tried.training.communication_hook is not None,
+            {"communication_hook": CommunicationHook.ALLREDUCE},
+        ),
+        (lambda tried: tried.training.reduces_loss, {"reduces_loss": True}),
+        (lambda tried: "bucket_cap_mb" in tried.training.engine_options, {"engine_options": {"bucket_cap_mb": 0.001}}),
+        (lambda tried: tried.training.dtype is torch.float64, {"dtype": torch.float64}),
+        (lambda tried: tried.training.seed != 0, {"seed": 5}),
+        (
+            lambda tried: tried.training.optimizer.learning_rate < 0.05,
+            {"optimizer": OptimizerChoice(learning_rate=0.01)},
+        ),
+        (
+            lambda tried: any(each.name == "mlp" for each in tried.training.networks),
+            {"networks": (NetworkChoice("mlp"),)},
+        ),
+        (
+            lambda tried: any(each.uses for each in tried.training.exceptions),
+            {"networks": (NetworkChoice("branches"),), "exceptions": (Exceptional(uses=("left",)),)},
+        ),
+        (
+            lambda tried: any(each.action for each in tried.training.exceptions),
+            {"exceptions": (Exceptional(action=Action.ACCUMULATE),)},
+        ),
+    ],
+)
+def test_what_is_needed_is_left_and_nothing_else(is_needed, left):
+    plain = Training(iterations=Rule(0), rows=1)
+    assert least(Declared(LARGE, 3), is_needed) == Declared(replace(plain, **left), 1)
+
+
+def test_ranks_are_numbered_anew_in_counts_rows_exceptions_and_faults():
+    faults = (Delay(0, 1, 2.0), EarlyReturn(2, 3))
+    found = least(Declared(LARGE, 3, faults), lambda tried: 6 in (tried.training.rows, *_tuple(tried.training.rows)))
+    assert found == Declared(Training(iterations=Rule(0), rows=6), 1)
+    found = least(Declared(LARGE, 3, faults), lambda tried: any(isinstance(each, EarlyReturn) for each in tried.faults))
+    assert found == Declared(Training(iterations=Rule(0), rows=1), 1, (EarlyReturn(0, 3),))
+
+
+def _tuple(rows):
+    return rows if isinstance(rows, tuple) else ()
+
+
+def test_iterations_behind_one_that_is_gone_come_earlier():
+    found = least(
+        Declared(LARGE, 3), lambda tried: tried.training.action(0, 0) is Action.ACCUMULATE and tried.counts[0]
+    )
+    assert found == Declared(
+        Training(iterations=Rule(1), rows=1, exceptions=(Exceptional(action=Action.ACCUMULATE),)), 1
+    )
+
+
+def test_a_rule_becomes_smaller_or_what_its_ranks_had():
+    declared = Declared(Training(iterations=Rule(4, 3, 5)), 12)
+    assert least(declared, lambda tried: len(set(tried.counts)) > 1) == Declared(Training(iterations=(0, 1), rows=1), 2)
+    # Of ranks 0 to 11 one has 4 + 3 * 4; alone, it is rank 0.
+    found = least(declared, lambda tried: 16 in tried.counts)
+    assert found == Declared(Training(iterations=Rule(16), rows=1), 1)
+
+
+def test_all_networks_have_their_place():
+    assert sorted(PLAINEST_FIRST) == sorted(NETWORKS)
+
+
+def test_ways_give_trainings_that_can_be_saved_and_loaded(tmp_path):
+    path = tmp_path / "saved.toml"
+    for way in WAYS:
+        for simpler in way(Declared(LARGE, 3)):
+            save(of_training(simpler.training, simpler.world_size, name="saved"), path)
+            assert load(str(path)).world_size == simpler.world_size
+
+
+# --- scenarios --------------------------------------------------------------------------------------------------------
+
+UNEVEN = Training((NetworkChoice("mlp"),), (3, 2, 3), exceptions=(Exceptional(None, (1,), Action.SKIP_STEP),))
+
+
+@pytest.mark.parametrize("engine", ["torch", "ddp"])
+def test_a_failure_that_is_expected_stays_so(engine, tmp_path):
+    expected = Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (1,))
+    bug = replace(of_training(UNEVEN, 3, name="uneven"), expected=expected)
+    found = shrink_scenario(bug, engine)
+    assert training_in(found.scenario) == Training(iterations=(0, 1), rows=1)
+    assert found.scenario.expected == Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (0,))
+    save(found.scenario, tmp_path / "saved.toml")
+    again = load(str(tmp_path / "saved.toml"))
+    assert again.engine is Engine(engine)
+    assert again.expected.is_met_by(run_scenario(again))
+
+
+def test_a_failure_that_is_none_in_the_scenarios_eyes_stays_so():
+    found = shrink_scenario(of_training(UNEVEN, 3, name="uneven"))
+    assert not found.scenario.expected.is_met_by(found.result)
+
+
+def test_a_program_keeps_to_what_check_does_not_find():
+    # `check` takes the first message by rank, and so does round robin; without that it would be one of two ranks.
+    one, other = sent("a", 0), sent("b", 0, dtype="float64")
+    bug = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival", answers=(2,))
+    found = shrink_scenario(bug)
+    assert (found.size.ranks, found.scenario.answers) == (3, (2,))
+    expected = replace(bug, expected=Expectation(Verdict.FAIL, Code.MISMATCH_DTYPE, (0, 2)))
+    found = shrink_scenario(expected)
+    assert (found.size.ranks, found.size.steps, found.scenario.answers) == (2, 2, ())
+    assert found.scenario.expected.is_met_by(found.result)
+
+
+def test_a_function_has_fewer_ranks_and_switches():
+    found = shrink_scenario(
+        replace(load("results-taken-in-order-of-arrival"), world_size=6, answers=(0, 1, 4, 3, 2, 1))
+    )
+    assert found.scenario.world_size == 3
+    assert found.size.switches == 1
+    assert found.is_minimal
+    assert run_scenario(found.scenario).findings == found.result.findings
+
+
+def test_a_function_keeps_to_the_ranks_that_it_is_made_for():
+    bug = load("uneven-inputs-without-join")
+    assert shrink_scenario(replace(bug, world_size=8)).scenario.world_size == bug.min_world_size == 2
+    assert shrink_scenario(replace(bug, world_size=8, min_world_size=5)).scenario.world_size == 5
+    assert shrink_scenario(replace(bug, min_world_size=4)).executions == 0
+
+
+def test_a_function_with_many_ranks(monkeypatch):
+    @scenario(min_world_size=1, world_size=100)
+    def fails_from_37_ranks_on(rank):
+        """It needs many ranks."""
+        assert torch.distributed.get_world_size() < 37
+
+    found = shrink_scenario(fails_from_37_ranks_on)
+    assert found.scenario.world_size == 37
+
+
+def test_the_engine_of_the_failure_is_that_of_the_file(monkeypatch, tmp_path):
+    follow = Attendance.shadow_until_all_joined
+    monkeypatch.setattr(Attendance, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
+    bug = of_training(Training(iterations=(3, 2, 1), join=JoinTerms()), 3, name="joined")
+    assert run_scenario(bug, "torch").findings == ()
+    found = shrink_scenario(bug, "ddp")
+    assert found.scenario.engine is Engine.DDP
+    assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinTerms())
+    save(found.scenario, tmp_path / "saved.toml")
+    again = run_scenario(str(tmp_path / "saved.toml"))
+    assert again.trace.digest() == found.result.trace.digest()
+    assert again.findings[0].code is Code.DIVERGENCE_PARAMETERS
+
+
+def test_a_budget_that_runs_out_is_said():
+    found = shrink_scenario(of_training(UNEVEN, 3, name="uneven"), budget=Budget(executions=2))
+    assert (found.end, found.is_minimal) == (End.BUDGET, False)
+    assert found.result.findings[0].code is Code.DEADLOCK_MISSING_RANK
+
+
+def test_ctrl_c_leaves_the_simplest_so_far():
+    def interrupt(progress):
+        if progress.executions == 3:
+            raise KeyboardInterrupt
+
+    found = shrink_scenario(of_training(UNEVEN, 3, name="uneven"), on_progress=interrupt)
+    assert (found.end, found.executions) == (End.INTERRUPT, 3)
+    assert found.result.findings[0].code is Code.DEADLOCK_MISSING_RANK
+
+
+def test_a_scenario_that_passes_is_refused():
+    with pytest.raises(
+        UsageError,
+        match=r"^join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the "
+        r"schedule that it fails under$",
+    ):
+        shrink_scenario("join-baseline")
+
+
+def test_what_would_be_refused_does_not_fail():
+    refused = of_training(Training((NetworkChoice("mlp", {"hidden": (0,)}),)), 2, name="refused")
+    same = SameWay(Failure(Code.RANK_ERROR, UsageError), Engine.TORCH, is_surprise=False)
+    assert attempt(Candidate(replace(refused, faults=(Crash(5, 0),))), same).failed is None
+
+
+# --- the search for a schedule ----------------------------------------------------------------------------------------
+
+
+def test_another_program_is_tried_under_several_schedules():
+    arrival = of_program(
+        program([received("a", ANY_SOURCE)], [sent("a", 0)], [sent("b", 0, dtype="float64")]), name="arrival"
+    )
+    same = SameWay(Failure(Code.MISMATCH_DTYPE, None), Engine.TORCH, is_surprise=True)
+    assert attempt(Candidate(arrival, has_own_schedule=False), same) == Attempt(None)
+    lost = replace(arrival, answers=(0, 0, 0, 0, 1))
+    assert attempt(Candidate(lost), same) == Attempt(None)
+    found = attempt(Candidate(lost, has_own_schedule=False), same)
+    assert found.failed is not None
+    assert found.executions > 1
+
+
+def test_what_leaves_nothing_open_is_run_once_more_only():
+    calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls", answers=(1, 2))
+    same = SameWay(Failure(Code.DEADLOCK_CYCLE, None), Engine.TORCH, is_surprise=True)
+    assert attempt(Candidate(calls, has_own_schedule=False), same) == Attempt(None, 2)
+
+
+def test_dpor_begins_with_round_robin():
+    calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls")
+    policy = Dpor(3).next_policy()
+    assert run_scenario(calls, policy=policy).trace.digest() == run_scenario(calls).trace.digest()
