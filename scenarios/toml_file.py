@@ -35,6 +35,7 @@ from scenarios.comparison import by_oracle
 from scenarios.declared import of_program
 from scenarios.engines import Engine
 from scenarios.model import Expectation, Scenario
+from scenarios.recorded import recorded_in
 from scenarios.toml_table import Table, open_toml
 from scenarios.toml_training import World, training_in
 from scenarios.training import Training
@@ -68,6 +69,7 @@ def read_toml(path: Path, find: Find | None = None) -> Scenario:
     table = open_toml(path)
     _check_version(table)
     scenario = _under_schedule(table, _body(table, find))
+    recorded_in(table)  # only a replay compares with it, but it has to be in order
     table.done()
     if not scenario.summary:
         table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
