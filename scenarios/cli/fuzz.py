@@ -63,12 +63,15 @@ def fuzz(
     What fails is shrunk, and kept as a scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error,
     3 nothing could be run.
     """
-    from scenarios.fuzzing.campaign import run_campaign
+    from scenarios.fuzzing.campaign import check_budget, run_campaign
+    from scenarios.fuzzing.corpus import check_folder
     from scenarios.fuzzing.summary import summary
 
     _check_alone(name, generate=generate, world_size=world_size, documented=documented)
     workers = _workers(jobs, backend, cluster)
     plan = _plan(name, engines_named(engine), corpus, world_size, documented, seed, executions)
+    check_budget(plan, seconds)
+    check_folder(corpus)
     if name is not None and (status := _first_look(name, plan)) is not None:
         return status
     with _line(seconds) as on_progress:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -46,6 +47,9 @@ def check_folder(folder: Path) -> None:
     """Raise UsageError if it cannot be a corpus."""
     if folder.exists() and not folder.is_dir():
         raise UsageError(f"corpus is {str(folder)!r}, which is no folder, expected one or a new name: name another")
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK):  # better now than after an hour
+        raise UsageError(f"corpus is {str(folder)!r}, which cannot be made, expected a folder that can: name another")
 
 
 def try_all(folder: Path, engines: Sequence[Engine]) -> Iterator[Tried]:

@@ -1,0 +1,109 @@
+"""Batches: pure functions of plan and number, in whatever process; and what is made of their reports."""
+
+import pickle
+import subprocess
+import sys
+from collections import Counter
+from dataclasses import replace
+from hashlib import sha256
+
+from hypothesis import strategies as st
+
+from ddp.bucket import Scale
+from scenarios.declared import of_training
+from scenarios.engines import Engine
+from scenarios.fuzzing.batch import run_batch
+from scenarios.fuzzing.drawing import draw_each
+from scenarios.fuzzing.judging import judged
+from scenarios.fuzzing.plan import EXECUTIONS, Plan
+from scenarios.fuzzing.report import BatchReport, Failure, Group, Totals, merged
+from scenarios.strategies import broken_programs, schedules, trainings
+from scenarios.strategies.whole import Kind
+from scenarios.training import Training
+
+PROGRAMS = (Kind.PROGRAM, Kind.BROKEN_PROGRAM)
+
+
+def untimed(report):
+    return replace(report, seconds=0.0)
+
+
+def digest():
+    """What is drawn, in a few letters."""
+    drawn = []
+    draw_each(st.tuples(schedules(), broken_programs(), trainings()), 7, 20, lambda each: drawn.append(repr(each)))
+    return sha256("".join(drawn).encode()).hexdigest()
+
+
+def test_another_process_draws_the_same():
+    # It has not imported what this one has: hypothesis would draw other constants there.
+    code = "from tests.fuzzing.test_batches import digest; print(digest())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == digest()
+
+
+def test_a_batch_is_a_function_of_its_number():
+    plan = Plan(seed=3, kinds=PROGRAMS)
+    report = run_batch(plan, 1)
+    assert untimed(pickle.loads(pickle.dumps(report))) == untimed(run_batch(plan, 1))
+    assert report.totals.outcomes != run_batch(plan, 2).totals.outcomes
+    assert untimed(run_batch(Plan(seed=4, kinds=PROGRAMS), 0)) == untimed(replace(report, number=0))
+
+
+def test_a_batch_has_its_share_of_the_executions():
+    plan = Plan(executions=EXECUTIONS + 5, kinds=PROGRAMS)
+    assert [plan.share(number) for number in range(3)] == [EXECUTIONS, 5, 0]
+    assert 5 <= run_batch(plan, 1).totals.count <= 7  # a program has up to three runs
+
+
+def test_a_plan_without_a_limit_has_batches_without_end():
+    assert Plan().share(10**6) == EXECUTIONS
+
+
+def test_kinds_and_engines_are_counted():
+    totals = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=6), 0).totals
+    assert set(totals.executions) == {("training", Engine.DDP)}
+    assert totals.count == totals.outcomes.total() == 6
+    both = run_batch(Plan(kinds=(Kind.TRAINING,), executions=12), 0).totals
+    assert both.executions["training", Engine.DDP] >= both.executions["training", Engine.TORCH] > 0
+
+
+def test_a_fault_of_the_engine_is_found(monkeypatch):
+    monkeypatch.setattr("ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place))
+    report = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12), 0)
+    assert {group.code for group in report.totals.failures} <= {"divergence.gradients", "divergence.parameters"}
+    failures = report.failures
+    assert failures
+    assert [failure.group for failure in failures] == list(dict.fromkeys(report.totals.failures))
+    assert all('runs_on = "ddp"' in failure.text for failure in failures)
+    assert all(failure.expected == "pass" for failure in failures)
+
+
+def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monkeypatch):
+    scenario = of_training(Training(iterations=(1, 1)), 2, name="training")
+    assert [each.failure for each in judged(scenario, tuple(Engine))] == [None, None]
+    monkeypatch.setattr("scenarios.fuzzing.judging.first_differences", lambda *each: [_Difference()])
+    *_, last = judged(scenario, tuple(Engine))
+    assert last.outcome == "engines differ"
+    assert last.failure.group == Group(Engine.DDP, "divergence.parameters", "training")
+    assert 'tags = ["compare-engines"]' in last.failure.text
+
+
+class _Difference:
+    code, name, found, expected = "divergence.parameters", "weight", "1", "2"
+
+
+def report_of(number, *failures):
+    totals = Totals(Counter({("training", Engine.DDP): 3}), Counter(pass_=3), Counter(each.group for each in failures))
+    return BatchReport(number, totals, failures, 1.0)
+
+
+def test_reports_are_counted_once_each_in_the_order_of_their_numbers():
+    first, second = (Failure(Group(Engine.DDP, "stuck", "training"), "fail", "pass", text) for text in "ab")
+    other = Failure(Group(Engine.TORCH, "stuck", "training"), "fail", "pass", "c")
+    reports = [report_of(1, second, other), report_of(0, first), report_of(1, second, other)]
+    totals, failures = merged(reports)
+    assert totals.count == 6
+    assert totals.failures == {first.group: 2, other.group: 1}
+    assert failures == (first, other)
+    assert merged(reversed(reports)) == (totals, failures)

@@ -1,0 +1,216 @@
+"""Campaigns: what fails is shrunk and kept, and tried first the next time; what ends one early loses nothing."""
+
+import re
+from dataclasses import replace
+from functools import partial
+
+import pytest
+
+from ddp.bucket import Scale
+from scenarios import load, run_scenario
+from scenarios.engines import Engine
+from scenarios.fuzzing.batch import run_batch
+from scenarios.fuzzing.campaign import End, run_campaign
+from scenarios.fuzzing.corpus import State, try_all
+from scenarios.fuzzing.plan import Plan
+from scenarios.fuzzing.summary import summary
+from scenarios.fuzzing.workers import WorkersLostError
+from scenarios.strategies.whole import Kind
+from scenarios.training import NetworkChoice, Rule
+from simulator import UsageError
+
+TRAININGS = Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
+PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
+
+
+@pytest.fixture
+def broken_engine(monkeypatch):
+    """Two ranks' gradients are divided by three."""
+    with monkeypatch.context() as patch:
+        patch.setattr("ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place))
+        yield patch
+
+
+@pytest.fixture
+def campaign(tmp_path):
+    """Runs one with a corpus of its own."""
+    return partial(run_campaign, seconds=600, corpus=tmp_path / "corpus")
+
+
+def test_where_nothing_is_wrong_nothing_is_found(campaign, tmp_path):
+    told = campaign(PROGRAMS)
+    assert told.end is End.BUDGET
+    assert not told.has_found
+    assert 30 <= told.totals.count <= 32
+    assert not (tmp_path / "corpus").exists()
+    assert summary(told).endswith("\n\nnothing found")
+
+
+def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_path, broken_engine):
+    first = campaign(TRAININGS)
+    assert first.has_found
+    kept = first.kept[0]
+    assert re.fullmatch(r"divergence\.gradients-[0-9a-f]{8}\.toml", kept.path.name)
+    assert sorted((tmp_path / "corpus").iterdir()) == sorted(each.path for each in first.kept)
+    scenario = load(str(kept.path))
+    (training,) = scenario.args
+    assert (scenario.world_size, training.iterations, training.networks) == (2, Rule(1), (NetworkChoice("linear"),))
+    assert scenario.engine is Engine.DDP
+    assert not scenario.expected_by(Engine.DDP).is_met_by(run_scenario(scenario))
+    assert kept.replay == run_scenario(scenario).replay
+
+    again = campaign(replace(TRAININGS, seed=5000, executions=1))
+    assert [(tried.path, tried.state) for tried in again.corpus] == [
+        (each.path, State.FAILS) for each in sorted(first.kept, key=lambda each: each.path)
+    ]
+    assert again.has_found
+    assert again.totals.executions["training", Engine.DDP] == len(first.kept) + 1
+
+    broken_engine.undo()
+    repaired = campaign(replace(TRAININGS, seed=5000, executions=1))
+    assert {tried.state for tried in repaired.corpus} == {State.PASSES}
+    assert not repaired.has_found
+    assert kept.path.exists()
+
+
+def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
+    first = campaign(TRAININGS)
+    again = campaign(TRAININGS)
+    assert [each.path for each in again.kept] == [each.path for each in first.kept]
+    assert all(each.is_known for each in again.kept)
+    count = len(first.kept)
+    text = f"found: {count} failure{'s' * (count > 1)} of the corpus again"
+    assert summary(again).endswith(text)
+    assert f"found: {count} new failure{'s' * (count > 1)}" in summary(first)
+
+
+def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
+    def interrupt(progress):
+        if progress.totals.failures and progress.doing == "fuzzing":
+            raise KeyboardInterrupt
+
+    told = campaign(replace(TRAININGS, executions=None), on_progress=interrupt)
+    assert told.interrupted
+    assert told.totals.count
+    assert [each.how for each in told.kept] == ["not shrunk"] * len(told.kept)
+    assert sorted(each.path for each in told.kept) == sorted((tmp_path / "corpus").iterdir())
+    assert "(interrupted)" in summary(told)
+
+
+def test_ctrl_c_within_a_batch_reports_what_was_run(monkeypatch):
+    runs = []
+
+    def interrupted(*each, **options):
+        runs.append(each)
+        if len(runs) == 10:
+            raise KeyboardInterrupt
+        return run_scenario(*each, **options)
+
+    monkeypatch.setattr("scenarios.fuzzing.judging.run_scenario", interrupted)
+    report = run_batch(PROGRAMS, 0)
+    assert report.is_interrupted
+    assert 6 <= report.totals.count <= 9
+
+
+def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch):
+    def lost(plan, numbers):
+        yield run_batch(plan, next(iter(numbers)))
+        raise WorkersLostError("KilledWorker: three times")
+
+    class Lost:
+        def __enter__(self):
+            return lost
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr("scenarios.fuzzing.campaign.connected", lambda workers: Lost())
+    told = campaign(PROGRAMS)
+    assert told.end is End.LOST
+    assert told.totals.count >= 30
+    assert "(the workers were lost: KilledWorker: three times)" in summary(told)
+
+
+def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatch):
+    def raises(scenario, *each, **options):
+        if scenario.args[0].world_size == 3:
+            raise ZeroDivisionError("of ours")
+        return run_scenario(scenario, *each, **options)
+
+    monkeypatch.setattr("scenarios.fuzzing.judging.run_scenario", raises)
+    told = campaign(PROGRAMS)
+    assert {each.failure.group.code for each in told.kept} == {"ZeroDivisionError"}
+    assert all(each.failure.found == "ZeroDivisionError: of ours" for each in told.kept)
+    assert told.totals.count > told.totals.outcomes["ZeroDivisionError"] > 0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "plan", "said"),
+    [
+        (0, PROGRAMS, "seconds is 0, expected more than 0 and a number: say how long to fuzz"),
+        (-1.5, PROGRAMS, "seconds is -1.5, expected more than 0 and a number: say how long to fuzz"),
+        (float("nan"), PROGRAMS, "seconds is nan, expected more than 0 and a number: say how long to fuzz"),
+        (float("inf"), PROGRAMS, "seconds is inf, expected more than 0 and a number: say how long to fuzz"),
+        (1, replace(PROGRAMS, executions=0), "executions is 0, expected 1 or more: say how many runs to make"),
+        (1, replace(PROGRAMS, seed=-1), "seed is -1, expected 0 or more: "),
+    ],
+)
+def test_a_budget_of_nothing(campaign, seconds, plan, said):
+    with pytest.raises(UsageError, match="^" + re.escape(said)):
+        campaign(plan, seconds=seconds)
+
+
+# --- the corpus -------------------------------------------------------------------------------------------------------
+
+
+def write(folder, **texts):
+    folder.mkdir(exist_ok=True)
+    for name, text in texts.items():
+        (folder / f"{name}.toml").write_text(text)
+    return folder
+
+
+WHOLE = 'ddpsim = 1\nsummary = "one iteration"\nworld_size = 2\niterations = 1\n[expect]\noracle = true\n'
+
+
+def test_files_that_cannot_be_read_are_one_line_each_and_end_nothing(tmp_path):
+    corpus = write(
+        tmp_path / "corpus",
+        a_version=WHOLE.replace("ddpsim = 1", "ddpsim = 99"),
+        b_cut_short=WHOLE[: len(WHOLE) // 2],
+        c_edited=WHOLE.replace("world_size = 2", "world_size = 'two'"),
+        d_unknown_scenario='ddpsim = 1\nsummary = "x"\nscenario = "no-such-scenario"\n',
+        e_binary="",
+        f_whole=WHOLE,
+    )
+    (corpus / "e_binary.toml").write_bytes(b"\xff\xfe\x00")
+    tried = list(try_all(corpus, tuple(Engine)))
+    assert [each.state for each in tried] == [State.UNREADABLE] * 5 + [State.PASSES]
+    for each in tried[:-1]:
+        text = str(each)
+        assert text.count("\n") == 0
+        assert text.startswith(f"{each.path}  cannot be read: ")
+        assert text.endswith("; the others are tried: mend or delete this one")
+    assert "1, the version that this ddpsim reads" in tried[0].text
+    assert str(tried[-1]) == f"{tried[-1].path}  passes now: kept, in case it comes back"
+
+
+def test_files_of_another_engine_are_not_tried(tmp_path):
+    corpus = write(tmp_path / "corpus", own=WHOLE.replace("iterations", 'runs_on = "ddp"\niterations'))
+    (tried,) = try_all(corpus, (Engine.TORCH,))
+    assert str(tried) == f"{tried.path}  not tried: it runs on ddp"
+    assert not tried.executions
+
+
+def test_a_corpus_that_is_a_file_is_refused(tmp_path):
+    path = tmp_path / "corpus"
+    path.write_text("")
+    with pytest.raises(UsageError, match=r"^corpus is '.*corpus', which is no folder, expected one or a new name: "):
+        run_campaign(PROGRAMS, corpus=path)
+
+
+def test_a_corpus_that_cannot_be_written_is_told_before_anything_is_run(tmp_path):
+    (tmp_path / "file").write_text("")
+    folder = str(tmp_path / "file" / "corpus")
+    with pytest.raises(UsageError, match=f"^corpus is {folder!r}, which cannot be made, expected a folder that can: "):
+        run_campaign(PROGRAMS, corpus=tmp_path / "file" / "corpus")

@@ -1,0 +1,192 @@
+"""The same campaign on one process, on several, and on a cluster that loses a worker: the same totals."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from itertools import count, islice
+from pathlib import Path
+
+import joblib
+import pytest
+
+from scenarios.fuzzing import workers
+from scenarios.fuzzing.campaign import End, run_campaign
+from scenarios.fuzzing.plan import EXECUTIONS, Plan
+from scenarios.fuzzing.workers import Backend, Workers, connected
+from scenarios.strategies.whole import Kind
+from simulator import UsageError
+
+ROOT = Path(__file__).resolve().parents[2]
+PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """The totals on one process."""
+    return run_campaign(PLAN, seconds=600, corpus=tmp_path_factory.mktemp("alone")).totals
+
+
+def test_two_processes_come_to_the_same(alone, tmp_path):
+    told = run_campaign(PLAN, seconds=600, workers=Workers(jobs=2), corpus=tmp_path)
+    assert told.end is End.BUDGET
+    assert told.totals == alone
+
+
+def test_batches_are_handed_out_as_workers_are_free(monkeypatch):
+    monkeypatch.setattr(workers, "run_batch", lambda plan, number: number)
+    # joblib's own threads, as far as handing out goes, are workers as any.
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        assert sorted(workers._one_by_one(PLAN, range(5))) == [0, 1, 2, 3, 4]
+        assert sorted(workers._in_waves(PLAN, range(5))) == [0, 1, 2, 3, 4]
+        for hand_out in (workers._one_by_one, workers._in_waves):
+            stream = hand_out(PLAN, count())  # numbers without end: those of nobody who is free are not asked for
+            assert len(set(islice(stream, 5))) == 5
+            stream.close()
+
+
+def test_workers_with_several_threads_run_one_batch_at_a_time(alone):
+    with joblib.parallel_config(backend="threading", n_jobs=2):
+        reports = list(workers._in_waves(PLAN, range(5)))
+    assert sum(report.totals.count for report in reports) == alone.count
+
+
+def ddpsim(folder, *words):
+    """The command in a process group of its own."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "scenarios", "fuzz", *words],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+RACY = """\
+import torch
+import torch.distributed as dist
+
+
+def racy(rank):
+    received = torch.zeros(1)
+    if rank:
+        dist.send(torch.full((1,), float(rank)), 0)
+    for number in range(1, dist.get_world_size() if rank == 0 else 0):
+        dist.recv(received)
+        assert int(received) == number
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
+    (tmp_path / "own.py").write_text(RACY)
+    process = ddpsim(tmp_path, "own.py:racy", "--engine", "torch", "--seconds", "600", "--jobs", jobs)
+    corpus = tmp_path / ".ddpsim" / "corpus"
+    until = time.monotonic() + 120
+    while not list(corpus.glob("*.toml")) and process.poll() is None and time.monotonic() < until:
+        time.sleep(0.05)  # for another process, which nobody here can schedule
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert "Traceback" not in err
+    assert "(interrupted)" in out.splitlines()[0]
+    (path,) = corpus.glob("rank_error-*.toml")
+    assert f"  run     ddpsim run .ddpsim/corpus/{path.name}" in out.splitlines()
+    assert out.endswith("found: 1 new failure\n")
+    assert process.returncode == 1
+    assert _left_of_group(process.pid) == []
+
+
+def _left_of_group(group):
+    """The processes of a group that still run, once joblib's own helper has had the time to see that we are gone."""
+    until = time.monotonic() + 20
+    while (left := _running(group)) and time.monotonic() < until:
+        time.sleep(0.05)
+    return left
+
+
+def _running(group):
+    """Their numbers; those that have ended and wait for their parent to ask are left out."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            state, _, own, *_ = path.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended since
+            continue
+        found += [path.parent.name] * (int(own) == group and state != "Z")
+    return found
+
+
+# --- clusters ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
+    distributed = pytest.importorskip("distributed")
+    told = []
+
+    def kill_one(progress):
+        if not told and progress.totals.count:
+            told.append(next(iter(cluster.workers.values())).pid)
+            os.kill(told[0], signal.SIGKILL)
+
+    with distributed.LocalCluster(
+        n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None, silence_logs=50
+    ) as cluster:
+        pids = [worker.pid for worker in cluster.workers.values()]
+        on_dask = Workers(backend=Backend.DASK, cluster=cluster.scheduler_address)
+        campaign = run_campaign(PLAN, seconds=300, workers=on_dask, corpus=tmp_path, on_progress=kill_one)
+        pids += [worker.pid for worker in cluster.workers.values()]
+    assert told
+    assert campaign.end is End.BUDGET
+    assert campaign.totals == alone
+    assert not [pid for pid in pids if _is_running(pid)]
+
+
+def _is_running(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_cluster_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.setattr(workers, "CONNECT_SECONDS", 0.3)
+    start = time.monotonic()
+    with (
+        pytest.raises(
+            UsageError, match=r"^cluster 'tcp://127.0.0.1:1' does not answer \(.*\), expected the address of "
+        ),
+        connected(Workers(backend=Backend.DASK, cluster="tcp://127.0.0.1:1")),
+    ):
+        pass
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize(("backend", "module"), [(Backend.DASK, "distributed"), (Backend.RAY, "ray")])
+def test_an_extra_that_is_missing(backend, module, monkeypatch):
+    monkeypatch.setitem(sys.modules, module, None)
+    name = backend.value
+    said = f"backend is '{name}', but {name} is not installed: pip install 'ddpsim[{name}]'"
+    with (
+        pytest.raises(UsageError, match=f"^{re.escape(said)}$"),
+        connected(Workers(backend=backend, cluster="127.0.0.1:8786")),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"jobs": 0}, "jobs is 0, expected 1 or more: say how many processes to use"),
+        ({"cluster": "host:1"}, "cluster is 'host:1', but backend 'loky' runs on this machine: leave it out, or take "),
+        ({"backend": Backend.DASK}, "backend is 'dask' without a cluster, expected the address of one: give --cluster"),
+    ],
+)
+def test_what_does_not_go_together(given, said):
+    with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
+        Workers(**given)
