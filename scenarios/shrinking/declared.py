@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scenarios.training import Exceptional, JoinTerms, NetworkChoice, Rule, Training
+from scenarios.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
 from simulator.faults import Fault
 from simulator.shrinking.order import Size
 
@@ -101,6 +101,7 @@ def _options(training: Training) -> int:
         isinstance(training.iterations, Rule) and training.iterations.step != 0,
         isinstance(training.iterations, Rule) and training.iterations.cycle is not None,
         training.join is not None and training.join != JoinTerms(),
+        training.communication_hook not in (None, CommunicationHook.ALLREDUCE),
         training.optimizer.name is not plain.optimizer.name,
         training.optimizer.learning_rate != plain.optimizer.learning_rate,
         training.optimizer.momentum != plain.optimizer.momentum,

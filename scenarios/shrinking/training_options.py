@@ -7,7 +7,15 @@ from dataclasses import replace
 
 from scenarios.models import outline
 from scenarios.shrinking.declared import PLAINEST_FIRST, Declared
-from scenarios.training import Exceptional, JoinTerms, NetworkChoice, OptimizerChoice, Options, Training
+from scenarios.training import (
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    NetworkChoice,
+    OptimizerChoice,
+    Options,
+    Training,
+)
 from simulator.shrinking.blocks import blocks
 
 
@@ -75,6 +83,8 @@ def plainer(declared: Declared) -> Iterator[Declared]:
         yield from _changed(declared, **{field: getattr(plain, field)})
     if declared.training.join is not None:
         yield from _changed(declared, join=JoinTerms())
+    if declared.training.communication_hook is not None:
+        yield from _changed(declared, communication_hook=CommunicationHook.ALLREDUCE)
     for field in ("is_sharded", "momentum", "learning_rate", "name"):
         simpler = replace(optimizer, **{field: getattr(plain.optimizer, field)})
         yield from _changed(declared, optimizer=simpler)

@@ -40,7 +40,7 @@ LARGE = Training(
     engine_options={"find_unused_parameters": True, "bucket_cap_mb": 0.001},
     join=JoinTerms(divide_by_initial_world_size=False),
     optimizer=OptimizerChoice(OptimizerName.ADAM, 0.01),
-    communication_hook=CommunicationHook.ALLREDUCE,
+    communication_hook=CommunicationHook.FP16_COMPRESS,
     reduces_loss=True,
     exceptions=(Exceptional((0, 2), (1, 3), uses=("left",)), Exceptional(None, (2,), Action.ACCUMULATE)),
     seed=5,
