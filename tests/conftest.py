@@ -1,7 +1,31 @@
-"""What all tests share: one thread for torch's operators, and a reason where a test needs a GPU that is not there."""
+"""What all tests share: one thread for torch's operators, options, and a reason where a needed GPU is not there."""
+
+import argparse
+from math import isfinite
 
 import pytest
 import torch
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--fuzz-seconds",
+        type=seconds,
+        default=10.0,
+        metavar="S",
+        help="how long tests/fuzzing/test_engines.py fuzzes both engines (the nightly form: 60)",
+    )
+
+
+def seconds(text):
+    """The number in the text of an option."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected a number of seconds above 0")
+    return number
 
 
 def pytest_configure(config):

@@ -1,0 +1,47 @@
+"""What a run came to, as plain values; and the other process that replays saved ones: `python -m ... FOLDER`."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from ddp.bucket import Scale
+from scenarios import load, replay_scenario
+from simulator import Result
+
+
+def told(result: Result) -> list[object]:
+    """Digest, verdict and findings."""
+    findings = [[each.code.value, list(each.ranks), each.summary, each.body] for each in result.findings]
+    return [result.trace.digest(), result.verdict.value, findings]
+
+
+@contextmanager
+def planted() -> Iterator[None]:
+    """Our engine divides gradients by one rank too many."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + 1, in_place))
+        yield
+
+
+def main(folder: Path) -> None:
+    """Replay each failure that is recorded in the folder, and write down what it comes to."""
+    failures = json.loads((folder / "recorded.json").read_text())
+    replayed = []
+    with warnings.catch_warnings(), planted():
+        warnings.simplefilter("ignore")
+        for file, name, token in failures:
+            scenario = replace(load(str(folder / file)), name=name)  # a token names what it was recorded for
+            replayed.append(told(replay_scenario(scenario, token)))
+    (folder / "replayed.json").write_text(json.dumps(replayed))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

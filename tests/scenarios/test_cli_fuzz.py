@@ -1,0 +1,152 @@
+"""`ddpsim fuzz`: what it prints, its exit status, and one line for whatever it cannot work with."""
+
+import re
+
+import pytest
+
+from scenarios import load
+from scenarios.cli import main
+from scenarios.cli.status import Status
+
+OWN = """\
+import torch
+import torch.distributed as dist
+
+
+def racy(rank):
+    '''Rank 0 takes messages for those of ranks in order.'''
+    received = torch.zeros(1)
+    if rank:
+        dist.send(torch.full((1,), float(rank)), 0)
+    for number in range(1, dist.get_world_size() if rank == 0 else 0):
+        dist.recv(received)
+        assert int(received) == number
+
+
+def hangs(rank):
+    if rank:
+        dist.barrier()
+
+
+def fine(rank):
+    dist.barrier()
+"""
+
+
+@pytest.fixture
+def fuzz(capsys, tmp_path, monkeypatch):
+    """Run the command in a folder with own.py; return its exit status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(OWN)
+
+    def run(*words):
+        status = main(["fuzz", *words])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    return run
+
+
+@pytest.mark.parametrize("words", [(), ("--generate",)])
+def test_generated_scenarios(fuzz, words):
+    status, out, _ = fuzz(*words, "--executions", "30", "--seed", "3", "--engine", "ddp")
+    assert status == Status.AS_EXPECTED
+    lines = out.splitlines()
+    assert re.fullmatch(r"3[0-2] executions in \d+\.\d s, \d+ a second, from seed 3", lines[0])
+    assert any(re.fullmatch(r" +\d+  training on ddp", line) for line in lines)
+    assert not any("training on torch" in line for line in lines)
+    assert lines[-1] == "nothing found"
+
+
+def test_a_function_that_fails_in_some_schedule(fuzz, tmp_path, capsys):
+    status, out, _ = fuzz("own.py:racy", "--engine", "torch", "--executions", "60")
+    assert status == Status.OTHERWISE
+    (path,) = (tmp_path / ".ddpsim" / "corpus").iterdir()
+    name = f".ddpsim/corpus/{path.name}"
+    assert re.search(
+        rf"rank_error  scenario on torch, \d+ times: found fail, rank_error, rank 0, expected pass\n"
+        rf"  saved   {name}  shrunk from \d ranks, .* to 3 ranks, 0 steps, \d switch.*\n"
+        rf"  run     ddpsim run {name}\n"
+        rf"  replay  (ddpsim replay {name} s1:[\d.x]+:[0-9a-f]+)\n\n"
+        r"found: 1 new failure\n$",
+        out,
+    )
+    assert load(name).world_size == 3
+
+    replay = re.search(r"replay  ddpsim (replay .*)", out)[1]
+    assert main(replay.split()) == Status.OTHERWISE
+    assert main(["run", name]) == Status.OTHERWISE
+    assert "not as expected: found fail, rank_error, rank 0; expected pass" in capsys.readouterr().out
+
+    status, out, _ = fuzz("--executions", "1", "--engine", "torch")
+    assert status == Status.OTHERWISE
+    assert out.startswith(f"{name}  still fails: found fail, rank_error, rank 0, expected pass\n")
+    assert out.endswith("found: 1 failure of the corpus again\n")
+
+
+def test_a_scenario_against_its_own_expectation(fuzz):
+    # It fails in some schedules and passes in others, as it says it does.
+    status, out, _ = fuzz("results-taken-in-order-of-arrival", "--executions", "40", "--engine", "torch")
+    assert status == Status.AS_EXPECTED
+    assert re.search(r" \d+  fail  divergence.parameters\n", out)
+    assert re.search(r" \d+  pass\n", out)
+    assert out.endswith("nothing found\n")
+
+
+def test_world_sizes_are_drawn_unless_one_is_given(fuzz):
+    assert fuzz("own.py:fine", "--executions", "20", "--engine", "torch")[0] == Status.AS_EXPECTED
+    status, out, _ = fuzz("own.py:racy", "--executions", "20", "--world-size", "2")
+    assert status == Status.AS_EXPECTED  # from one sender there is one order
+    assert "nothing found" in out
+
+
+def test_what_fails_under_every_schedule_is_said_at_once(fuzz, tmp_path):
+    status, out, _ = fuzz("own.py:hangs", "--seconds", "1000", "--engine", "torch")
+    assert status == Status.OTHERWISE
+    assert "DEADLOCK  deadlock.missing_rank" in out
+    assert out.endswith("own.py:hangs fails under every schedule tried (11): no search is needed\n")
+    status, out, _ = fuzz("send-send", "--seconds", "1000")
+    assert status == Status.AS_EXPECTED
+    assert out.count("--- ") == 2
+    assert out.endswith("send-send fails under every schedule tried (11), as expected: no search is needed\n")
+    assert not (tmp_path / ".ddpsim").exists()
+
+
+def test_a_broken_corpus_file_is_one_line(fuzz, tmp_path):
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "cut.toml").write_text("ddpsim = 1\nsummary = ")
+    status, out, _ = fuzz("--corpus", "corpus", "--executions", "1", "--engine", "ddp")
+    assert status == Status.AS_EXPECTED
+    line, *_ = out.splitlines()
+    assert line.startswith("corpus/cut.toml  cannot be read: ")
+    assert line.endswith("; the others are tried: mend or delete this one")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--seconds", "0"), "seconds is 0, expected more than 0 and a number"),
+        (("--seconds", "-1"), "seconds is -1, expected more than 0 and a number"),
+        (("--seconds", "nan"), "seconds is nan, expected more than 0 and a number"),
+        (("own.py:hangs", "--seconds", "0"), "seconds is 0, expected more than 0 and a number"),
+        (("--executions", "0"), "executions is 0, expected 1 or more"),
+        (("--seed", "-1"), "seed is -1, expected 0 or more"),
+        (("--jobs", "0"), "jobs is 0, expected 1 or more"),
+        (("--backend", "spark"), "backend is 'spark', expected one of loky, dask, ray"),
+        (("--backend", "dask"), "backend is 'dask' without a cluster, expected the address of one: give --cluster"),
+        (("--cluster", "host:1"), "cluster is 'host:1', but backend 'loky' runs on this machine"),
+        (("--engine", "best"), "engine is 'best', expected one of torch, ddp, both"),
+        (("send-send", "--generate"), "found NAME 'send-send' beside --generate, expected one of them"),
+        (("send-send", "--documented"), "found NAME 'send-send' beside --documented"),
+        (("--world-size", "3"), "found --world-size without NAME"),
+        (("own.py:fine", "--world-size", "0"), "world size is 0"),
+        (("no-such-scenario",), "scenario is 'no-such-scenario', expected a name in `ddpsim list`"),
+        (("--corpus", "own.py"), "corpus is 'own.py', which is no folder, expected one or a new name"),
+    ],
+)
+def test_bad_input_is_one_line(fuzz, words, said):
+    status, out, err = fuzz(*words)
+    assert status == Status.USAGE_ERROR
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
