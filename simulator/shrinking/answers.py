@@ -15,6 +15,8 @@ Answers = tuple[int, ...]
 _MOST_SINGLE = 60
 """So many places are tried for a single switch that does it all, and as many pairs of switches for leaving out both."""
 
+_LEAST_LARGEST = 3
+"""As a single switch, every answer up to this is tried, though none was so large: an earlier place may need it."""
 _MOST_REGROUPED = 8
 """Of more switches, most go one by one."""
 _MOST_MERGED = 9
@@ -81,7 +83,7 @@ def regrouped(answers: Answers) -> Iterator[Answers]:
 def single(answers: Answers) -> Iterator[Answers]:
     """One switch in place of all, the earliest first."""
     for place in range(min(len(answers), _MOST_SINGLE)):
-        for answer in range(1, max(answers) + 1):
+        for answer in range(1, max(_LEAST_LARGEST, *answers) + 1):
             yield (*(0,) * place, answer)
 
 
