@@ -256,15 +256,17 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._passage is passage:
             self._passage = replace(passage, has_returned=True) if passage.is_reduction_due else None
         self.require_forward_param_sync = passage.kind is Forward.SYNCHRONIZED
-        if passage.kind is Forward.SYNCHRONIZED:
+        # As in torch: if an earlier forward's gradients are still due, the next backward is reduced, whatever came between.
+        joins_them = passage.kind is Forward.LOCAL and self.reducer.are_gradients_due
+        if passage.kind is Forward.SYNCHRONIZED or joins_them:
             self.reducer.expect(
                 self._scale(passage.roll), self._outputs(output) if self.reducer.looks_at_outputs else None
             )
             return
-        if passage.is_reduction_due:
-            self.reducer.rescale(self._scale(passage.roll))
         if passage.kind is Forward.LOCAL:
             self.reducer.expect_local()
+        elif self.reducer.are_gradients_due:
+            self.reducer.rescale(self._scale(passage.roll))
         if self._passage is None:
             self._end_iteration()
 

@@ -166,6 +166,11 @@ class Reducer:
             return not self._static_graph.is_learned
         return self._graph is Graph.SEARCHED
 
+    @property
+    def are_gradients_due(self) -> bool:
+        """True between a forward whose gradients are to be reduced and the first of them."""
+        return self._stage is Stage.EXPECTING
+
     def expect(self, scale: Scale | None, outputs: Outputs | None = None) -> None:
         """A forward ended whose gradients are to be reduced, divided as `scale` says (None: the hook does it)."""
         self._advance(Event.FORWARD)

@@ -34,8 +34,6 @@ _NEXT: dict[tuple[Stage, Event], Stage] = {
     (Stage.LOCAL, Event.FORWARD): Stage.EXPECTING,
     (Stage.LOCAL, Event.LOCAL_FORWARD): Stage.LOCAL,
     (Stage.EXPECTING, Event.FORWARD): Stage.EXPECTING,
-    # As in torch: gradients that a forward outside of no_sync announced are reduced, whatever came between.
-    (Stage.EXPECTING, Event.LOCAL_FORWARD): Stage.EXPECTING,
     (Stage.EXPECTING, Event.GRADIENT): Stage.REDUCING,
     (Stage.REDUCING, Event.ALL_REDUCED): Stage.IDLE,
     **{(stage, Event.GIVEN_UP): Stage.IDLE for stage in Stage},

@@ -376,10 +376,10 @@ REDUCER_FAULTS = (
     ),
     Fault(
         "a local forward cancels the gradients announced before",
-        "stage",
-        "(Stage.EXPECTING, Event.LOCAL_FORWARD): Stage.EXPECTING",
-        "(Stage.EXPECTING, Event.LOCAL_FORWARD): Stage.LOCAL",
-        (STAGE,),
+        "engine",
+        "        joins_them = passage.kind is Forward.LOCAL and self.reducer.are_gradients_due\n",
+        "        joins_them = False\n",
+        (UNUSED + "test_a_window_after_a_forward_without_backward",),
     ),
     Fault(
         "no_sync ends for good",

@@ -79,7 +79,6 @@ def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_r
     assert torch.equal(result.returns[0], plain.weight.grad)
 
 
-
 @pytest.mark.parametrize(
     "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
 )

@@ -15,7 +15,6 @@ TABLE = {
     LOCAL: {Event.FORWARD: EXPECTING, Event.LOCAL_FORWARD: LOCAL, Event.GIVEN_UP: IDLE},
     EXPECTING: {
         Event.FORWARD: EXPECTING,
-        Event.LOCAL_FORWARD: EXPECTING,
         Event.GRADIENT: REDUCING,
         Event.GIVEN_UP: IDLE,
     },

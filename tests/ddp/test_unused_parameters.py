@@ -367,6 +367,23 @@ def test_windows_without_synchronization_count_as_used(as_view, cap_mb):
     assert counts(result)["used map"] == 3
 
 
+def test_a_window_after_a_forward_without_backward():
+    # The first forward announces a reduction of a alone; the backward that brings it comes from no_sync and reaches b.
+    def program(rank):
+        module = seeded()
+        model = DistributedDataParallel(module, find_unused_parameters=True)
+        use("a", rank)(model)
+        with model.no_sync():
+            use("ab", rank)(model).backward()
+        return gradients(module)
+
+    wanted = expected("ab", "ab")
+    for found in run(program, 2).returns:
+        for name in ("a.weight", "b.weight"):
+            torch.testing.assert_close(found[name], wanted[name], rtol=1e-13, atol=1e-15)
+        assert found["c.weight"] is None
+
+
 def test_a_window_past_the_wrapper_counts_as_used_too():
     def program(rank):
         module = seeded()

@@ -399,7 +399,10 @@ TOKEN = "s1:0:e2f90957"
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("", "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, agree; see `ddpsim --help`"),
+        (
+            "",
+            "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, agree; see `ddpsim --help`",
+        ),
         ("runn", "No such command 'runn'.*; expected one of list, run, replay, explore, .*; see `ddpsim --help`"),
         ("--verbose", "No such option: --verbose; see `ddpsim --help`"),
         ("list all", "path is 'all', but there is nothing: correct the path"),
