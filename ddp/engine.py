@@ -256,7 +256,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         if self._passage is passage:
             self._passage = replace(passage, has_returned=True) if passage.is_reduction_due else None
         self.require_forward_param_sync = passage.kind is Forward.SYNCHRONIZED
-        # As in torch: if an earlier forward's gradients are still due, the next backward is reduced, whatever came between.
+        # As in torch: where an earlier forward's gradients are still due, the next backward is reduced, whatever it is.
         joins_them = passage.kind is Forward.LOCAL and self.reducer.are_gradients_due
         if passage.kind is Forward.SYNCHRONIZED or joins_them:
             self.reducer.expect(
