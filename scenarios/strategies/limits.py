@@ -40,6 +40,8 @@ def sensible(training: Training) -> Training:
         training = replace(training, optimizer=replace(training.optimizer, is_sharded=False))
     if "sync_batch_norm" in names:  # its gradients on one rank alone mean nothing
         training = _without(training, Action.ACCUMULATE)
+        if training.join is not None:  # of the few rows of one rank, its sums of squares lose what the oracle keeps
+            training = replace(training, rows=6)
     if training.join is not None and training.optimizer.is_sharded:
         # torch's Join knows no collectives of the loop's own, and its optimizer steps in every iteration. Of a branch
         # that nobody uses, a joined rank still has the gradient of before: it does not hear that the others cleared it.
