@@ -13,6 +13,7 @@ from scenarios.engines import Engine
 from scenarios.fuzzing.judging import COMPARED, judged
 from scenarios.fuzzing.report import Execution, Failure
 from scenarios.loader import load
+from scenarios.recorded import with_recorded
 from scenarios.runner import run_scenario
 from simulator import UsageError
 
@@ -93,6 +94,11 @@ def keep(folder: Path, failure: Failure) -> Path:
     return path
 
 
-def replay_of(path: Path) -> str:
-    """The command that replays the run of a file."""
-    return run_scenario(load(str(path))).replay
+def record(path: Path) -> str:
+    """Run a file, write down in it what came of that, and return the command that replays it."""
+    try:
+        result = run_scenario(load(str(path)))
+    except Exception:  # of ours: that is what the file is kept for
+        return f"ddpsim run {path}"
+    path.write_text(with_recorded(path.read_text(encoding="utf-8"), result), encoding="utf-8")
+    return result.replay

@@ -6,13 +6,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scenarios.engines import Engine
-from scenarios.fuzzing.corpus import keep, replay_of
+from scenarios.fuzzing.corpus import keep, record
 from scenarios.fuzzing.plan import Plan
 from scenarios.fuzzing.report import Failure
 from scenarios.model import found_text
 from scenarios.saving import text_of
 from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
-from simulator import Budget, UsageError
+from simulator import Budget
 from simulator.shrinking.greedy import End
 from simulator.shrinking.order import Size
 
@@ -74,7 +74,7 @@ class Keeper:
             path = keep(self._folder, replace(failure, text=self._text(shrunk)))
             how, is_interrupted = _how(shrunk), shrunk.end is End.INTERRUPT
         is_known = path.name in self._before
-        return Kept(failure, count, path, how, replay_of(path), is_known=is_known, is_interrupted=is_interrupted)
+        return Kept(failure, count, path, how, record(path), is_known=is_known, is_interrupted=is_interrupted)
 
     def clear(self, kept: list[Kept]) -> None:
         """Delete what was kept on the way and has been shrunk since."""
@@ -92,10 +92,10 @@ class Keeper:
 
 
 def _shrunk(path: Path, engine: Engine) -> ShrunkScenario | None:
-    """None for what does not fail in one run, such as numbers in which two engines differ."""
+    """None for what does not fail in one run, such as numbers in which two engines differ, or what raises in ours."""
     try:
         return shrink_scenario(str(path), engine, budget=SHRINKING)
-    except UsageError:
+    except Exception:
         return None
 
 

@@ -7,7 +7,7 @@ from functools import partial
 import pytest
 
 from ddp.bucket import Scale
-from scenarios import load, run_scenario
+from scenarios import load, run_scenario, shrink_scenario
 from scenarios.engines import Engine
 from scenarios.fuzzing.batch import run_batch
 from scenarios.fuzzing.campaign import End, run_campaign
@@ -97,6 +97,19 @@ def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
     assert "(interrupted)" in summary(told)
 
 
+def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, broken_engine):
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("scenarios.fuzzing.keeping.shrink_scenario", partial(shrink_scenario, on_progress=interrupt))
+    told = campaign(TRAININGS)
+    first, *others = told.kept
+    assert told.interrupted
+    assert first.how.startswith("shrunk from ")
+    assert first.how.endswith(", which may not be the least")
+    assert [each.how for each in others] == ["not shrunk"] * len(others)
+
+
 def test_ctrl_c_within_a_batch_reports_what_was_run(monkeypatch):
     runs = []
 
@@ -137,8 +150,10 @@ def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatc
             raise ZeroDivisionError("of ours")
         return run_scenario(scenario, *each, **options)
 
-    monkeypatch.setattr("scenarios.fuzzing.judging.run_scenario", raises)
+    for module in ("fuzzing.judging", "fuzzing.corpus", "shrinking.shrinker"):
+        monkeypatch.setattr(f"scenarios.{module}.run_scenario", raises)
     told = campaign(PROGRAMS)
+    assert all(each.path.exists() and each.how == "not shrunk" for each in told.kept)
     assert {each.failure.group.code for each in told.kept} == {"ZeroDivisionError"}
     assert all(each.failure.found == "ZeroDivisionError: of ours" for each in told.kept)
     assert told.totals.count > told.totals.outcomes["ZeroDivisionError"] > 0
