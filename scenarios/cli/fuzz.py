@@ -27,7 +27,7 @@ def fuzz(
     name: Annotated[
         str | None,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION: its schedules and world sizes are drawn. "
             "Without one, scenarios are drawn themselves.",
             show_default=False,
