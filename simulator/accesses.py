@@ -12,7 +12,13 @@ from enum import Enum
 from typing import NamedTuple
 
 Object = tuple[str | int, ...]
-"""What is touched: `("key", name)`, `("channel", group, destination, tag)` or `("call", group, sequence)`."""
+"""What is touched: `("key", name)`, `("channel", group, destination, tag)`, `("call", group, sequence)`.
+
+Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)` and `("thread", number)`.
+"""
+
+CAN_BE_POLLED = frozenset({"call", "lock", "thread"})
+"""What CONTRIBUTE is of."""
 
 ALL_KEYS: Object = ("key", "*")
 """Every key of the store: what num_keys and list_keys look at."""
@@ -22,10 +28,11 @@ class Mode(Enum):
     """How an object is touched."""
 
     READ = "read"
-    """Of a key; of whether a call is complete (a poll)."""
+    """Of a key; of whether a call is complete, a lock is free, a thread alive (a poll)."""
     WRITE = "write"
+    """Of a key. Of a lock: to ask for it, as who asks first gets it first."""
     CONTRIBUTE = "contribute"
-    """To a call that somebody polls for."""
+    """What is only seen by somebody who polls: to a call; to give a lock back or get it at last; to end as a thread."""
     RECEIVE = "receive"
     """From any source, on a channel."""
     ANSWER = "answer"
@@ -46,6 +53,7 @@ Accesses = tuple[Access, ...]
 _COMMUTE = (
     {Mode.READ},
     {Mode.CONTRIBUTE},
+    {Mode.CONTRIBUTE, Mode.WRITE},  # whoever asks for a lock gets it when it is free
     {Mode.SEND},
     {Mode.RECEIVE},  # by one rank, so in its program's order
     {Mode.RECEIVE, Mode.SEND},  # whom a receive takes is a choice of its own

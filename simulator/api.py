@@ -229,6 +229,7 @@ def _execute(
             isolation=Isolation(world_size),
             move=mover.move,
             enter_rank=lambda rank: backend.rank_entered(rank),
+            enter_thread=lambda: backend.thread_entered(),
             hazards=Hazards(world_size),
             name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
@@ -257,8 +258,10 @@ def _run(execution: Execution, backend: Backend) -> None:
     with backend.installed():
         try:
             virtual_time.install()
+            execution.threads.install()
             execution.run()
         finally:
+            execution.threads.uninstall()
             virtual_time.uninstall()
 
 

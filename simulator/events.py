@@ -46,13 +46,16 @@ class Event(NamedTuple):
     """Virtual seconds since the start."""
     call: Call | None = None
     text: str = ""
+    thread: str = ""
+    """The name of the thread, if it is not the one that runs the rank's program."""
 
     def line(self) -> str:
         """The event as one line of text, the same on every machine: file names without folders."""
         call = self.call
+        who = f"{self.rank} {self.thread!r}" if self.thread else self.rank
         if call is None:
-            return f"{self.step} {self.time!r} {self.rank} {self.kind.value} {self.text}"
+            return f"{self.step} {self.time!r} {who} {self.kind.value} {self.text}"
         return (
-            f"{self.step} {self.time!r} {self.rank} {self.kind.value} {call.group}#{call.sequence} {call.signature} "
+            f"{self.step} {self.time!r} {who} {self.kind.value} {call.group}#{call.sequence} {call.signature} "
             f"{call.peer} {call.tag} {call.site} {call.origin} {self.text}"
         )

@@ -31,6 +31,7 @@ class Code(str, Enum):
     DEADLOCK_CYCLE = "deadlock.cycle"
     DEADLOCK_MISSING_RANK = "deadlock.missing_rank"
     DEADLOCK_DEAD_RANK = "deadlock.dead_rank"
+    DEADLOCK_THREADS = "deadlock.threads"
     RANK_ERROR = "rank_error"
     STUCK = "stuck"
     DIVERGENCE_PARAMETERS = "divergence.parameters"
@@ -40,6 +41,7 @@ class Code(str, Enum):
     HAZARD_UNWAITED_WORK = "hazard.unwaited_work"
     HAZARD_TENSOR_IN_FLIGHT = "hazard.tensor_in_flight"
     HAZARD_CALL_SITE = "hazard.call_site"
+    HAZARD_THREAD_ERROR = "hazard.thread_error"
     NONDETERMINISM = "nondeterminism"
     BUDGET = "budget"
 

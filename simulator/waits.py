@@ -1,10 +1,11 @@
-"""What a rank waits for, as a frozen value: what diagnosis reads."""
+"""What a thread of a rank waits for, as a frozen value: what diagnosis reads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from simulator.accesses import Object
 from simulator.calls import NOWHERE, Call, Site
 
 
@@ -31,4 +32,28 @@ class ClockWait:
     site: Site = NOWHERE
 
 
-Wait = CallWait | StoreWait | ClockWait
+@dataclass(frozen=True, slots=True)
+class LockWait:
+    """A thread waits for a lock, or for what is made of one: an event, a condition, an item of a queue."""
+
+    lock: Object
+    what: str = "a lock"
+    """What its program waits for."""
+    holder: int | None = None
+    """The number of the thread that has the lock; None where any other thread of the rank may be the one to act."""
+    site: Site = NOWHERE
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadWait:
+    """A thread waits for the end of another one of its rank."""
+
+    thread: int
+    """Its number."""
+    name: str
+    site: Site = NOWHERE
+    is_at_end: bool = False
+    """The program of the rank is over, as a process is that waits for its threads."""
+
+
+Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait

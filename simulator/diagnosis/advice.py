@@ -526,6 +526,30 @@ class Cause(Enum):
         "let every rank enter the join with the same models and leave it at its end",
     )
 
+    # --- threads of a rank (deadlock.threads, hazard.thread_error) ----------------------------------------------------
+
+    LOCKS_IN_OTHER_ORDER = Advice(
+        "threads of {culprits} take the same locks in different orders (a lock order inversion), and each has what "
+        "another one asks for",
+        "take the locks in one order everywhere, or one lock in their place",
+    )
+    LOCK_TAKEN_TWICE = Advice(
+        "a thread of {culprits} asks for a lock that it has itself",
+        "take threading.RLock, which counts, or release the lock before what takes it again",
+    )
+    LOCK_HELD_IN_WAIT = Advice(
+        "threads of {culprits} wait for each other: one for a lock, whose holder waits for what only the first can do",
+        "release the lock before waiting for a thread, an event, a queue or other ranks",
+    )
+    NOBODY_ACTS = Advice(
+        "each thread of {culprits} that could set, notify, put or release waits itself, or has ended",
+        "do it on every path, after an exception too (`finally`, `with`), or wait with a time-out",
+    )
+    THREAD_RAISED = Advice(
+        "an exception ends the thread that it leaves, and {culprits} went on without it",
+        "keep it and raise it where the thread is joined; an executor does so: call result() of each future",
+    )
+
     # --- what cannot be repeated (nondeterminism) ---------------------------------------------------------------------
 
     RUNS_DIFFER = Advice(

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.accesses import Access, Accesses, Mode, Object
+from simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
 from simulator.calls import ANY_SOURCE, Site
 from simulator.choices import ChoiceKind, ChoicePoint
 from simulator.diagnosis.nondeterminism import Offer, offers_differ
@@ -195,9 +195,20 @@ class DporRun:
         """Note calls that met."""
         self._order.completed(pendings)
 
-    def learned(self, pending: Pending) -> None:
+    def learned(self, rank: int, pending: Pending) -> None:
         """Note that a rank has seen a call complete."""
-        self._order.learned(pending)
+        self._order.learned(rank, pending)
+
+    def started(self, rank: int, thread: int) -> None:
+        """Note one more that can be chosen."""
+        self._progress += 1
+        self._intents.append(())
+        self._step_node.append(None)
+        self._order.started(rank, thread)
+
+    def joined(self, rank: int, thread: int) -> None:
+        """Note that a rank has seen a thread end."""
+        self._order.joined(rank, thread)
 
     def woke(self, by: int | None, rank: int) -> None:
         """Note who let a rank go on."""
@@ -206,9 +217,10 @@ class DporRun:
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note a touch; for each race that it is the second part of, let it be tried first."""
-        if access.object[0] == "call" and access.mode is Mode.READ:
+        if access.object[0] in CAN_BE_POLLED and access.mode is Mode.READ:
             self.polled.add(access.object)
         if access.mode is Mode.CONTRIBUTE and access.object not in self.polled:
+            self._progress += access.object[0] != "call"
             return
         if access.mode in (Mode.RECEIVE, Mode.ANSWER):
             self._open_receives[access.object] -= 1

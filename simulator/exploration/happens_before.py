@@ -64,7 +64,7 @@ class HappensBefore:
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         self._pendings.append(pending)
-        self._of_calls[id(pending)] = self._clocks[pending.call.rank]
+        self._of_calls[id(pending)] = self._clocks[pending.issuer]
 
     def completed(self, pendings: Sequence[Pending]) -> None:
         """Calls met: who learns of one of them learns what all of their owners knew."""
@@ -72,9 +72,23 @@ class HappensBefore:
         for pending in pendings:
             self._of_calls[id(pending)] = together
 
-    def learned(self, pending: Pending) -> None:
-        """The owner of a call has seen that it is complete."""
-        rank = pending.call.rank
+    def started(self, rank: int, thread: int) -> None:
+        """A rank started a thread, which knows what the rank knows by then."""
+        assert thread == len(self._clocks)
+        of_touches = [touch.clock for touch in self._touches]
+        every = [*self._clocks, *self._of_calls.values(), *of_touches, *self._of_keys.values()]
+        for clock in {id(clock): clock for clock in every}.values():
+            clock.append(0)
+        self._clocks.append([0] * (thread + 1))
+        self.touched(rank, Access(("start", thread), Mode.WRITE), None, ())  # so that it can be said to lead to more
+        self._clocks[thread] = self._clocks[rank]
+
+    def joined(self, rank: int, thread: int) -> None:
+        """A rank has seen that a thread has ended."""
+        self._clocks[rank] = _joined((self._clocks[rank], self._clocks[thread]))
+
+    def learned(self, rank: int, pending: Pending) -> None:
+        """A rank has seen that a call of its own is complete."""
         self._clocks[rank] = _joined((self._clocks[rank], self._of_calls[id(pending)]))
 
     def woke(self, by: int | None, rank: int) -> None:

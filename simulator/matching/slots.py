@@ -13,6 +13,14 @@ def call_object(call: Call) -> Object:
     return ("call", call.group, "messages" if call.is_point_to_point else call.sequence)
 
 
+def order_object(call: Call) -> Object:
+    """What two threads of a rank touch by calls whose order decides which of them meets what."""
+    if not call.is_point_to_point:
+        return ("order", call.rank, call.group)
+    to = () if call.operation == "recv" or call.peer is None else (call.peer,)
+    return ("order", call.rank, call.group, call.operation, call.tag, *to)
+
+
 class Slot:
     """The calls of one group that carry one sequence number, at most one of each member."""
 

@@ -107,6 +107,13 @@ class Backend:
         if self._replicas is not None:
             self._replicas.rank_returned(rank)
 
+    def thread_entered(self) -> None:
+        """Prepare a thread that the running rank has started: it finds the rank's groups by their names, too."""
+        torch.autograd.set_multithreading_enabled(False)
+        world: Any = distributed_c10d._world
+        for group, name in world.pg_names.items():
+            torch._C._distributed_c10d._register_process_group(name, group)
+
     def divergences(self) -> Sequence[Finding]:
         """Where replicas of a model differ, if that was checked."""
         return () if self._replicas is None else self._replicas.findings()
@@ -217,7 +224,7 @@ class Backend:
 
     def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         def done(future: Any) -> bool:
-            if not original(future) and self._execution.is_rank_thread() and self._execution.me.pending:
+            if not original(future) and self._execution.is_rank_thread() and self._execution.me.of.pending:
                 self._execution.poll()
             return original(future)
 

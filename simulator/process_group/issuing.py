@@ -11,7 +11,7 @@ from torch.autograd import Variable
 from simulator.accesses import Access, Accesses, Mode
 from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from simulator.matching.point_to_point import channel_of
-from simulator.matching.slots import call_object
+from simulator.matching.slots import call_object, order_object
 from simulator.process_group import arguments
 from simulator.process_group.origins import OriginTracker
 from simulator.process_group.work import FailedWork, SimulatedWork
@@ -41,7 +41,7 @@ class Issuer:
     def destroy(self) -> None:
         """Refuse all calls from here on, and remember which line ended it."""
         self.is_destroyed = True
-        self.execution.me.destroyed.setdefault(self.label, site_here())
+        self.execution.me.of.destroyed.setdefault(self.label, site_here())
 
     def issue(
         self,
@@ -82,10 +82,14 @@ class Issuer:
         """What the call touches that others may observe."""
         sequence = self._sequence if peer is None else self._messages
         call = Call(self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=tag)
-        part = Access(call_object(call), Mode.CONTRIBUTE)
+        parts = [Access(call_object(call), Mode.CONTRIBUTE)]
+        if self.execution.me.of.has_started_threads:
+            parts.append(Access(order_object(call), Mode.WRITE))
         if signature.operation == "send":
-            return (part, Access(channel_of(call), Mode.SEND))
-        return (part, Access(channel_of(call), Mode.RECEIVE)) if peer == ANY_SOURCE else (part,)
+            parts.append(Access(channel_of(call), Mode.SEND))
+        elif peer == ANY_SOURCE:
+            parts.append(Access(channel_of(call), Mode.RECEIVE))
+        return tuple(parts)
 
     def start_coalescing(self) -> None:
         """Collect the works of the calls from here on."""

@@ -37,6 +37,7 @@ class StoreContents:
         self.queues: dict[str, list[bytes]] = {}
         """Queues that are not empty."""
         self.waiting: dict[int, tuple[str, ...]] = {}
+        """By the number of the thread."""
 
     def has(self, keys: Sequence[str]) -> bool:
         """True if every key has a value or a queue that is not empty."""
@@ -214,17 +215,17 @@ class MemoryStore(Store):
 
     def _touch(self, accesses: Accesses, *, is_needed: bool = False) -> None:
         """Tell who explores. Keys that are needed are there by now, and would have been waited for."""
-        observer, rank = self._execution.observer, self._execution.me.rank
+        observer, me = self._execution.observer, self._execution.me.number
         if observer is not None:
             for access in accesses:
                 if is_needed:
-                    observer.needs(rank, access.object)
-                observer.touched(rank, access)
+                    observer.needs(me, access.object)
+                observer.touched(me, access)
 
     def _note_new(self, key: str) -> None:
         observer = self._execution.observer
         if observer is not None and not self._contents.has((key,)):
-            observer.created(self._execution.me.rank, ("key", key))
+            observer.created(self._execution.me.number, ("key", key))
 
     def _value(self, key: str) -> bytes:
         contents = self._contents
@@ -241,10 +242,9 @@ class MemoryStore(Store):
     def _wake_waiting(self, key: str) -> None:
         """Wake whoever waits for `key` and nothing else. All of them: one that wants to take the value looks again."""
         contents, execution = self._contents, self._execution
-        for rank in [rank for rank, keys in contents.waiting.items() if key in keys and contents.has(keys)]:
-            del contents.waiting[rank]
-            if execution.ranks[rank].wait is not None:  # else its alarm has just woken it
-                execution.scheduler.wake(rank)
+        for number in [number for number, keys in contents.waiting.items() if key in keys and contents.has(keys)]:
+            del contents.waiting[number]
+            execution.scheduler.wake(number)  # unless its alarm has just done so
 
     def _wait(self, keys: list[str], timeout: timedelta | None) -> None:
         contents, execution = self._contents, self._execution
@@ -252,11 +252,11 @@ class MemoryStore(Store):
             return
         missing = tuple([key for key in keys if not contents.has((key,))])
         names = ", ".join(missing)
-        rank = execution.me.rank
-        contents.waiting[rank] = tuple(keys)
+        me = execution.me.number
+        contents.waiting[me] = tuple(keys)
         execution.record(EventKind.WAIT, text=f"store key {names}")
         in_time = execution.block(StoreWait(missing, site_here()), timeout.total_seconds() if timeout else None)
-        contents.waiting.pop(rank, None)
+        contents.waiting.pop(me, None)
         if not in_time and not contents.has(keys):  # they may have come at the instant of the time-out
             milliseconds = round((timeout or timedelta()).total_seconds() * 1000)
             raise DistStoreError(f"wait timeout after {milliseconds}ms, keys: {', '.join('/' + key for key in keys)}")

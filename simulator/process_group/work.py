@@ -61,9 +61,9 @@ class SimulatedWork(Work):
         else:
             execution.checkpoint((look,))
         if execution.observer is not None:
-            execution.observer.touched(execution.me.rank, look)
+            execution.observer.touched(execution.me.number, look)
             if pending.is_complete:
-                execution.observer.learned(pending)
+                execution.observer.learned(execution.me.number, pending)
         if pending.is_complete and not pending.waited:
             pending.waited = True
             self._execution.hazards.settled(pending)
@@ -210,10 +210,13 @@ def wait_for_future(execution: Execution, future: Any, is_done: Callable[[Any], 
     """
     execution.checkpoint()
     while not is_done(future):
-        pendings = list(execution.me.pending)
-        if not pendings:
+        rank = execution.me.of
+        if rank.pending:
+            execution.wait(list(rank.pending))
+        elif any(thread is not execution.me for _, thread in rank.delivering):
+            execution.poll()  # what finishes it runs on another thread of the rank
+        else:
             return  # not ours: let the native wait tell
-        execution.wait(pendings)
 
 
 def _devices(result: Sequence[Any]) -> list[int | str | torch.device]:

@@ -1,14 +1,16 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
-A frame is the user's if its file lies neither in torch, nor in this project's packages, nor in the standard library's
-threading. Whether it does is worked out once per file; finding a site costs a walk over a few frames, no traceback.
+A frame is the user's if its file lies neither in torch, nor in this project's packages, nor among those of the standard
+library that threads are made of. Whether it does is worked out once per file; finding a site costs a walk over a few frames, no traceback.
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import importlib.util
 import os
+import queue
 import sys
 import threading
 import traceback
@@ -33,7 +35,8 @@ def _foreign_roots() -> tuple[str, ...]:
         spec = importlib.util.find_spec(package)
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), ""))
-    return (*roots, threading.__file__, contextlib.__file__)
+    executors = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
+    return (*roots, threading.__file__, queue.__file__, os.path.join(executors, ""), contextlib.__file__)
 
 
 def is_users(code: CodeType) -> bool:

@@ -28,15 +28,16 @@ from simulator.events import Event, EventKind
 from simulator.faults import Crash, Delay, FaultPlan
 from simulator.matching.agreement import disagreement, pair_disagreement
 from simulator.matching.point_to_point import PointToPointTable, channel_of
-from simulator.matching.slots import Slot, SlotTable, call_object
+from simulator.matching.slots import Slot, SlotTable, call_object, order_object
 from simulator.runtime import limits, outcome
 from simulator.runtime.garbage import fewer_collections
 from simulator.runtime.observer import Observer
 from simulator.runtime.outcome import situation_of
-from simulator.runtime.rank_thread import Pending, RankReturned, RankThread, RankUnwound, Status
+from simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThread, RankUnwound, Status
 from simulator.runtime.scheduler import Scheduler
+from simulator.runtime.threads import Threads
 from simulator.verdict import Finding
-from simulator.waits import CallWait, ClockWait, StoreWait, Wait
+from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Wait
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
@@ -73,6 +74,7 @@ class Execution:
         isolation: Isolation,
         move: Move,
         enter_rank: Callable[[int], AbstractContextManager[object]],
+        enter_thread: Callable[[], object],
         hazards: HazardWatch,
         name_parameters: outcome.NameParameters | None = None,
         share_core: bool = True,
@@ -85,11 +87,11 @@ class Execution:
         self.findings: list[Finding] = []
         self.errors: dict[int, BaseException] = {}
         self.optimizer_steps = [0] * world_size
-        self.ranks = [RankThread(rank, self._run_rank) for rank in range(world_size)]
+        self.ranks = [Rank(rank, self._run_rank) for rank in range(world_size)]
         self.hazards = hazards
         self.observer: Observer | None = getattr(policy, "observer", None)
         self.scheduler = Scheduler(
-            self.ranks,
+            [rank.main for rank in self.ranks],
             policy,
             self.clock,
             switch=isolation.switch,
@@ -97,6 +99,7 @@ class Execution:
             observer=self.observer,
             share_core=share_core,
         )
+        self.threads = Threads(self, enter_thread)
         self._clock_reads = 0
         self._clock_read_at = 0
         self._program = program
@@ -121,15 +124,16 @@ class Execution:
         finally:
             self._isolation.uninstall()
             for rank in self.ranks:
-                if rank.ident:
-                    rank.thread.join(timeout=0.2 if rank.status is Status.ABANDONED else None)
+                if rank.main.ident and rank.main.thread is not None:
+                    rank.main.thread.join(timeout=0.2 if rank.status is Status.ABANDONED else None)
+            self.threads.join()
         self._raise_failure()
 
     def _raise_failure(self) -> None:
-        failure, rank = self.scheduler.failure, self.scheduler.failed_under
-        if isinstance(failure, RecursionError) and rank is not None:
-            self.errors.setdefault(rank.rank, failure)  # the rank's own recursion left the machinery no room
-            rank.error = failure
+        failure, thread = self.scheduler.failure, self.scheduler.failed_under
+        if isinstance(failure, RecursionError) and thread is not None:
+            self.errors.setdefault(thread.rank, failure)  # the rank's own recursion left the machinery no room
+            thread.of.error = failure
         elif failure is not None:
             raise failure
 
@@ -140,9 +144,10 @@ class Execution:
             if not self.scheduler.is_stopping:
                 with self._enter_rank(me.rank):
                     value = self._program(me.rank)
+                    self.threads.outlast(me)
                 # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
                 if not self.scheduler.is_stopping:
-                    me.value, status = value, Status.RETURNED
+                    me.of.value, status = value, Status.RETURNED
         except RankUnwound:
             pass
         except BaseException as error:
@@ -152,6 +157,7 @@ class Execution:
             elif not self.scheduler.is_stopping:
                 status = Status.RAISED
                 self._record_error(me, error)
+            self._outlast_threads(me)
         try:
             if status is Status.RETURNED and not self.scheduler.is_stopping:
                 self.record(EventKind.RETURN)
@@ -161,8 +167,17 @@ class Execution:
         finally:
             self.scheduler.finish(me, status)
 
+    def _outlast_threads(self, me: RankThread) -> None:
+        """Wait for the threads of a rank whose program has not come to its end."""
+        try:
+            self.threads.outlast(me)
+        except RankUnwound:
+            pass
+        except Exception as error:  # a bug of ours, as below
+            self.scheduler.break_off_by_bug(error)
+
     def _record_error(self, me: RankThread, error: BaseException) -> None:
-        me.error = error
+        me.of.error = error
         self.errors[me.rank] = error
         self.record(EventKind.RAISE, text=type(error).__name__)
 
@@ -176,38 +191,39 @@ class Execution:
 
     @property
     def me(self) -> RankThread:
-        """The running rank."""
+        """The running thread of a rank."""
         running = self.scheduler.running
         if running is None:
             raise RankUnwound
         return running
 
     def is_rank_thread(self) -> bool:
-        """True on the thread of the running rank. False in a process forked from it, where the thread is the same."""
+        """True on the running thread of a rank. False in a process forked from it, where the thread is the same."""
         running = self.scheduler.running
         return running is not None and running.ident == get_ident() and os.getpid() == self._process
 
     def record(self, kind: EventKind, *, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running rank into the trace."""
         scheduler = self.scheduler
-        assert scheduler.running is not None
-        self.events.append(Event(kind, scheduler.running.rank, scheduler.steps, self.clock.now, call, text))
+        me = scheduler.running
+        assert me is not None
+        self.events.append(Event(kind, me.of.rank, scheduler.steps, self.clock.now, call, text, me.name))
 
     def checkpoint(self, intent: Accesses = ()) -> None:
         """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
         scheduler = self.scheduler
         if self.observer is not None:
-            self.observer.intends(self.me.rank, intent)
+            self.observer.intends(self.me.number, intent)
         me = scheduler.checkpoint()
         if scheduler.steps > self._budget.steps:
             self.fail(outcome.out_of_steps(self.me, self._budget))
-        if me.completed:
+        if me.of.completed:
             self._deliver(me)
 
     def poll(self, intent: Accesses = ()) -> None:
         """A choice point for a caller that looked for something in vain: the others go first."""
         if self.observer is not None:
-            self.observer.intends(self.me.rank, intent, looks_again=True)
+            self.observer.intends(self.me.number, intent, looks_again=True)
         polls = self.scheduler.yield_to_others()
         if polls > self._budget.polls:
             self.fail(outcome.spins(self.me, polls))
@@ -218,31 +234,33 @@ class Execution:
     def begin_call(self, intent: Accesses = ()) -> None:
         """The choice point before a call, and the faults that strike there."""
         self.checkpoint(intent)
-        me = self.me
+        me, rank = self.me, self.me.of
         if self._faults:
-            for fault in self._faults.before(me.rank, me.calls_made):
+            for fault in self._faults.before(me.rank, rank.calls_made):
                 self.record(EventKind.FAULT, text=type(fault).__name__)
                 if isinstance(fault, Delay):
                     self.sleep(fault.seconds)
                 elif isinstance(fault, Crash):
-                    me.fate = InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {me.calls_made})")
+                    me.fate = InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {rank.calls_made})")
                     raise me.fate
                 else:
                     me.fate = RankReturned()
                     raise me.fate
-        me.calls_made += 1
+        rank.calls_made += 1
 
     def issue(self, call: Call, pending: Pending) -> None:
         """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
-        me = pending.owner
+        rank = pending.owner
         self.scheduler.note_progress()
-        me.last_call = call
-        me.pending.append(pending)
+        rank.last_call = call
+        rank.pending.append(pending)
         self._pendings[id(call)] = pending
         self.hazards.issued(pending)
         if self.observer is not None:
             self.observer.issued(pending)
-            self.observer.touched(me.rank, Access(call_object(call), Mode.CONTRIBUTE))
+            self.observer.touched(pending.issuer, Access(call_object(call), Mode.CONTRIBUTE))
+            if rank.has_started_threads:
+                self.observer.touched(pending.issuer, Access(order_object(call), Mode.WRITE))
         self.record(EventKind.ISSUE, call=call)
         if call.peer is not None:
             self._issue_message(call)
@@ -263,12 +281,14 @@ class Execution:
         for pending in pendings:
             if pending.is_complete:
                 self._learn(pendings)
+                self._see_delivered(pendings)
                 return True
         calls = tuple(pending.call for pending in pendings)
         self.record(EventKind.WAIT, call=calls[0])
         in_time = self.block(CallWait(calls), timeout_seconds)
         in_time = in_time or any(pending.is_complete for pending in pendings)  # at the very moment
         self._learn(pendings)
+        self._see_delivered(pendings)
         self.record(EventKind.DONE, call=calls[0], text="" if in_time else "timed out")
         return in_time
 
@@ -277,10 +297,9 @@ class Execution:
         me = self.me
         me.timed_out = False
         if timeout_seconds is not None:
-            self.clock.set_alarm(me.rank, timeout_seconds)
+            self.clock.set_alarm(me.number, timeout_seconds)
         if self.observer is not None:
-            keys = wait.keys if isinstance(wait, StoreWait) else ()
-            self.observer.intends(me.rank, tuple(Access(("key", key), Mode.READ) for key in keys))
+            self.observer.intends(me.number, _touched_after(wait))
         self.scheduler.block(wait)
         self._deliver(me)
         return not me.timed_out
@@ -305,9 +324,11 @@ class Execution:
     def choose_source(self, receive: Call, candidates: Sequence[Call]) -> Call:
         """Which sender's message a receive takes; one from any source has a choice."""
         ranks = [call.rank for call in candidates]
-        chosen = candidates[self.scheduler.choose(ChoiceKind.SOURCE, self.me.rank, ranks)]
+        me = self.me.number
+        chosen = candidates[self.scheduler.choose(ChoiceKind.SOURCE, me, ranks)]
         if self.observer is not None and receive.peer == ANY_SOURCE:
-            self.observer.touched(receive.rank, Access(channel_of(receive), Mode.RECEIVE), chosen.rank, ranks)
+            receiver = self._pendings[id(receive)].issuer
+            self.observer.touched(receiver, Access(channel_of(receive), Mode.RECEIVE), chosen.rank, ranks)
         return chosen
 
     def _learn(self, pendings: Sequence[Pending]) -> None:
@@ -315,7 +336,13 @@ class Execution:
         if self.observer is not None:
             for pending in pendings:
                 if pending.is_complete:
-                    self.observer.learned(pending)
+                    self.observer.learned(self.me.number, pending)
+
+    def _see_delivered(self, pendings: Sequence[Pending]) -> None:
+        """Wait for another thread of the rank that runs what follows on the calls that are complete."""
+        me = self.me
+        while any(thread is not me and pending in pendings for pending, thread in me.of.delivering):
+            self.poll()
 
     # --- matching -----------------------------------------------------------------------------------------------------
 
@@ -332,7 +359,7 @@ class Execution:
             receive = self.messages.post_send(call)
             if self.observer is not None:
                 is_answer = receive is not None and receive.peer == ANY_SOURCE
-                self.observer.touched(call.rank, Access(channel_of(call), Mode.ANSWER if is_answer else Mode.SEND))
+                self.observer.touched(self.me.number, Access(channel_of(call), Mode.ANSWER if is_answer else Mode.SEND))
             if receive is not None:
                 self._exchange(call, receive)
             return
@@ -357,22 +384,30 @@ class Execution:
         if self.observer is not None:
             self.observer.completed(pendings)
         error = self._move(signature, pendings, self.slots.members(calls[0].group))
-        self.record(EventKind.MATCH, call=self.me.last_call, text="" if error is None else "refused")
+        self.record(EventKind.MATCH, call=self.me.of.last_call, text="" if error is None else "refused")
         for pending in pendings:
             pending.is_complete = True
             pending.error = copy(error)  # one for each: what raises it adds frames
             owner = pending.owner
             owner.pending.remove(pending)
             owner.completed.append(pending)
-            if isinstance(owner.wait, CallWait) and pending.call in owner.wait.calls:
-                self.scheduler.wake(owner.rank)
+            for thread in owner.threads:
+                if isinstance(thread.wait, CallWait) and pending.call in thread.wait.calls:
+                    self.scheduler.wake(thread.number)
 
     def _deliver(self, me: RankThread) -> None:
-        """Hand completions to the running rank, in the order they came: futures are set, their chains run here."""
-        completed = me.completed
+        """Hand completions to the running rank, in the order they came: futures are set, their chains run here.
+
+        On whichever of its threads runs next: a thread may wait for what another one issued.
+        """
+        completed = me.of.completed
         while completed:
             pending = completed.pop(0)
-            pending.receive_completion()
+            me.of.delivering.append((pending, me))
+            try:
+                pending.receive_completion()
+            finally:
+                me.of.delivering.remove((pending, me))
             pending.release()
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -393,6 +428,13 @@ class Execution:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
         found = sorted(self.findings, key=lambda finding: finding.code.value.startswith("hazard."))
         return (*outcome.raised(self.errors, self._name_parameters), *found, *self.hazards.findings())
+
+
+def _touched_after(wait: Wait) -> Accesses:
+    """What a thread touches when it goes on after a wait."""
+    if isinstance(wait, StoreWait):
+        return tuple(Access(("key", key), Mode.READ) for key in wait.keys)
+    return (Access(wait.lock, Mode.CONTRIBUTE),) if isinstance(wait, LockWait) else ()
 
 
 class HazardWatch(Protocol):

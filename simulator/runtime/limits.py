@@ -67,7 +67,7 @@ def _watch(
             return _drain(scheduler)
         now = time.monotonic()
         rank = scheduler.running
-        progress = (scheduler.steps, rank and rank.rank)
+        progress = (scheduler.steps, rank and rank.number)
         cpu = 0.0 if rank is None else _cpu_seconds(rank)
         if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
             seen, seen_at, cpu_seen = progress, now, cpu
@@ -114,7 +114,7 @@ def _patience(rank: RankThread, budget: Budget) -> float:
 
 def _cpu_seconds(rank: RankThread) -> float:
     """CPU seconds of the rank's thread; where the platform cannot tell, wall time, so that nobody counts as stuck."""
-    if sys.platform == "linux" and rank.thread.native_id is not None:
+    if sys.platform == "linux" and rank.thread is not None and rank.thread.native_id is not None:
         with suppress(OSError):  # the thread has just ended
             # The clock of a thread by its number, as MAKE_THREAD_CPUCLOCK of linux/posix-timers.h makes it;
             # pthread_getcpuclockid must not be asked about a thread that may have ended.

@@ -10,7 +10,10 @@ from simulator.runtime.rank_thread import Pending
 
 
 class Observer(Protocol):
-    """Told what ranks are about to do, have done, and have learned of each other."""
+    """Told what ranks are about to do, have done, and have learned of each other.
+
+    A rank here is a thread of one, by its number: the rank's own for the thread that runs its program.
+    """
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """A rank stands at a choice point; this is what it touches when it goes on.
@@ -33,8 +36,14 @@ class Observer(Protocol):
     def completed(self, pendings: Sequence[Pending]) -> None:
         """Calls met."""
 
-    def learned(self, pending: Pending) -> None:
-        """The owner of a call has seen that it is complete."""
+    def learned(self, rank: int, pending: Pending) -> None:
+        """A rank has seen that a call of its own is complete."""
+
+    def started(self, rank: int, thread: int) -> None:
+        """A rank started a thread, which is one more to be told of."""
+
+    def joined(self, rank: int, thread: int) -> None:
+        """A rank has seen that a thread of its own has ended."""
 
     def woke(self, by: int | None, rank: int) -> None:
         """A rank that waited goes on, because of another one; of all of them if `by` is None (time passed)."""

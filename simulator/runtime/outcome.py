@@ -16,14 +16,14 @@ from simulator.events import Event, EventKind
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
 from simulator.runtime.call_sites import site_of_error, stack_text, traceback_text
-from simulator.runtime.rank_thread import RankThread
+from simulator.runtime.rank_thread import Rank, RankThread
 from simulator.verdict import Code, Finding
 
 # --- where everybody stands -------------------------------------------------------------------------------------------
 
 
 def situation_of(
-    ranks: Sequence[RankThread],
+    ranks: Sequence[Rank],
     slots: SlotTable,
     messages: PointToPointTable,
     optimizer_steps: Sequence[int],
@@ -36,7 +36,7 @@ def situation_of(
     return Situation(tuple(stands), open_meetings(slots, messages), step, issued)
 
 
-def _situation_of(rank: RankThread, optimizer_steps: int) -> RankSituation:
+def _situation_of(rank: Rank, optimizer_steps: int) -> RankSituation:
     error = rank.error
     return RankSituation(
         rank.rank,
@@ -45,7 +45,7 @@ def _situation_of(rank: RankThread, optimizer_steps: int) -> RankSituation:
         rank.last_call,
         rank.calls_made,
         optimizer_steps,
-        "" if error is None else _one_line(error),
+        "" if error is None else one_line(error),
         site_of_error(error),
         dict(rank.destroyed),
     )
@@ -63,7 +63,7 @@ def raised(errors: Mapping[int, BaseException], name_parameters: NameParameters 
 
     What finds fault with other ranks only comes after the rest, which those ranks may have raised themselves.
     """
-    lines = {rank: _one_line(error) for rank, error in errors.items()}
+    lines = {rank: one_line(error) for rank, error in errors.items()}
     alike: dict[tuple[str, Site | None], list[int]] = {}
     for rank, error in errors.items():
         alike.setdefault((kind(lines[rank]), site_of_error(error)), []).append(rank)
@@ -88,7 +88,8 @@ def _unused(rank: int, error: BaseException, name_parameters: NameParameters | N
     return names or [f"parameter {index}" for index in indices]
 
 
-def _one_line(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
+    """Type and message of an exception."""
     message = _message(error).split("\n", 1)[0]
     return f"{type(error).__name__}: {message}" if message else type(error).__name__
 
@@ -105,7 +106,7 @@ def _message(error: BaseException) -> str:
 
 def stuck(rank: RankThread, budget: Budget, situation: Situation) -> Finding:
     """The running rank sleeps outside our control; what the others wait for may say why."""
-    summary = f"rank {rank.rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
+    summary = f"{rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
     others = waiting_lines(situation)
     return _ended("STUCK", Code.STUCK, rank, summary, Cause.BLOCKED_OUTSIDE, *others)
 
@@ -124,7 +125,7 @@ def out_of_steps(rank: RankThread, budget: Budget) -> Finding:
 
 def spins(rank: RankThread, polls: int) -> Finding:
     """A rank polls, and nobody else can run."""
-    summary = f"rank {rank.rank} polled {polls} times in a row while nobody else could run"
+    summary = f"{rank} polled {polls} times in a row while nobody else could run"
     return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.POLLS_IN_VAIN)
 
 
@@ -132,6 +133,6 @@ def _ended(kind: str, code: Code, rank: RankThread | None, summary: str, cause: 
     lines = [f"{kind}  {code}", f"  {summary}", *others]
     if rank is not None:
         stack = stack_text(sys._current_frames().get(rank.ident))
-        lines += [f"  stack of rank {rank.rank}", *("  " + line for line in stack.splitlines())]
+        lines += [f"  stack of {rank}", *("  " + line for line in stack.splitlines())]
     lines += cause.lines()
     return Finding(code, () if rank is None else (rank.rank,), summary, "\n".join(lines))

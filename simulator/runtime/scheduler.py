@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import operator
 import threading
+from _thread import allocate_lock as _allocate_lock
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -64,7 +65,7 @@ class Scheduler:
 
     def __init__(
         self,
-        ranks: Sequence[RankThread],
+        threads: Sequence[RankThread],
         policy: Policy,
         clock: VirtualClock,
         *,
@@ -73,7 +74,9 @@ class Scheduler:
         observer: Observer | None,
         share_core: bool,
     ) -> None:
-        self._ranks = ranks
+        self._threads = {thread.number: thread for thread in threads}
+        """Those that have not ended, and all that run a rank's program, by number."""
+        self._started = len(threads)
         self._policy = policy
         self._is_choosy = not isinstance(policy, RoundRobin)
         """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
@@ -82,9 +85,9 @@ class Scheduler:
         self._on_idle = on_idle
         self._observer = observer
         self._share_core = share_core
-        self._enabled = list(range(len(ranks)))
+        self._enabled = list(self._threads)
         self._polled_in_vain: set[int] = set()
-        """Ranks that have looked for something in vain since anybody got on. Only asked about, never walked through."""
+        """Threads that have looked for something in vain since anybody got on. Only asked about, never walked through."""
         self._vain_rounds = 0
         self._unwinds: Counter[int] = Counter()
         """How often each thread was carried out of its program, by ident."""
@@ -97,7 +100,7 @@ class Scheduler:
         self.failed_under: RankThread | None = None
         """Who ran then."""
         self.has_ended = False
-        self.over = threading.Lock()
+        self.over = _allocate_lock()
         """Held until the execution has ended, that is, the last rank is finished."""
         self.over.acquire()
 
@@ -106,30 +109,30 @@ class Scheduler:
     def start(self) -> None:
         """Start every rank's thread and hand the baton to the first one chosen."""
         with threads_started_here_share_a_core() if self._share_core else nullcontext():
-            for rank in self._ranks:
+            for thread in list(self._threads.values()):
                 try:
-                    rank.start()
+                    thread.start()
                 except RuntimeError as error:
                     raise UsageError(
-                        f"the system starts no thread for rank {rank.rank} ({error}), expected one for each of "
-                        f"{len(self._ranks)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
+                        f"the system starts no thread for rank {thread.rank} ({error}), expected one for each of "
+                        f"{len(self._threads)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
                     ) from error
-        self._pass_baton(None, self._ranks[self._enabled[self._choose_rank(0, 0)]])
+        self._pass_baton(None, self._threads[self._enabled[self._choose_rank(0, 0)]])
 
     def end_from_outside(self) -> None:
         """End the execution from the thread that started it, whether or not it got as far as handing over the baton."""
         self.is_stopping = True
         if self.running is None and not self.has_ended:
-            for rank in self._ranks:
-                if not rank.ident:
-                    rank.status = Status.UNWOUND
+            for thread in self._threads.values():
+                if not thread.ident:
+                    thread.status = Status.UNWOUND
             self._pass_baton(None, self._next_unfinished())
 
     def abandon(self, stuck: RankThread) -> None:
         """Take the baton from a rank that does not come back, and unwind the others without it."""
         stuck.status = Status.ABANDONED
         self.is_stopping = True
-        self._leave_enabled(stuck.rank)
+        self._leave_enabled(stuck.number)
         self._pass_baton(stuck, self._next_unfinished())
 
     # --- called by the running rank -----------------------------------------------------------------------------------
@@ -138,12 +141,12 @@ class Scheduler:
         """A choice point: anybody enabled may run before the caller, who is returned. The default is the caller."""
         me = self._enter()
         if self._is_choosy and len(self._enabled) > 1:
-            here = bisect_left(self._enabled, me.rank)
-            answer = self._choose_rank(me.rank, here)
+            here = bisect_left(self._enabled, me.number)
+            answer = self._choose_rank(me.number, here)
             if self.is_stopping:
                 raise RankUnwound
             if answer:
-                self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
+                self._hand_over(me, self._threads[self._enabled[(here + answer) % len(self._enabled)]])
         return me
 
     def yield_to_others(self) -> int:
@@ -153,17 +156,17 @@ class Scheduler:
         there have been in a row.
         """
         me = self._enter()
-        self._polled_in_vain.add(me.rank)
-        if all(rank in self._polled_in_vain for rank in self._enabled):
+        self._polled_in_vain.add(me.number)
+        if all(number in self._polled_in_vain for number in self._enabled):
             self._polled_in_vain.clear()
             self._vain_rounds += 1
             self._clock.tick(POLL_SECONDS)
             if self._clock.due():
                 self._ring()
         if len(self._enabled) > 1:
-            here = bisect_left(self._enabled, me.rank) + 1
-            answer = self._choose_rank(me.rank, here)
-            self._hand_over(me, self._ranks[self._enabled[(here + answer) % len(self._enabled)]])
+            here = bisect_left(self._enabled, me.number) + 1
+            answer = self._choose_rank(me.number, here)
+            self._hand_over(me, self._threads[self._enabled[(here + answer) % len(self._enabled)]])
         return self._vain_rounds
 
     def note_progress(self) -> None:
@@ -177,35 +180,57 @@ class Scheduler:
         me = self._enter()
         me.wait = wait
         me.status = Status.WAITING
-        self._leave_enabled(me.rank)
-        self._hand_over(me, self._next(me.rank))
+        self._leave_enabled(me.number)
+        self._hand_over(me, self._next(me.number))
 
-    def wake(self, rank: int, *, by_clock: bool = False) -> None:
-        """Enable a waiting rank; it runs when it is chosen. A rank that no longer waits stays as it is."""
-        woken = self._ranks[rank]
-        if woken.status is not Status.WAITING:
+    def wake(self, number: int, *, by_clock: bool = False) -> None:
+        """Enable a waiting thread; it runs when it is chosen. One that no longer waits stays as it is."""
+        woken = self._threads.get(number)
+        if woken is None or woken.status is not Status.WAITING:
             return
         self.note_progress()
         if self._observer is not None:
-            self._observer.woke(None if by_clock or self.running is None else self.running.rank, rank)
+            self._observer.woke(None if by_clock or self.running is None else self.running.number, number)
         woken.wait = None
         woken.status = Status.READY
-        self._clock.cancel(rank)
-        insort(self._enabled, rank)
+        self._clock.cancel(number)
+        insort(self._enabled, number)
 
     def finish(self, me: RankThread, status: Status) -> None:
-        """The caller's program has ended: give the baton away for good. Called last on a rank's thread."""
+        """What the caller ran has ended: give the baton away for good. Called last on a rank's thread."""
         if me.status is Status.ABANDONED:
             return
-        me.status = status
-        self.note_progress()
-        self._leave_enabled(me.rank)
-        successor = self._next(me.rank)
-        self._pass_baton(me, successor)
+        self._end(me, status)
+        self._pass_baton(me, self._next(me.number))
 
     def stop(self) -> None:
-        """End the execution: every rank is carried out of its program, in rank order."""
+        """End the execution: every thread is carried out of what it runs, in the order of their numbers."""
         self.is_stopping = True
+
+    # --- threads that ranks start -------------------------------------------------------------------------------------
+
+    def next_number(self) -> int:
+        """The number of the thread that is started next."""
+        return self._started
+
+    def add(self, thread: RankThread) -> None:
+        """Enable a thread that has just been started, and sleeps until it gets the baton."""
+        assert thread.number == self._started
+        self._started += 1
+        self._threads[thread.number] = thread
+        self._enabled.append(thread.number)
+        self.note_progress()
+
+    def condemn(self, thread: RankThread) -> None:
+        """Let a thread be carried out of what it runs when it runs next."""
+        thread.is_condemned = True
+        if self._observer is not None and not thread.is_finished:
+            self._observer.intends(thread.number, ())
+        self.wake(thread.number)
+
+    def is_unwinding(self, me: RankThread) -> bool:
+        """True if a thread is being carried out of what it runs."""
+        return self.is_stopping or me.is_condemned
 
     def break_off(self, error: BaseException) -> None:
         """End the execution with an error of the machinery, which whoever runs the execution shall raise."""
@@ -228,10 +253,12 @@ class Scheduler:
         if self.is_stopping or me is None:
             self._unwind()
         assert me is not None
+        if me.is_condemned:
+            self._unwind()
         if me.ident != _thread_ident():
             error = UsageError(
                 f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only "
-                "the rank's own thread to: threads that a rank starts are not simulated yet, so call on its own"
+                "threads that ranks start by threading.Thread or an executor: call from one of those"
             )
             self.break_off(error)  # raised there it would be lost with the thread
             raise error
@@ -245,9 +272,27 @@ class Scheduler:
         """
         ident = _thread_ident()
         self._unwinds[ident] += 1
-        while self._unwinds[ident] > _MOST_UNWINDS:
-            threading.Event().wait()
+        if self._unwinds[ident] > _MOST_UNWINDS:
+            me = self.running
+            if me is not None and me.ident == ident and not self.is_stopping:  # a rank that is over, and not the run
+                self._end(me, Status.ABANDONED)
+                self._pass_baton(me, self._next(me.number))
+            for_ever = _allocate_lock()
+            for_ever.acquire()
+            while True:
+                for_ever.acquire()
         raise RankUnwound
+
+    def _end(self, me: RankThread, status: Status) -> None:
+        me.status = status
+        self.note_progress()
+        self._leave_enabled(me.number)
+        self._clock.cancel(me.number)
+        for number in me.joiners:
+            self.wake(number)
+        if not me.is_main:
+            del self._threads[me.number]
+            me.of.threads.remove(me)
 
     def choose(self, kind: ChoiceKind, rank: int, options: Sequence[int]) -> int:
         """Ask the policy, and write its answer into the schedule. One option is no choice."""
@@ -278,32 +323,32 @@ class Scheduler:
             return 0
         return self.choose(ChoiceKind.RANK, rank, EnabledRanks(self._enabled, start))
 
-    def _next(self, rank: int) -> RankThread | None:
+    def _next(self, number: int) -> RankThread | None:
         """Whom the caller, which is not enabled, hands over to; None once everybody is finished."""
         while not self.is_stopping:
             if self._enabled:
-                start = bisect_left(self._enabled, rank) % len(self._enabled)
-                answer = self._choose_rank(rank, start)
-                return self._ranks[self._enabled[(start + answer) % len(self._enabled)]]
+                start = bisect_left(self._enabled, number) % len(self._enabled)
+                answer = self._choose_rank(number, start)
+                return self._threads[self._enabled[(start + answer) % len(self._enabled)]]
             if not self._ring():
                 self._tell_idle()
                 self.is_stopping = True
         return self._next_unfinished()
 
     def _next_unfinished(self) -> RankThread | None:
-        return next((rank for rank in self._ranks if not rank.is_finished), None)
+        return next((thread for thread in self._threads.values() if not thread.is_finished), None)
 
     def _ring(self) -> bool:
-        """Let the clock's next alarms wake their ranks."""
+        """Let the clock's next alarms wake their threads."""
         woken = self._clock.advance()
-        for rank in woken:
-            self._ranks[rank].timed_out = True
-            self.wake(rank, by_clock=True)
+        for number in woken:
+            self._threads[number].timed_out = True
+            self.wake(number, by_clock=True)
         return bool(woken)
 
-    def _leave_enabled(self, rank: int) -> None:
-        index = bisect_left(self._enabled, rank)
-        if index < len(self._enabled) and self._enabled[index] == rank:
+    def _leave_enabled(self, number: int) -> None:
+        index = bisect_left(self._enabled, number)
+        if index < len(self._enabled) and self._enabled[index] == number:
             del self._enabled[index]
 
     def _hand_over(self, me: RankThread, successor: RankThread | None) -> None:
@@ -311,7 +356,7 @@ class Scheduler:
         if successor is not me:
             self._pass_baton(me, successor)
             me.baton.acquire()
-        if self.is_stopping:
+        if self.is_stopping or me.is_condemned:
             raise RankUnwound
 
     def _tell_idle(self) -> None:

@@ -184,10 +184,10 @@ def test_an_interrupt_of_the_caller_comes_through_and_leaves_no_rank_behind():
 DEADLOCKS_AND_ENDS = """
 import threading, torch, torch.distributed as dist
 from simulator import simulate
-lock = threading.Lock()
+lock, never = threading.Lock(), threading.Event()
 def program(rank):
     with lock:
-        threading.Event().wait()
+        never.wait()
 from simulator import Budget
 print(simulate(program, 2, budget=Budget(stuck_seconds=0.2)).findings[0].code)
 def clinging(rank):

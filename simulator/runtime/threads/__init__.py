@@ -1,0 +1,9 @@
+"""Threads that ranks start: each belongs to its rank, and runs only when it has the baton.
+
+`Threads` replaces what Python makes threads and their locks of while an execution runs; everything that Python builds
+on these (conditions, events, semaphores, barriers, queues, timers, futures, executors) follows.
+"""
+
+from simulator.runtime.threads.threads import Threads
+
+__all__ = ["Threads"]

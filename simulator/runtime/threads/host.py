@@ -1,0 +1,106 @@
+"""What threads and locks need of the execution that they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from simulator.accesses import Access, Accesses, Object
+from simulator.events import EventKind
+from simulator.runtime.observer import Observer
+from simulator.runtime.rank_thread import RankThread
+from simulator.runtime.scheduler import Scheduler
+from simulator.verdict import Finding
+from simulator.waits import Wait
+
+_LOCKS_PER_POLL = 1_000
+"""So many locks in a row with nothing else in between are a loop that waits for another thread."""
+
+
+class Host(Protocol):
+    """An execution, as its threads see it."""
+
+    findings: list[Finding]
+    observer: Observer | None
+    scheduler: Scheduler
+
+    @property
+    def me(self) -> RankThread:
+        """The running thread of a rank."""
+
+    def is_rank_thread(self) -> bool:
+        """True on the running thread of a rank."""
+
+    def now(self) -> float:
+        """Virtual seconds."""
+
+    def checkpoint(self, intent: Accesses = ()) -> None:
+        """A choice point before `intent`."""
+
+    def poll(self, intent: Accesses = ()) -> None:
+        """A choice point for a caller that looked for something in vain."""
+
+    def block(self, wait: Wait, timeout_seconds: float | None = None) -> bool:
+        """Wait until woken. False if the time-out came first."""
+
+    def record(self, kind: EventKind, *, text: str = "") -> None:
+        """Write an event of the running thread into the trace."""
+
+
+class Steps:
+    """What threads do to each other, as steps of an execution. It is let go of when the execution is over."""
+
+    def __init__(self, host: Host) -> None:
+        self._host: Host | None = host
+        self.is_making_a_thread = False
+        """Python is at work on a new thread, with locks of its own, which are real."""
+        self.has_outsiders: Callable[[], bool] = lambda: False
+        """True while there are threads outside the simulation that may release what a rank waits for."""
+
+    def end(self) -> None:
+        """The execution is over: from now on locks made in it are like any others."""
+        self._host = None
+
+    @property
+    def host(self) -> Host:
+        """The execution."""
+        assert self._host is not None
+        return self._host
+
+    def running(self) -> RankThread | None:
+        """The caller's thread if it is the running one of a rank."""
+        host = self._host
+        return None if host is None or self.is_making_a_thread or not host.is_rank_thread() else host.me
+
+    def stand_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
+        """A choice point, if there is another thread of the rank, and none is being carried out."""
+        host = self.host
+        if len(me.of.threads) == 1 or host.scheduler.is_unwinding(me):
+            return
+        steps = host.scheduler.steps
+        me.locks_in_a_row = me.locks_in_a_row + 1 if steps == me.lock_step else 0
+        if is_in_vain or me.locks_in_a_row >= _LOCKS_PER_POLL:
+            me.locks_in_a_row = 0
+            host.poll(intent)
+        else:
+            host.checkpoint(intent)
+        me.lock_step = host.scheduler.steps
+
+    def touch(self, me: RankThread, *accesses: Access) -> None:
+        """Tell who explores."""
+        observer = self.host.observer
+        if observer is not None and me.of.has_started_threads:
+            for access in accesses:
+                observer.touched(me.number, access)
+
+    def leave(self, me: RankThread, lock: Object) -> None:
+        """Let whoever takes the lock next know what came before."""
+        observer = self.host.observer
+        if observer is not None and me.of.has_started_threads:
+            observer.created(me.number, lock)
+
+    def follow(self, me: RankThread, lock: Object) -> None:
+        """Know what came before the lock was given back."""
+        observer = self.host.observer
+        if observer is not None and me.of.has_started_threads:
+            observer.needs(me.number, lock)

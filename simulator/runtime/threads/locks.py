@@ -1,0 +1,171 @@
+"""Locks between the threads of ranks: waiting for one hands the baton over.
+
+Who asks first gets the lock first. Every order in which threads can get it is an order in which they ask, so nothing is
+lost by that, and what is explored is the order of asking.
+
+A lock that a rank made is a real one for everybody else: for threads outside the simulation, and after its end. One
+that was made before the simulation, or while a module was imported, is nothing but real: a rank that waits for it
+blocks with the baton in its hand, and is reported as `stuck`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from _thread import allocate_lock
+from typing import Any
+
+from simulator.accesses import Access, Mode, Object
+from simulator.events import EventKind
+from simulator.runtime.rank_thread import RankThread, Status
+from simulator.runtime.threads.host import Steps
+from simulator.runtime.threads.waiting import waited_for
+from simulator.waits import LockWait
+
+_PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
+
+
+class RankLock:
+    """What `threading.Lock()` gives on the thread of a rank."""
+
+    __slots__ = ("__weakref__", "_has_been_left", "_holder", "_is_inner", "_object", "_real", "_steps", "_waiting")
+
+    def __init__(self, steps: Steps, maker: RankThread, *, is_inner: bool = False) -> None:
+        """An inner lock is one that Python made for something else: only waiting for it is a step."""
+        self._steps = steps
+        self._real = allocate_lock()
+        self._holder: RankThread | None = None
+        """None if nobody has it, or somebody outside the simulation."""
+        self._waiting: list[RankThread] = []
+        """In the order in which they asked."""
+        self._is_inner = is_inner
+        self._has_been_left = False
+        self._object: Object = ("lock", maker.number, maker.locks_made)
+        maker.locks_made += 1
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
+        """Take the lock, as `threading.Lock.acquire` does; a time-out runs in virtual time."""
+        me = self._steps.running()
+        if me is None:
+            return self._real.acquire(blocking, timeout)
+        if timeout != -1 and (not blocking or not 0 <= timeout <= threading.TIMEOUT_MAX):
+            return allocate_lock().acquire(blocking, timeout)  # which says what is wrong with it
+        may_wait = blocking and timeout != 0
+        self._ask(me, may_wait=may_wait)
+        if self._real.acquire(False):
+            self._holder = me
+            if self._has_been_left:
+                self._steps.follow(me, self._object)
+            return True
+        if not may_wait:
+            return False
+        return self._wait(me, None if timeout == -1 else timeout)
+
+    __enter__ = acquire
+
+    def release(self) -> None:
+        """Give the lock back: to who has waited longest, if anybody does."""
+        me = self._steps.running()
+        if me is None:
+            self._holder = None
+            self._real.release()
+            return
+        if not self._is_inner:
+            self._steps.stand_before(me, (Access(self._object, Mode.CONTRIBUTE),))
+        if not self._real.locked() and self._steps.host.scheduler.is_unwinding(me):
+            return  # it was carried out while it waited for the lock
+        self._give_back(me)
+
+    def locked(self) -> bool:
+        """True if somebody has the lock. A look in vain lets the others run."""
+        self.look(is_in_vain=self._real.locked())
+        return self._real.locked()
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        return f"<{'locked' if self._real.locked() else 'unlocked'} lock of a simulated rank>"
+
+    # --- what Python's own classes ask of a lock ----------------------------------------------------------------------
+
+    def _is_owned(self) -> bool:
+        """For a condition, which would try to take the lock: that is no step of the program."""
+        return self._real.locked()
+
+    def _at_fork_reinit(self) -> None:
+        self._real = allocate_lock()
+        self._holder = None
+        self._waiting.clear()
+
+    def look(self, *, is_in_vain: bool) -> None:
+        """A choice point before a look at the lock, or at what it protects."""
+        me = self._steps.running()
+        if me is not None:
+            access = Access(self._object, Mode.READ)
+            self._steps.stand_before(me, (access,), is_in_vain=is_in_vain)
+            self._steps.touch(me, access)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, me: RankThread, *, may_wait: bool) -> None:
+        """The choice point before asking for the lock. Who does not wait for it sees whether it is free."""
+        if self._is_inner:
+            return
+        ask, look = Access(self._object, Mode.WRITE), Access(self._object, Mode.READ)
+        if may_wait:
+            self._steps.stand_before(me, (ask,))
+            self._steps.touch(me, ask)
+        else:
+            self._steps.stand_before(me, (look, ask), is_in_vain=self._real.locked())
+            self._steps.touch(me, look, *(() if self._real.locked() else (ask,)))
+
+    def _wait(self, me: RankThread, timeout_seconds: float | None) -> bool:
+        """Let others run until the lock is handed over. False if the time-out came first."""
+        if self._holder is None or self._steps.has_outsiders():  # only real time can tell
+            is_taken = self._real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
+            self._holder = me if is_taken else self._holder
+            return is_taken
+        host = self._steps.host
+        what, site = waited_for(sys._getframe(1))
+        host.record(EventKind.WAIT, text=what)
+        holder = None if self._is_inner else self._holder.number
+        self._waiting.append(me)
+        try:
+            in_time = host.block(LockWait(self._object, what, holder, site), timeout_seconds)
+        except BaseException:
+            if self._holder is me:  # it was handed over, and is not going to be used
+                self._give_back(me)
+            raise
+        finally:
+            if me in self._waiting:
+                self._waiting.remove(me)
+        self._touch_quietly(me)
+        host.record(EventKind.DONE, text=what if in_time else f"{what} timed out")
+        return in_time
+
+    def _give_back(self, me: RankThread) -> None:
+        self._touch_quietly(me)
+        self._steps.leave(me, self._object)
+        self._has_been_left = True
+        while self._waiting:
+            heir = self._waiting.pop(0)
+            if heir.status is Status.WAITING:  # else its alarm has just woken it
+                self._holder = heir
+                self._steps.host.scheduler.wake(heir.number)
+                return
+        self._holder = None
+        self._real.release()
+
+    def _touch_quietly(self, me: RankThread) -> None:
+        if not self._is_inner:
+            self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE))
+
+
+class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
+    """What `threading.RLock()` gives on the thread of a rank: Python's own, on a lock of ours."""
+
+    def __init__(self, steps: Steps, maker: RankThread) -> None:
+        self._block = RankLock(steps, maker)
+        self._owner = None
+        self._count = 0

@@ -1,0 +1,56 @@
+"""What Python counts and keeps for a whole process, where each rank is a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from simulator.runtime.threads.host import Steps
+from simulator.runtime.threads.locks import RankLock
+
+
+def counter(steps: Steps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
+    """For what names threads and executors by numbers: they would go on from one simulation to the next."""
+    counters: dict[int, Callable[[], int]] = {}
+
+    def number() -> int:
+        me = steps.running()
+        return original() if me is None else counters.setdefault(me.rank, count(start).__next__)()
+
+    return number
+
+
+class ShutdownLock:
+    """For the lock of all executors of a process, which outlasts a simulation: one for each rank."""
+
+    def __init__(self, steps: Steps, original: Any) -> None:
+        self._steps = steps
+        self._original = original
+        self._locks: dict[int, RankLock] = {}
+
+    def __enter__(self) -> bool:
+        return bool(self._own().__enter__())
+
+    def __exit__(self, *exception: object) -> None:
+        self._own().__exit__(*exception)
+
+    def _own(self) -> Any:
+        me = self._steps.running()
+        if me is None:
+            return self._original
+        if me.rank not in self._locks:
+            self._locks[me.rank] = RankLock(self._steps, me, is_inner=True)
+        return self._locks[me.rank]
+
+
+class IsShutDown:
+    """For the flag of all executors of a process, which tells their threads to end: true in a rank that is ending."""
+
+    def __init__(self, steps: Steps, original: bool) -> None:
+        self._steps = steps
+        self._original = original
+
+    def __bool__(self) -> bool:
+        me = self._steps.running()
+        return self._original if me is None else me.of.is_ending

@@ -1,0 +1,330 @@
+"""Threads of ranks: started, joined, asked whether they are alive, and ended with their rank.
+
+What is replaced while an execution runs, and put back afterwards; each replacement does something else on the thread of
+a rank only:
+
+- `threading.Thread.start`, `join`, `is_alive`;
+- `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, of which Python makes all the rest, and
+  `threading.Event.is_set`, which looks without a lock;
+- `threading._time` and `queue.time`, the clock under their names for it;
+- `threading._counter`, `ThreadPoolExecutor._counter` and what executors have for the end of a process (names.py).
+
+Not covered: `_thread` itself, native threads, locks made before the run or while a module is imported. Threads whose
+business is with other processes or with real time stay outside as they are: those of multiprocessing, of a DataLoader,
+of tqdm, and what a running asyncio loop starts. A rank that waits for those waits in real time.
+
+A rank ends as a process does: when its program is over it waits for its threads, those of executors are told to end,
+and what is left then, its daemon threads, is carried out of what it runs. A thread that raises ends alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures.thread as executors
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from simulator.accesses import Access, Mode, Object
+from simulator.diagnosis.threads import thread_error
+from simulator.events import EventKind
+from simulator.runtime.call_sites import site_here, site_of_error, traceback_text
+from simulator.runtime.outcome import one_line
+from simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, Status
+from simulator.runtime.threads.host import Host, Steps
+from simulator.runtime.threads.locks import RankLock, RankRLock
+from simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
+from simulator.runtime.threads.waiting import is_importing
+from simulator.waits import ThreadWait
+
+_OUTSIDE = ("multiprocessing", "torch.utils.data", "tqdm")
+"""The modules whose threads are left outside."""
+
+_SILENT = ("multiprocessing.queues", "multiprocessing.resource_sharer", "torch.utils.data", "tqdm")
+"""Those of them for which no rank waits at a lock."""
+
+_EXECUTOR: Any = executors.ThreadPoolExecutor
+
+
+class Threads:
+    """The threads that the ranks of one execution start."""
+
+    def __init__(self, host: Host, enter: Callable[[], object]) -> None:
+        """`enter` prepares a new thread, on itself."""
+        self._host = host
+        self._enter = enter
+        self._steps = Steps(host)
+        self._steps.has_outsiders = self._has_outsiders
+        self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
+        """Every thread started by a rank that somebody may still ask for."""
+        self._leaving: list[threading.Thread] = []
+        """Threads that have given away the baton for good, and may not have ended yet."""
+        self._outsiders: list[threading.Thread] = []
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    # --- what is replaced ---------------------------------------------------------------------------------------------
+
+    def install(self) -> None:
+        """Replace what is listed above."""
+        assert not self._originals, "installed twice"
+        steps, now = self._steps, self._on_ranks(self._host.now)
+        thread: Any = threading.Thread
+        for owner, name, replacement in (
+            (thread, "start", self._start),
+            (thread, "join", self._join),
+            (thread, "is_alive", self._is_alive),
+            (threading, "Lock", lambda original: self._maker(original, lambda me: RankLock(steps, me))),
+            (threading, "RLock", lambda original: self._maker(original, lambda me: RankRLock(steps, me))),
+            (threading, "_allocate_lock", self._inner_lock_maker),
+            (threading.Event, "is_set", self._is_set),
+            (threading, "_time", now),
+            (threading, "_counter", lambda original: counter(steps, original, start=1)),
+            (queue, "SimpleQueue", lambda original: self._maker(original, lambda me: queue._PySimpleQueue())),  # type: ignore[attr-defined]
+            (queue, "time", now),
+            (_EXECUTOR, "_counter", lambda original: staticmethod(counter(steps, original, start=0))),
+            (executors, "_global_shutdown_lock", lambda original: ShutdownLock(steps, original)),
+            (executors, "_shutdown", lambda original: IsShutDown(steps, original)),
+        ):
+            original = vars(owner)[name]
+            self._originals.append((owner, name, original))
+            setattr(owner, name, replacement(original))
+
+    def uninstall(self) -> None:
+        """Put everything back. May be called twice."""
+        self._steps.end()
+        while self._originals:
+            setattr(*self._originals.pop())
+        waiting: Any = executors._threads_queues  # type: ignore[attr-defined]
+        for thread in [thread for thread in waiting if thread in self._records]:
+            del waiting[thread]  # at the end of the process nobody is to wait for a thread that was left behind
+
+    def join(self) -> None:
+        """Wait for the threads that are out of what they ran, so that none is left but those that cling to it."""
+        for thread, record in list(self._records.items()):
+            if record.status is Status.ABANDONED:
+                threading.Thread.join(thread, timeout=0.2)
+                self._leaving = [each for each in self._leaving if each is not thread]
+        for thread in self._leaving:
+            threading.Thread.join(thread)
+        self._leaving = []
+
+    def _on_ranks(self, clock: Callable[[], float]) -> Callable[[Callable[[], float]], Callable[[], float]]:
+        def replacement(original: Callable[[], float]) -> Callable[[], float]:
+            return lambda: original() if self._steps.running() is None else clock()
+
+        return replacement
+
+    def _maker(self, original: Any, make: Callable[[RankThread], Any]) -> Any:
+        """For what makes a lock, or a queue on one."""
+
+        def lock_or_queue(*arguments: Any) -> Any:
+            me = self._steps.running()
+            return original(*arguments) if me is None or is_importing(sys._getframe(1)) else make(me, *arguments)
+
+        return wraps(original)(lock_or_queue)
+
+    def _inner_lock_maker(self, original: Any) -> Any:
+        """For what a condition waits at: a lock of ours if the lock of the condition is one."""
+
+        def allocate_lock() -> Any:
+            me = self._steps.running()
+            condition = None if me is None else sys._getframe(1).f_locals.get("self")
+            if me is None or not isinstance(getattr(condition, "_lock", None), (RankLock, RankRLock)):
+                return original()
+            return RankLock(self._steps, me, is_inner=True)
+
+        return allocate_lock
+
+    def _is_set(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        def is_set(event: Any) -> bool:
+            lock = event._cond._lock
+            if isinstance(lock, RankLock):
+                lock.look(is_in_vain=not original(event))
+            return original(event)
+
+        return is_set
+
+    # --- a thread's life ----------------------------------------------------------------------------------------------
+
+    def _start(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        def start(thread: Any) -> None:
+            me = self._steps.running()
+            if me is None or thread in self._records or not getattr(thread, "_initialized", False):
+                original(thread)
+            elif _is_outside(thread):
+                self._really(original, thread)
+                if not _module(thread).startswith(_SILENT):
+                    self._outsiders.append(thread)
+            else:
+                self._start_thread(original, thread, me)
+
+        return start
+
+    def _start_thread(self, original: Callable[[Any], None], thread: Any, me: RankThread) -> None:
+        scheduler = self._host.scheduler
+        child = RankThread(scheduler.next_number(), me.of, thread.name, is_daemon=thread.daemon)
+        child.thread = thread
+        own_run = vars(thread).get("run")
+        thread.run = lambda: self._run(child, thread, own_run)
+        thread._daemonic = True  # one that clings to what it runs must not keep the process from its end
+        try:
+            self._really(original, thread)
+        except RuntimeError:
+            _restore_run(thread, own_run)
+            raise
+        finally:
+            thread._daemonic = child.is_daemon
+        child.ident = thread.ident or 0
+        self._records[thread] = child
+        self._leaving = [each for each in self._leaving if _is_running(each)]
+        me.of.threads.append(child)
+        me.of.has_started_threads = True
+        scheduler.add(child)
+        if self._host.observer is not None:
+            self._host.observer.started(me.number, child.number)
+        self._host.record(EventKind.NOTE, text=f"starts thread {child.name!r}")
+
+    def _really(self, original: Callable[[Any], None], thread: Any) -> None:
+        """Start a thread as Python does, with a real event to tell that it runs."""
+        self._steps.is_making_a_thread = True
+        try:
+            thread._started = threading.Event()
+            original(thread)
+        finally:
+            self._steps.is_making_a_thread = False
+
+    def _run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
+        """What a new thread does: wait for the baton, run, and give the baton away."""
+        me.baton.acquire()
+        _restore_run(thread, own_run)
+        status = Status.UNWOUND
+        scheduler = self._host.scheduler
+        try:
+            if not scheduler.is_unwinding(me):
+                self._enter()
+                status = self._run_to_its_end(me, thread)
+        except RankUnwound:
+            pass
+        except Exception as error:  # a bug of ours must not leave the others asleep
+            scheduler.break_off_by_bug(error)
+        finally:
+            if me.status is not Status.ABANDONED:
+                self._leaving.append(thread)
+                me.thread = None
+            scheduler.finish(me, status)
+
+    def _run_to_its_end(self, me: RankThread, thread: Any) -> Status:
+        status = Status.RETURNED
+        try:
+            thread.run()
+        except (RankUnwound, RankReturned, SystemExit):
+            pass
+        except BaseException as error:
+            if not self._host.scheduler.is_unwinding(me):
+                status = Status.RAISED
+                self._tell(me, me.fate or error)
+                thread._invoke_excepthook(thread)
+        end = Access(_object(me), Mode.CONTRIBUTE)
+        self._host.checkpoint((end,))
+        self._steps.touch(me, end)
+        self._host.record(EventKind.NOTE, text="thread ended")
+        return status
+
+    def _tell(self, me: RankThread, error: BaseException) -> None:
+        self._host.record(EventKind.NOTE, text=f"thread raised {type(error).__name__}")
+        where = site_of_error(error)
+        self._host.findings.append(thread_error(me.rank, me.name, one_line(error), where, traceback_text(error)))
+
+    def _join(self, original: Callable[..., None]) -> Callable[..., None]:
+        def join(thread: Any, timeout: float | None = None) -> None:
+            me, other = self._steps.running(), self._records.get(thread)
+            if me is None or other is None or other is me:
+                return original(thread, timeout)
+            if self._wait_for(me, other, timeout) and other.status is not Status.ABANDONED:
+                original(thread)  # it has nothing left to do that takes time
+            return None
+
+        return join
+
+    def _is_alive(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
+        def is_alive(thread: Any) -> bool:
+            me, other = self._steps.running(), self._records.get(thread)
+            if me is None or other is None:
+                return original(thread)
+            look = Access(_object(other), Mode.READ)
+            self._steps.stand_before(me, (look,), is_in_vain=not other.is_finished and other is not me)
+            self._steps.touch(me, look)
+            return not other.is_finished
+
+        return is_alive
+
+    def _wait_for(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
+        """Wait until another thread has ended. False if the time-out came first."""
+        host, is_look = self._host, timeout is not None and timeout <= 0
+        self._steps.stand_before(me, (), is_in_vain=is_look and not other.is_finished)
+        if not other.is_finished and not is_look:
+            wait = ThreadWait(other.number, other.name, site_here(), is_at_end)
+            host.record(EventKind.WAIT, text=f"the end of thread {other.name!r}")
+            other.joiners.append(me.number)
+            try:
+                host.block(wait, timeout)
+            finally:
+                other.joiners.remove(me.number)
+            host.record(EventKind.DONE, text=f"the end of thread {other.name!r}")
+        if is_look or timeout is not None:
+            self._steps.touch(me, Access(_object(other), Mode.READ))
+        if other.is_finished and host.observer is not None:
+            host.observer.joined(me.number, other.number)
+        return other.is_finished
+
+    # --- the end of a rank --------------------------------------------------------------------------------------------
+
+    def outlast(self, me: RankThread) -> None:
+        """What a process does when its program is over: let all other threads of the rank end."""
+        rank = me.of
+        rank.is_ending = True
+        if len(rank.threads) == 1:
+            return
+        waiting: Any = executors._threads_queues  # type: ignore[attr-defined]
+        for thread, work in list(waiting.items()):
+            record = self._records.get(thread)
+            if record is not None and record.of is rank:
+                work.put(None)
+        while others := [each for each in rank.threads if each is not me and not each.is_daemon]:
+            self._wait_for(me, others[0], None, is_at_end=True)
+        for daemon in [each for each in rank.threads if each is not me]:
+            self._host.scheduler.condemn(daemon)
+            self._wait_for(me, daemon, None, is_at_end=True)
+
+    def _has_outsiders(self) -> bool:
+        self._outsiders = [thread for thread in self._outsiders if _is_running(thread)]
+        return bool(self._outsiders)
+
+
+def _object(thread: RankThread) -> Object:
+    return ("thread", thread.number)
+
+
+def _restore_run(thread: Any, own_run: Callable[[], None] | None) -> None:
+    if own_run is None:
+        del thread.run
+    else:
+        thread.run = own_run
+
+
+def _is_running(thread: Any) -> bool:
+    """True until the system has ended a thread; `is_alive` of a rank's thread speaks of the simulation."""
+    return thread.ident in sys._current_frames()
+
+
+def _module(thread: Any) -> str:
+    target = getattr(thread, "_target", None)
+    return getattr(target, "__module__", None) or type(thread).__module__
+
+
+def _is_outside(thread: Any) -> bool:
+    return _module(thread).startswith(_OUTSIDE) or asyncio._get_running_loop() is not None

@@ -1,0 +1,53 @@
+"""What a thread waits for, in the words of its program: Python makes everything of locks, and the stack tells of what."""
+
+from __future__ import annotations
+
+import concurrent.futures.thread as executors
+import queue
+import threading
+from concurrent.futures import Future
+from functools import lru_cache
+from types import CodeType, FrameType
+from typing import Any
+
+from simulator.calls import Site
+from simulator.runtime.call_sites import is_users, site_of
+
+_IMPORTS = "<frozen importlib._bootstrap>"
+
+
+@lru_cache(maxsize=1)
+def _meanings() -> dict[CodeType, str]:
+    """What a function of Python's library waits for."""
+    functions: dict[Any, str] = {
+        threading.Condition.wait: "a condition",
+        threading.Event.wait: "an event",
+        threading.Semaphore.acquire: "a semaphore",
+        threading.Barrier.wait: "a barrier of threads",
+        queue.Queue.get: "an item of a queue",
+        queue.Queue.put: "room in a queue",
+        queue.Queue.join: "the tasks of a queue",
+        queue._PySimpleQueue.get: "an item of a queue",  # type: ignore[attr-defined]
+        Future.result: "a future",
+        Future.exception: "a future",
+        executors._worker: "work",  # type: ignore[attr-defined]
+    }
+    return {function.__code__: meaning for function, meaning in functions.items()}
+
+
+def waited_for(frame: FrameType | None) -> tuple[str, Site]:
+    """What the caller of Python's library waits for, and the line of the user's program that does."""
+    start, what = frame, "a lock"
+    while frame is not None and not is_users(frame.f_code):
+        what = _meanings().get(frame.f_code, what)
+        frame = frame.f_back
+    return what, site_of(start)
+
+
+def is_importing(frame: FrameType | None) -> bool:
+    """True while a module is being imported by the caller: what it makes then lasts longer than a simulation."""
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTS:
+            return True
+        frame = frame.f_back
+    return False
