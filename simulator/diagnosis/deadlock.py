@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from simulator.calls import ANY_SOURCE, Call, Phase, Site
+from simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from simulator.diagnosis import wait_graph
 from simulator.diagnosis.deadlock_causes import advise, at_fault
-from simulator.diagnosis.explain import heading, indent, rank_list, shortened, table
+from simulator.diagnosis.explain import Row, heading, indent, rank_list, shortened, table
 from simulator.diagnosis.one_off import detour
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.diagnosis.threads import cycle_text, together, waits_of_thread
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code, Finding
-from simulator.waits import CallWait, ClockWait, StoreWait
+from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
 
 def deadlocks(situation: Situation) -> tuple[Finding, ...]:
-    """One finding for each reading of the wait-for graph."""
+    """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
     rows = _Rows(situation)
-    return tuple(_finding(situation, rows, reading) for reading in wait_graph.read(situation))
+    return tuple(_finding(situation, rows, reading) for reading in together(situation, wait_graph.read(situation)))
 
 
 def waiting_lines(situation: Situation) -> list[str]:
     """A line for each rank that waits, for a run that ended for another reason."""
     rows = _Rows(situation)
-    waiting = [rows.of(rank) for rank in situation.ranks if rank.wait is not None]
+    waiting = [row for rank in situation.ranks if rank.waits for row in rows.all_of(rank)]
     return table(waiting) if waiting else []
 
 
@@ -32,11 +33,13 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     ranks = [situation.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines = [
         heading("DEADLOCK", reading.code, situation.step),
-        *table([rows.of(rank) for rank in ranks]),
+        *table([row for rank in ranks for row in rows.all_of(rank)]),
         *_origin_lines(ranks),
     ]
     if reading.cycle:
         lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
+    if reading.threads:
+        lines.append(indent("cycle", cycle_text(situation, reading.threads)))
     sites: list[Site] = []
     one_off = detour(situation, reading)
     if one_off is not None:
@@ -61,10 +64,9 @@ def _culprits_first(ranks: Sequence[RankSituation], culprits: Collection[int]) -
 
 
 def _sites(rank: RankSituation) -> list[Site]:
-    if isinstance(rank.wait, CallWait):
-        return [call.site for call in rank.wait.calls]
-    if rank.wait is not None:
-        return [rank.wait.site]
+    calls = [call.site for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls]
+    if rank.waits:
+        return calls + [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
     if rank.error_site is not None:
         return [rank.error_site]
     return [site for site in (_end(rank)[1],) if site is not None]
@@ -78,21 +80,34 @@ class _Rows:
         self._presence: dict[int, str] = {}
         """By index of the meeting."""
 
-    def of(self, rank: RankSituation) -> tuple[int, str, str, str]:
+    def all_of(self, rank: RankSituation) -> list[Row]:
+        """What its program does, and each of its threads that waits."""
+        threads = [
+            Row(rank.rank, *self._waiting(rank, thread.number, thread.wait), thread.name)
+            for thread in rank.threads
+            if thread.wait is not None
+        ]
+        return [self._of(rank), *threads]
+
+    def _of(self, rank: RankSituation) -> Row:
         """Rank, what it does, where, and who is missing there."""
         if rank.standing is Standing.RAISED:
-            return rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank)
+            return Row(rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank))
         if rank.standing is Standing.RETURNED:
             what, site = _end(rank)
-            return rank.rank, f"{what} {_after(rank)}", str(site or ""), ""
-        wait = rank.wait
+            return Row(rank.rank, f"{what} {_after(rank)}", str(site or ""))
+        return Row(rank.rank, *self._waiting(rank, rank.rank, rank.wait))
+
+    def _waiting(self, rank: RankSituation, number: int, wait: Wait | None) -> tuple[str, str, str]:
         if isinstance(wait, StoreWait):
-            return rank.rank, f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
+            return f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
+        if isinstance(wait, (LockWait, ThreadWait)):
+            return waits_of_thread(rank, number, wait)
         if isinstance(wait, ClockWait) or wait is None:
-            return rank.rank, "waits for the clock", "", ""
+            return "waits for the clock", "", ""
         call = wait.calls[0]
         more = f" (or one of {len(wait.calls) - 1} other calls)" if len(wait.calls) > 1 else ""
-        return rank.rank, f"waits in {call}{more}", str(call.site), self._presence_at(call)
+        return f"waits in {call}{more}", str(call.site), self._presence_at(call)
 
     def _presence_at(self, call: Call) -> str:
         index = self._situation.meeting_by_call.get(call)
@@ -124,7 +139,7 @@ def _short(ranks: tuple[int, ...]) -> str:
 
 def _origin_lines(ranks: Sequence[RankSituation]) -> list[str]:
     """What the calls that ranks wait in belong to, if not to the user's own program; once for all ranks."""
-    calls = [call for rank in ranks if isinstance(rank.wait, CallWait) for call in rank.wait.calls[:1]]
+    calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts = [
         f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}" for call in calls if _is_ddps(call)
     ]
@@ -155,6 +170,8 @@ def _summary(reading: Reading) -> str:
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
+    if reading.code is Code.DEADLOCK_THREADS:
+        return f"threads of {culprits} wait for " + ("each other" if reading.threads else "what nobody will do")
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return f"{victims} for {culprits}, which raised"
     if set(reading.culprits) <= set(reading.victims):

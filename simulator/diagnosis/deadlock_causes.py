@@ -9,6 +9,7 @@ from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
 from simulator.diagnosis.mismatch_causes import WRAPPING, bucket_left_out, is_later_bucket
 from simulator.diagnosis.situation import Meeting, Situation
+from simulator.diagnosis.threads import advise_threads
 from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code
 from simulator.waits import CallWait, StoreWait
@@ -31,12 +32,14 @@ def at_fault(situation: Situation, reading: Reading) -> tuple[int, ...]:
 
 def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
     """The cause and what to try; `culprits` are the ranks at fault."""
+    if reading.code is Code.DEADLOCK_THREADS:
+        return advise_threads(situation, reading)
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return Cause.DIED.lines(culprits=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(situation, reading, culprits)
     calls = _calls_of(situation, reading.victims)
-    if not calls or any(isinstance(situation.ranks[rank].wait, StoreWait) for rank in reading.culprits):
+    if not calls or any(isinstance(wait, StoreWait) for rank in reading.culprits for wait in situation.ranks[rank].waits):
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
         return Cause.NOTHING_SENT.lines(culprits=rank_list(culprits))
@@ -50,7 +53,7 @@ def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) ->
 
 
 def _calls_of(situation: Situation, ranks: Sequence[int]) -> list[Call]:
-    waits = [situation.ranks[rank].wait for rank in ranks]
+    waits = [wait for rank in ranks for wait in situation.ranks[rank].waits]
     return [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
 
 
@@ -175,5 +178,5 @@ def _advise_cycle(situation: Situation, reading: Reading, culprits: tuple[int, .
 
 
 def _cycle_calls(situation: Situation, reading: Reading) -> list[Call]:
-    waits = [situation.ranks[rank].wait for rank in reading.cycle]
+    waits = [wait for rank in reading.cycle for wait in situation.ranks[rank].waits]
     return [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]

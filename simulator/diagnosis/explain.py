@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from simulator.verdict import Code
 from simulator.wording import indent, rank_list
@@ -21,17 +22,29 @@ def shortened(text: str, width: int = 72) -> str:
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
-def table(rows: Sequence[tuple[int, str, str, str]]) -> list[str]:
-    """Lines of (rank, what, where, more), in columns; more than MANY_RANKS equal ones share a line."""
-    shared: dict[tuple[str, str, str], list[int]] = {}
-    for rank, *rest in rows:
-        shared.setdefault((rest[0], rest[1], rest[2]), []).append(rank)
+class Row(NamedTuple):
+    """What a finding says of one rank, or of one of its threads."""
+
+    rank: int
+    what: str
+    where: str = ""
+    more: str = ""
+    thread: str = ""
+    """Its name; "" for the one that runs the rank's program."""
+
+
+def table(rows: Sequence[Row | tuple[int, str, str, str]]) -> list[str]:
+    """Rows in columns; more than MANY_RANKS equal ones share a line."""
+    shared: dict[tuple[str, str, str, str], list[int]] = {}
+    for row in map(Row._make, ((*row, "")[:5] for row in rows)):
+        shared.setdefault((row.thread, row.what, row.where, row.more), []).append(row.rank)
     lines: list[tuple[str, str, str, str]] = []
-    for (what, where, more), ranks in shared.items():
+    for (thread, *rest), ranks in shared.items():
         labels = [rank_list(ranks)] if len(ranks) > MANY_RANKS else [f"rank {rank}" for rank in ranks]
-        lines.extend((label, what, where, more) for label in labels)
+        lines.extend((label + _of_thread(thread), *rest) for label in labels)  # type: ignore[arg-type]
     if all(len(ranks) <= MANY_RANKS for ranks in shared.values()):
-        lines = [(f"rank {rank}", *rest) for rank, *rest in sorted(rows)]  # type: ignore[misc]
+        each = sorted((rank, thread, *rest) for (thread, *rest), ranks in shared.items() for rank in ranks)
+        lines = [(f"rank {rank}{_of_thread(thread)}", *rest) for rank, thread, *rest in each]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     return [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
@@ -39,4 +52,8 @@ def table(rows: Sequence[tuple[int, str, str, str]]) -> list[str]:
     ]
 
 
-__all__ = ["MANY_RANKS", "heading", "indent", "rank_list", "shortened", "table"]
+def _of_thread(name: str) -> str:
+    return f', thread "{name}"' if name else ""
+
+
+__all__ = ["MANY_RANKS", "Row", "heading", "indent", "rank_list", "shortened", "table"]

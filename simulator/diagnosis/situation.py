@@ -20,6 +20,15 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class ThreadSituation:
+    """A thread that a rank has started, and that has not ended."""
+
+    number: int
+    name: str
+    wait: Wait | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RankSituation:
     """One rank."""
 
@@ -34,6 +43,12 @@ class RankSituation:
     error_site: Site | None = None
     destroyed: Mapping[str, Site] = field(default_factory=dict)
     """The groups that it destroyed, and the lines that did."""
+    threads: tuple[ThreadSituation, ...] = ()
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What its program and its threads wait for."""
+        return tuple(wait for wait in (self.wait, *(thread.wait for thread in self.threads)) if wait is not None)
 
 
 @dataclass(frozen=True, slots=True)

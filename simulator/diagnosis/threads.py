@@ -2,17 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+
 from simulator.calls import Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list, shortened
+from simulator.diagnosis.situation import RankSituation, Situation
+from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code, Finding
+from simulator.waits import LockWait, ThreadWait, Wait
 
 
-def thread_error(rank: int, thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:
-    """The finding for a thread that ended by an exception; `error` is its type and message in one line."""
+def thread_error(
+    ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str
+) -> Finding:
+    """The finding for a thread that ended by an exception on some ranks; `error` is its type and message in one line."""
     where = f" at {site}" if site else ""
-    summary = f'thread "{thread}" of rank {rank} raised {shortened(error, 200)}{where}'
+    summary = f'thread "{thread}" of {rank_list(ranks)} raised {shortened(error, 200)}{where}'
     lines = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    lines += Cause.THREAD_RAISED.lines(culprits=rank_list([rank]))
-    return Finding(Code.HAZARD_THREAD_ERROR, (rank,), summary, "\n".join(lines), (site,) if site else ())
+    lines += Cause.THREAD_RAISED.lines(culprits=rank_list(ranks))
+    return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, "\n".join(lines), (site,) if site else ())
+
+
+def together(situation: Situation, readings: Sequence[Reading]) -> list[Reading]:
+    """The readings, those of threads that wait alike within several ranks as one, in the place of the first."""
+    alike: dict[object, Reading] = {}
+    for index, reading in enumerate(readings):
+        key: object = index
+        if reading.code is Code.DEADLOCK_THREADS:
+            numbers = reading.threads or reading.culprits
+            key = tuple((_name_of(situation, number), _kind(_wait_of(situation, number))) for number in numbers)
+        first = alike.setdefault(key, reading)
+        if first is not reading:
+            culprits = tuple(sorted({*first.culprits, *reading.culprits}))
+            victims = tuple(sorted({*first.victims, *reading.victims}))
+            alike[key] = replace(first, culprits=culprits, victims=victims)
+    return list(alike.values())
+
+
+def _kind(wait: Wait | None) -> tuple[str, Site | None]:
+    what = wait.what if isinstance(wait, LockWait) else type(wait).__name__
+    return what, wait.site if wait is not None else None
+
+
+def waits_of_thread(rank: RankSituation, number: int, wait: LockWait | ThreadWait) -> tuple[str, str, str]:
+    """What a thread of a rank waits for, where, and who has it."""
+    site = str(wait.site) if wait.site.line else ""
+    if isinstance(wait, ThreadWait):
+        over = "is over, and " if wait.is_at_end else ""
+        return f'{over}waits for the end of thread "{wait.name}"', site, ""
+    if wait.holder is None:
+        return f"waits for {wait.what}", site, "" if rank.threads else "no other thread is left"
+    who = "itself" if wait.holder == number else _names([rank]).get(wait.holder, "a thread that has ended")
+    return f"waits for {wait.what}", site, f"held by {who}"
+
+
+def cycle_text(situation: Situation, threads: Sequence[int]) -> str:
+    """The threads of a cycle, by name."""
+    names = _names(situation.ranks)
+    return " -> ".join(names[number] for number in (*threads, threads[0]))
+
+
+def advise_threads(situation: Situation, reading: Reading) -> list[str]:
+    """Why threads of one rank wait for each other, and what to try."""
+    culprits = rank_list(reading.culprits)
+    waits = [_wait_of(situation, number) for number in reading.threads]
+    holders = [wait.holder for wait in waits if isinstance(wait, LockWait) and wait.holder is not None]
+    if len(reading.threads) == 1 and holders:
+        return Cause.LOCK_TAKEN_TWICE.lines(culprits=culprits)
+    if holders and len(holders) == len(waits):
+        return Cause.LOCKS_IN_OTHER_ORDER.lines(culprits=culprits)
+    return (Cause.LOCK_HELD_IN_WAIT if holders else Cause.NOBODY_ACTS).lines(culprits=culprits)
+
+
+def _names(ranks: Sequence[RankSituation]) -> dict[int, str]:
+    names = {rank.rank: "the main thread" for rank in ranks}
+    return names | {thread.number: f'thread "{thread.name}"' for rank in ranks for thread in rank.threads}
+
+
+def _name_of(situation: Situation, number: int) -> str:
+    names = {thread.number: thread.name for rank in situation.ranks for thread in rank.threads}
+    return names.get(number, "")
+
+
+def _wait_of(situation: Situation, number: int) -> Wait | None:
+    if number < len(situation.ranks):
+        return situation.ranks[number].wait
+    threads = (thread for rank in situation.ranks for thread in rank.threads)
+    return next(thread.wait for thread in threads if thread.number == number)

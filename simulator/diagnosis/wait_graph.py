@@ -10,6 +10,11 @@ waits for good, and all alternatives of an OR node do; the readings say why.
 
 Note [Store keys]. Nobody knows who was to set a key. Ranks that wait for different keys may each have been about to set
 another's, which is read as a cycle; ranks that wait for one key, or one rank alone, wait for nobody in particular.
+
+Note [Thread nodes]. A rank's node stands for its program, and each thread that it has started is a node of its own: an
+edge goes to the thread whose end it waits for, and by way of a lock to who has it. At an event or a queue it waits for
+ANY of the rank's other threads. A rank that is missing in a meeting may be missed in any of its threads; its program is
+as good as them, as it waits for them in the end.
 """
 
 from __future__ import annotations
@@ -22,9 +27,12 @@ import networkx as nx
 
 from simulator.diagnosis.situation import Situation, Standing
 from simulator.verdict import Code
-from simulator.waits import CallWait, StoreWait
+from simulator.waits import CallWait, LockWait, StoreWait, ThreadWait, Wait
 
 Graph: TypeAlias = "nx.DiGraph[Any]"
+
+
+_OF_THREADS = ("thread", "lock")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +48,26 @@ class Reading:
     """The shortest cycle, from its lowest rank on."""
     any_suffices: bool = False
     """True if one of several culprits would be enough."""
+    threads: tuple[int, ...] = ()
+    """The numbers of the threads of a cycle within one rank."""
 
 
 def build(situation: Situation) -> Graph:
-    """The wait-for graph. Rank nodes are ints; meeting nodes are ("meeting", index) with attribute `any_suffices`."""
+    """The wait-for graph. Rank nodes are ints; meeting nodes are ("meeting", index) with attribute `any_suffices`.
+
+    Other nodes are ("store", index), ("thread", rank, number) and ("lock", ...).
+    """
     graph: Graph = nx.DiGraph()
-    graph.add_nodes_from(rank.rank for rank in situation.ranks)
-    for rank in situation.ranks:
-        if isinstance(rank.wait, CallWait):
-            graph.nodes[rank.rank]["any_suffices"] = len(rank.wait.calls) > 1
-            for call in rank.wait.calls:
+    waits = _waits(situation)
+    graph.add_nodes_from(waits)
+    for node, wait in waits.items():
+        if isinstance(wait, CallWait):
+            graph.nodes[node]["any_suffices"] = len(wait.calls) > 1
+            for call in wait.calls:
                 if call in situation.meeting_by_call:
-                    graph.add_edge(rank.rank, ("meeting", situation.meeting_by_call[call]))
+                    graph.add_edge(node, ("meeting", situation.meeting_by_call[call]))
+        elif isinstance(wait, (ThreadWait, LockWait)):
+            _add_thread_wait(graph, node, wait)
     for index, meeting in enumerate(situation.meetings):
         if ("meeting", index) in graph:
             graph.nodes["meeting", index]["any_suffices"] = meeting.any_suffices
@@ -60,16 +76,50 @@ def build(situation: Situation) -> Graph:
     return graph
 
 
+def _waits(situation: Situation) -> dict[Any, Wait | None]:
+    """What each rank and thread waits for, by its node; see Note [Thread nodes]."""
+    waits: dict[Any, Wait | None] = {rank.rank: rank.wait for rank in situation.ranks}
+    for rank in situation.ranks:
+        waits |= {("thread", rank.rank, thread.number): thread.wait for thread in rank.threads}
+    return waits
+
+
+def _add_thread_wait(graph: Graph, node: Any, wait: ThreadWait | LockWait) -> None:
+    nodes = {_number(each): each for each in graph if _is_thread(each)}
+    if isinstance(wait, ThreadWait):
+        if wait.thread in nodes:
+            graph.add_edge(node, nodes[wait.thread])
+    elif wait.holder is None:
+        graph.nodes[node]["any_suffices"] = True
+        graph.add_edges_from((node, each) for each in nodes.values() if _rank(each) == _rank(node) and each != node)
+    elif wait.holder in nodes:
+        graph.add_edge(node, wait.lock)
+        graph.add_edge(wait.lock, nodes[wait.holder])
+
+
+def _is_thread(node: Any) -> bool:
+    """True for the program of a rank, too."""
+    return isinstance(node, int) or node[0] == "thread"
+
+
+def _rank(node: Any) -> int:
+    return node if isinstance(node, int) else int(node[1])
+
+
+def _number(node: Any) -> int:
+    return node if isinstance(node, int) else int(node[2])
+
+
 def _add_store_waits(graph: Graph, situation: Situation) -> None:
     """See Note [Store keys]. A ring of the different waits keeps the graph small."""
-    by_keys: dict[tuple[str, ...], list[int]] = {}
-    for rank in situation.ranks:
-        if isinstance(rank.wait, StoreWait):
-            by_keys.setdefault(rank.wait.keys, []).append(rank.rank)
+    by_keys: dict[tuple[str, ...], list[Any]] = {}
+    for node, wait in _waits(situation).items():
+        if isinstance(wait, StoreWait):
+            by_keys.setdefault(wait.keys, []).append(node)
     alike = list(by_keys.values())
-    for index, ranks in enumerate(alike):
+    for index, nodes in enumerate(alike):
         graph.add_node(("store", index), any_suffices=True)
-        graph.add_edges_from((rank, ("store", index)) for rank in ranks)
+        graph.add_edges_from((node, ("store", index)) for node in nodes)
         if len(alike) > 1:
             graph.add_edge(("store", index), alike[(index + 1) % len(alike)][0])
 
@@ -88,7 +138,11 @@ def _cycles(graph: Graph) -> Iterator[Reading]:
             cycle = _shortest_cycle(graph.subgraph(component - _with_a_way_out(graph, component)))
             if cycle:
                 victims = _ranks(component | nx.ancestors(graph, cycle[0]))
-                yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(cycle)), victims, cycle)
+                ranks = tuple(dict.fromkeys(map(_rank, cycle)))
+                if len(ranks) > 1 or not any(isinstance(node, tuple) and node[0] in _OF_THREADS for node in component):
+                    yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks)
+                else:
+                    yield Reading(Code.DEADLOCK_THREADS, ranks, victims, threads=tuple(map(_number, cycle)))
 
 
 def _with_a_way_out(graph: Graph, component: set[Any]) -> set[Any]:
@@ -103,9 +157,11 @@ def _with_a_way_out(graph: Graph, component: set[Any]) -> set[Any]:
 def _ends(graph: Graph, situation: Situation) -> Iterator[Reading]:
     """What waits end in: ranks that raised or returned, and store keys that nobody sets."""
     ends: dict[tuple[Standing, frozenset[Any]], list[Any]] = {}
+    waits = _waits(situation)
     for node in graph:
         if graph.out_degree(node) == 0:
-            standing = situation.ranks[node].standing if isinstance(node, int) else Standing.WAITING
+            is_over = isinstance(node, int) and waits[node] is None
+            standing = situation.ranks[node].standing if is_over else Standing.WAITING
             if graph.in_degree(node) or standing is Standing.WAITING:
                 alone = (node,) if standing is Standing.WAITING else ()
                 ends.setdefault((standing, frozenset([*alone, *graph.predecessors(node)])), []).append(node)
@@ -121,25 +177,28 @@ def _ends(graph: Graph, situation: Situation) -> Iterator[Reading]:
         before = {node for end in nodes for node in graph.predecessors(end)}
         any_suffices = len(nodes) > 1 and all(graph.nodes[node].get("any_suffices") for node in before)
         code = Code.DEADLOCK_DEAD_RANK if standing is Standing.RAISED else Code.DEADLOCK_MISSING_RANK
+        if any(isinstance(waits.get(node), (LockWait, ThreadWait)) for node in nodes):
+            code, culprits = Code.DEADLOCK_THREADS, _ranks(nodes)
         yield Reading(code, culprits, victims, any_suffices=any_suffices)
 
 
 def _ranks(nodes: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(sorted(node for node in nodes if isinstance(node, int)))
+    return tuple(sorted({_rank(node) for node in nodes if _is_thread(node)}))
 
 
-def _shortest_cycle(graph: Graph) -> tuple[int, ...]:
-    """The ranks of a shortest cycle, from its lowest rank on; () if there is none."""
-    best: tuple[int, ...] = ()
+def _shortest_cycle(graph: Graph) -> tuple[Any, ...]:
+    """The ranks and threads of a shortest cycle, from its lowest rank on; () if there is none."""
+    best: tuple[Any, ...] = ()
     for component in nx.strongly_connected_components(graph):
-        ranks = _ranks(component)
-        if len(component) > 1 and (not best or ranks[0] < best[0]):
-            best = _ranks_in_order(_cycle_through(graph.subgraph(component), ranks[0]))
+        if len(component) > 1:
+            lowest = min(filter(_is_thread, component), key=_place)
+            if not best or _place(lowest) < _place(best[0]):
+                best = tuple(filter(_is_thread, _cycle_through(graph.subgraph(component), lowest)))
     return best
 
 
-def _ranks_in_order(nodes: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(node for node in nodes if isinstance(node, int))
+def _place(node: Any) -> tuple[int, int]:
+    return _rank(node), _number(node)
 
 
 def _cycle_through(graph: Graph, start: int) -> list[Any]:

@@ -11,7 +11,7 @@ from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock import waiting_lines
 from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
 from simulator.diagnosis.meetings import open_meetings
-from simulator.diagnosis.situation import RankSituation, Situation, Standing
+from simulator.diagnosis.situation import RankSituation, Situation, Standing, ThreadSituation
 from simulator.events import Event, EventKind
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
@@ -48,6 +48,7 @@ def _situation_of(rank: Rank, optimizer_steps: int) -> RankSituation:
         "" if error is None else one_line(error),
         site_of_error(error),
         dict(rank.destroyed),
+        tuple(ThreadSituation(each.number, each.name, each.wait) for each in rank.threads if not each.is_main),
     )
 
 

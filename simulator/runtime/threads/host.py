@@ -10,7 +10,6 @@ from simulator.events import EventKind
 from simulator.runtime.observer import Observer
 from simulator.runtime.rank_thread import RankThread
 from simulator.runtime.scheduler import Scheduler
-from simulator.verdict import Finding
 from simulator.waits import Wait
 
 _LOCKS_PER_POLL = 1_000
@@ -20,7 +19,6 @@ _LOCKS_PER_POLL = 1_000
 class Host(Protocol):
     """An execution, as its threads see it."""
 
-    findings: list[Finding]
     observer: Observer | None
     scheduler: Scheduler
 

@@ -30,6 +30,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from simulator.accesses import Access, Mode, Object
+from simulator.calls import Site
 from simulator.diagnosis.threads import thread_error
 from simulator.events import EventKind
 from simulator.runtime.call_sites import site_here, site_of_error, traceback_text
@@ -39,6 +40,7 @@ from simulator.runtime.threads.host import Host, Steps
 from simulator.runtime.threads.locks import RankLock, RankRLock
 from simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
 from simulator.runtime.threads.waiting import is_importing
+from simulator.verdict import Finding
 from simulator.waits import ThreadWait
 
 _OUTSIDE = ("multiprocessing", "torch.utils.data", "tqdm")
@@ -64,6 +66,8 @@ class Threads:
         self._leaving: list[threading.Thread] = []
         """Threads that have given away the baton for good, and may not have ended yet."""
         self._outsiders: list[threading.Thread] = []
+        self._errors: dict[tuple[str, str, Site | None], tuple[list[int], str]] = {}
+        """By thread, error and line: the ranks, and the traceback of the first."""
         self._originals: list[tuple[Any, str, Any]] = []
 
     # --- what is replaced ---------------------------------------------------------------------------------------------
@@ -236,8 +240,14 @@ class Threads:
 
     def _tell(self, me: RankThread, error: BaseException) -> None:
         self._host.record(EventKind.NOTE, text=f"thread raised {type(error).__name__}")
-        where = site_of_error(error)
-        self._host.findings.append(thread_error(me.rank, me.name, one_line(error), where, traceback_text(error)))
+        kind = (me.name, one_line(error), site_of_error(error))
+        self._errors.setdefault(kind, ([], traceback_text(error)))[0].append(me.rank)
+
+    def findings(self) -> list[Finding]:
+        """What threads raised, the same error at the same line once for all ranks."""
+        return [
+            thread_error(tuple(sorted(set(ranks))), *kind, traceback) for kind, (ranks, traceback) in self._errors.items()
+        ]
 
     def _join(self, original: Callable[..., None]) -> Callable[..., None]:
         def join(thread: Any, timeout: float | None = None) -> None:
