@@ -39,7 +39,9 @@ def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) ->
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(situation, reading, culprits)
     calls = _calls_of(situation, reading.victims)
-    if not calls or any(isinstance(wait, StoreWait) for rank in reading.culprits for wait in situation.ranks[rank].waits):
+    if not calls or any(
+        isinstance(wait, StoreWait) for rank in reading.culprits for wait in situation.ranks[rank].waits
+    ):
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
         return Cause.NOTHING_SENT.lines(culprits=rank_list(culprits))

@@ -35,16 +35,16 @@ class Row(NamedTuple):
 
 def table(rows: Sequence[Row | tuple[int, str, str, str]]) -> list[str]:
     """Rows in columns; more than MANY_RANKS equal ones share a line."""
-    shared: dict[tuple[str, str, str, str], list[int]] = {}
-    for row in map(Row._make, ((*row, "")[:5] for row in rows)):
-        shared.setdefault((row.thread, row.what, row.where, row.more), []).append(row.rank)
+    shared: dict[Row, list[int]] = {}
+    for row in (Row(*row) for row in rows):
+        shared.setdefault(row._replace(rank=0), []).append(row.rank)
     lines: list[tuple[str, str, str, str]] = []
-    for (thread, *rest), ranks in shared.items():
+    for row, ranks in shared.items():
         labels = [rank_list(ranks)] if len(ranks) > MANY_RANKS else [f"rank {rank}" for rank in ranks]
-        lines.extend((label + _of_thread(thread), *rest) for label in labels)  # type: ignore[arg-type]
+        lines.extend((label + _of_thread(row.thread), row.what, row.where, row.more) for label in labels)
     if all(len(ranks) <= MANY_RANKS for ranks in shared.values()):
-        each = sorted((rank, thread, *rest) for (thread, *rest), ranks in shared.items() for rank in ranks)
-        lines = [(f"rank {rank}{_of_thread(thread)}", *rest) for rank, thread, *rest in each]
+        each = sorted((Row(*row) for row in rows), key=lambda row: (row.rank, row.thread, row))
+        lines = [(f"rank {row.rank}{_of_thread(row.thread)}", row.what, row.where, row.more) for row in each]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     return [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()

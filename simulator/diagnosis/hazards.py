@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import combinations, pairwise
 
 from simulator.calls import Call, Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock_causes import CREATING
-from simulator.diagnosis.explain import rank_list, table
+from simulator.diagnosis.explain import Row, rank_list, table
 from simulator.verdict import Code, Finding
 
 Slot = tuple[str, int]
 """Group and sequence."""
 
 
-def group_order(issued: Iterable[Call]) -> Finding | None:
+def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding | None:
     """Two groups whose calls some ranks issue in one order and some in another.
 
     `issued` is every call of a run, in order of issue. Where each rank's calls, one after another, are edges between
-    slots, such an order is a cycle; whether there is one costs time linear in the number of calls.
+    slots, such an order is a cycle; whether there is one costs time linear in the number of calls. `threads` are the
+    numbers of the threads that made them, if ranks have several: in which order those come to their groups is chance.
     """
     by_rank: dict[int, list[Call]] = {}
     groups = set()
-    for call in issued:
+    for call, thread in zip(issued, threads or [call.rank for call in issued], strict=True):
         if not call.is_point_to_point and call.operation not in CREATING:  # they meet through the store
-            by_rank.setdefault(call.rank, []).append(call)
+            by_rank.setdefault(thread, []).append(call)
             groups.add(call.group)
     if len(groups) < 2:
         return None
@@ -136,16 +137,20 @@ def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Cal
     counts = Counter(first.group for first, _ in pairs.values())
     (most, count), *others = counts.most_common()
     tie = not others or others[0][1] == count or len(groups) > 2
-    culprits = tuple(sorted(rank for rank, (first, _) in pairs.items() if tie or first.group != most))
+    culprits = tuple(sorted({first.rank for first, _ in pairs.values() if tie or first.group != most}))
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [
-        (rank, f"{_named(first)}, then {_named(then)}", ", ".join(dict.fromkeys([str(first.site), str(then.site)])), "")
-        for rank, (first, then) in sorted(pairs.items())
+        Row(
+            first.rank,
+            f"{_named(first)}, then {_named(then)}",
+            ", ".join(dict.fromkeys([str(first.site), str(then.site)])),
+        )
+        for _, (first, then) in sorted(pairs.items())
     ]
     text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(groups=names)])
-    ordered = sorted(pairs, key=lambda rank: (rank not in culprits, rank))
-    sites = tuple(dict.fromkeys(call.site for rank in ordered for call in pairs[rank]))
+    ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
+    sites = tuple(dict.fromkeys(call.site for pair in ordered for call in pair))
     return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, text, sites)
 
 

@@ -14,10 +14,8 @@ from simulator.verdict import Code, Finding
 from simulator.waits import LockWait, ThreadWait, Wait
 
 
-def thread_error(
-    ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str
-) -> Finding:
-    """The finding for a thread that ended by an exception on some ranks; `error` is its type and message in one line."""
+def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:
+    """The finding for a thread that raised, on some ranks; `error` is the type and message of what it raised."""
     where = f" at {site}" if site else ""
     summary = f'thread "{thread}" of {rank_list(ranks)} raised {shortened(error, 200)}{where}'
     lines = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]

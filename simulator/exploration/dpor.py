@@ -27,7 +27,7 @@ from simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
 from simulator.calls import ANY_SOURCE, Site
 from simulator.choices import ChoiceKind, ChoicePoint
 from simulator.diagnosis.nondeterminism import Offer, offers_differ
-from simulator.exploration.happens_before import HappensBefore
+from simulator.exploration.happens_before import HappensBefore, Race
 from simulator.exploration.nodes import Node, Sleep
 from simulator.exploration.strategy import RedundantRun
 from simulator.matching.point_to_point import channel_of
@@ -217,6 +217,7 @@ class DporRun:
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note a touch; for each race that it is the second part of, let it be tried first."""
+        self._intents[rank] = ()
         if access.object[0] in CAN_BE_POLLED and access.mode is Mode.READ:
             self.polled.add(access.object)
         if access.mode is Mode.CONTRIBUTE and access.object not in self.polled:
@@ -231,6 +232,15 @@ class DporRun:
         if node is not None:
             self._path[node].accesses.append(access)
             self._path[node].sources.update(() if source is None else (source,))
-        for race in self._order.touched(rank, access, node, candidates):
+        self._try(self._order.touched(rank, access, node, candidates))
+
+    def cut_short(self, ranks: Sequence[int]) -> None:
+        """Let what was left undone be tried, too, before what it is in a race with."""
+        for rank in ranks:
+            for access in filter(self._can_be_observed, self._intents[rank]):
+                self._try(self._order.could_touch(rank, access))
+
+    def _try(self, races: Sequence[Race]) -> None:
+        for race in races:
             if race.earlier.node is not None:  # else nobody but its rank could run there
                 self._path[race.earlier.node].try_one_of(race.leading)

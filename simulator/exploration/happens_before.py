@@ -106,6 +106,11 @@ class HappensBefore:
         self._clocks[rank] = clock
         return races
 
+    def could_touch(self, rank: int, access: Access) -> list[Race]:
+        """The races of a touch that the run was too short for."""
+        known = self._clocks[rank]
+        return [Race(earlier, self._leading(earlier, rank, known)) for earlier in self._rivals(rank, access)[0]]
+
     def _rivals(self, rank: int, access: Access) -> tuple[list[Touch], Clock]:
         """The touches that could as well come after this one, and what the rank knows with those it depends on."""
         clock = list(self._clocks[rank])

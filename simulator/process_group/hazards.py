@@ -89,6 +89,8 @@ class Hazards:
 
     def __init__(self, world_size: int) -> None:
         self._issued: list[Call] = []
+        self._issuers: list[int] = []
+        """The numbers of the threads that made them."""
         self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
         """The user's calls that were not waited for yet, by rank and id."""
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
@@ -102,6 +104,7 @@ class Hazards:
         """A rank issued a call."""
         call = pending.call
         self._issued.append(call)
+        self._issuers.append(pending.issuer)
         if call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             tensors = _watched(pending.payload)
             self._in_flight[call.rank][id(pending)] = (pending, tensors)
@@ -149,7 +152,8 @@ class Hazards:
 
     def findings(self) -> Sequence[Finding]:
         """What was found."""
-        order = hazards.group_order(self._issued) if not self._to_return else None  # else there is worse to tell
+        have_returned = not self._to_return  # else there is worse to tell
+        order = hazards.group_order(self._issued, self._issuers) if have_returned else None
         return (
             *([] if order is None else [order]),
             *hazards.unwaited_work(self._unwaited),

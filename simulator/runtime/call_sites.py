@@ -1,7 +1,8 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
 A frame is the user's if its file lies neither in torch, nor in this project's packages, nor among those of the standard
-library that threads are made of. Whether it does is worked out once per file; finding a site costs a walk over a few frames, no traceback.
+library that threads are made of. Whether it does is worked out once per file; finding a site costs a walk over a few
+frames, no traceback.
 """
 
 from __future__ import annotations

@@ -184,6 +184,8 @@ class Execution:
     def fail(self, *findings: Finding) -> None:
         """End the run with findings; the caller is unwound."""
         self.findings.extend(findings)
+        if self.observer is not None:
+            self.observer.cut_short(self.scheduler.enabled)
         self.scheduler.stop()
         raise RankUnwound
 
@@ -427,7 +429,12 @@ class Execution:
     def all_findings(self) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
         found = sorted(self.findings, key=lambda finding: finding.code.value.startswith("hazard."))
-        return (*outcome.raised(self.errors, self._name_parameters), *found, *self.threads.findings(), *self.hazards.findings())
+        return (
+            *outcome.raised(self.errors, self._name_parameters),
+            *found,
+            *self.threads.findings(),
+            *self.hazards.findings(),
+        )
 
 
 def _touched_after(wait: Wait) -> Accesses:

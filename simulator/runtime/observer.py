@@ -45,5 +45,8 @@ class Observer(Protocol):
     def joined(self, rank: int, thread: int) -> None:
         """A rank has seen that a thread of its own has ended."""
 
+    def cut_short(self, ranks: Sequence[int]) -> None:
+        """The run ends here, although these ranks could do what they intend."""
+
     def woke(self, by: int | None, rank: int) -> None:
         """A rank that waited goes on, because of another one; of all of them if `by` is None (time passed)."""

@@ -13,7 +13,7 @@ from simulator.waits import Wait
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
-    """Leaves what a thread of a rank runs when the execution is over. A BaseException: `except Exception` lets it through."""
+    """Leaves what a thread runs when the execution is over. A BaseException: `except Exception` lets it through."""
 
 
 class RankReturned(BaseException):  # not an error either
@@ -71,9 +71,7 @@ class Rank:
         self.delivering: list[tuple[Pending, RankThread]] = []
         """Completions whose chains are running, and on whose thread."""
         self.main = RankThread(rank, self)
-        self.main.thread = threading.Thread(
-            target=body, args=(self.main,), name=f"ddpsim rank {rank}", daemon=True
-        )
+        self.main.thread = threading.Thread(target=body, args=(self.main,), name=f"ddpsim rank {rank}", daemon=True)
         self.threads = [self.main]
         """Those that have not ended, in the order in which they were started."""
         self.has_started_threads = False

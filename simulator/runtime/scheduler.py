@@ -87,7 +87,7 @@ class Scheduler:
         self._share_core = share_core
         self._enabled = list(self._threads)
         self._polled_in_vain: set[int] = set()
-        """Threads that have looked for something in vain since anybody got on. Only asked about, never walked through."""
+        """Who has looked for something in vain since anybody got on. Only asked about, never walked through."""
         self._vain_rounds = 0
         self._unwinds: Counter[int] = Counter()
         """How often each thread was carried out of its program, by ident."""
@@ -202,6 +202,11 @@ class Scheduler:
             return
         self._end(me, status)
         self._pass_baton(me, self._next(me.number))
+
+    @property
+    def enabled(self) -> Sequence[int]:
+        """The numbers of the threads that are able to take a step."""
+        return tuple(self._enabled)
 
     def stop(self) -> None:
         """End the execution: every thread is carried out of what it runs, in the order of their numbers."""

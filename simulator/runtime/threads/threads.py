@@ -102,7 +102,7 @@ class Threads:
         self._steps.end()
         while self._originals:
             setattr(*self._originals.pop())
-        waiting: Any = executors._threads_queues  # type: ignore[attr-defined]
+        waiting: Any = executors._threads_queues
         for thread in [thread for thread in waiting if thread in self._records]:
             del waiting[thread]  # at the end of the process nobody is to wait for a thread that was left behind
 
@@ -246,7 +246,8 @@ class Threads:
     def findings(self) -> list[Finding]:
         """What threads raised, the same error at the same line once for all ranks."""
         return [
-            thread_error(tuple(sorted(set(ranks))), *kind, traceback) for kind, (ranks, traceback) in self._errors.items()
+            thread_error(tuple(sorted(set(ranks))), *kind, traceback)
+            for kind, (ranks, traceback) in self._errors.items()
         ]
 
     def _join(self, original: Callable[..., None]) -> Callable[..., None]:
@@ -299,7 +300,7 @@ class Threads:
         rank.is_ending = True
         if len(rank.threads) == 1:
             return
-        waiting: Any = executors._threads_queues  # type: ignore[attr-defined]
+        waiting: Any = executors._threads_queues
         for thread, work in list(waiting.items()):
             record = self._records.get(thread)
             if record is not None and record.of is rank:

@@ -1,4 +1,4 @@
-"""What a thread waits for, in the words of its program: Python makes everything of locks, and the stack tells of what."""
+"""What a thread waits for, in the words of its program: Python makes everything of locks, the stack tells what."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _meanings() -> dict[CodeType, str]:
         queue._PySimpleQueue.get: "an item of a queue",  # type: ignore[attr-defined]
         Future.result: "a future",
         Future.exception: "a future",
-        executors._worker: "work",  # type: ignore[attr-defined]
+        executors._worker: "work",
     }
     return {function.__code__: meaning for function, meaning in functions.items()}
 
