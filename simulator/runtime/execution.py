@@ -385,7 +385,8 @@ class Execution:
         pendings = [self._pendings.pop(id(call)) for call in calls]
         if self.observer is not None:
             self.observer.completed(pendings)
-        error = self._move(signature, pendings, self.slots.members(calls[0].group))
+        with self.threads.aside:  # a transport may have threads of its own
+            error = self._move(signature, pendings, self.slots.members(calls[0].group))
         self.record(EventKind.MATCH, call=self.me.of.last_call, text="" if error is None else "refused")
         for pending in pendings:
             pending.is_complete = True

@@ -50,8 +50,7 @@ class Steps:
 
     def __init__(self, host: Host) -> None:
         self._host: Host | None = host
-        self.is_making_a_thread = False
-        """Python is at work on a new thread, with locks of its own, which are real."""
+        self._is_aside = False
         self.has_outsiders: Callable[[], bool] = lambda: False
         """True while there are threads outside the simulation that may release what a rank waits for."""
 
@@ -65,10 +64,17 @@ class Steps:
         assert self._host is not None
         return self._host
 
+    def __enter__(self) -> None:
+        """What happens inside is no step of a rank, and its locks and threads are real: the machinery is at work."""
+        self._is_aside = True
+
+    def __exit__(self, *exception: object) -> None:
+        self._is_aside = False
+
     def running(self) -> RankThread | None:
         """The caller's thread if it is the running one of a rank."""
         host = self._host
-        return None if host is None or self.is_making_a_thread or not host.is_rank_thread() else host.me
+        return None if host is None or self._is_aside or not host.is_rank_thread() else host.me
 
     def stand_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
         """A choice point, if there is another thread of the rank, and none is being carried out."""

@@ -59,7 +59,7 @@ class Threads:
         """`enter` prepares a new thread, on itself."""
         self._host = host
         self._enter = enter
-        self._steps = Steps(host)
+        self.aside = self._steps = Steps(host)
         self._steps.has_outsiders = self._has_outsiders
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that somebody may still ask for."""
@@ -129,7 +129,10 @@ class Threads:
             me = self._steps.running()
             return original(*arguments) if me is None or is_importing(sys._getframe(1)) else make(me, *arguments)
 
-        return wraps(original)(lock_or_queue)
+        if not isinstance(original, type):
+            return wraps(original)(lock_or_queue)
+        # A class stays one, for annotations and isinstance.
+        return type(original.__name__, (), {"__new__": lambda cls, *arguments: lock_or_queue(*arguments)})
 
     def _inner_lock_maker(self, original: Any) -> Any:
         """For what a condition waits at: a lock of ours if the lock of the condition is one."""
@@ -194,12 +197,9 @@ class Threads:
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event to tell that it runs."""
-        self._steps.is_making_a_thread = True
-        try:
+        with self._steps:
             thread._started = threading.Event()
             original(thread)
-        finally:
-            self._steps.is_making_a_thread = False
 
     def _run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
         """What a new thread does: wait for the baton, run, and give the baton away."""

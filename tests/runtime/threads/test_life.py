@@ -1,0 +1,302 @@
+"""The life of a rank's threads: started, joined, ended with their rank, carried out of it, abandoned."""
+
+import gc
+import sys
+import threading
+import time
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Budget, Crash, Verdict, simulate
+from simulator.events import EventKind
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What threading.excepthook was told, by thread name and type of error."""
+    told = []
+    monkeypatch.setattr(
+        threading, "excepthook", lambda arguments: told.append((arguments.thread.name, arguments.exc_type.__name__))
+    )
+    return told
+
+
+def codes(result):
+    return [(finding.code.value, finding.ranks) for finding in result.findings]
+
+
+def start(function, **options):
+    thread = threading.Thread(target=function, **options)
+    thread.start()
+    return thread
+
+
+def test_a_thread_makes_calls_as_its_rank():
+    def program(rank):
+        total = torch.tensor(float(rank))
+        thread = start(lambda: dist.all_reduce(total), name="adder")
+        thread.join()
+        return total.item(), dist.get_rank()
+
+    result = simulate(program, 3)
+    assert result.returns == ((3.0, 0), (3.0, 1), (3.0, 2))
+    issued = [event for event in result.trace if event.kind is EventKind.ISSUE]
+    assert [(event.rank, event.thread) for event in issued] == [(0, "adder"), (1, "adder"), (2, "adder")]
+
+
+def test_exactly_one_thread_runs_at_a_time():
+    def program(rank):
+        def work():
+            for _ in range(3):
+                running.append(threading.get_ident())
+                assert len(running) == 1
+                running.pop()
+                dist.get_world_size()
+                time.sleep(1)
+
+        threads = [start(work) for _ in range(3)]
+        work()
+        for thread in threads:
+            thread.join()
+
+    running = []
+    simulate(program, 3, policy="random", seed=4).raise_for_verdict()
+
+
+def test_a_thread_is_alive_until_it_has_ended_and_starts_once():
+    def program(rank):
+        thread = threading.Thread(target=time.sleep, args=(5,))
+        with pytest.raises(RuntimeError, match=r"cannot join thread before it is started"):
+            thread.join()
+        seen = [thread.is_alive()]
+        thread.start()
+        with pytest.raises(RuntimeError, match=r"threads can only be started once"):
+            thread.start()
+        with pytest.raises(RuntimeError, match=r"cannot join current thread"):
+            threading.current_thread().join()
+        thread.join(timeout=1)
+        seen.append(thread.is_alive())
+        thread.join(timeout=0)
+        seen.append(thread.is_alive())
+        thread.join(timeout=10)
+        seen.append(thread.is_alive())
+        thread.join()
+        return seen, round(time.monotonic(), 1)
+
+    for policy in ("round_robin", "random"):
+        assert simulate(program, 1, policy=policy).returns == (([False, True, True, False], 5.0),)
+
+
+def test_names_and_kinds_are_those_of_a_process_of_its_own():
+    """However many threads and executors this process and its other ranks have made before."""
+
+    def program(rank):
+        with ThreadPoolExecutor(1) as pool:
+            name = pool.submit(lambda: threading.current_thread().name).result()
+        thread = threading.Thread(target=int)
+        return thread.name, thread.daemon, threading.Timer(1, int).name, name, threading.Thread(daemon=True).daemon
+
+    expected = ("Thread-1 (int)", False, "Thread-2", "ThreadPoolExecutor-0_0", True)
+    assert simulate(program, 2).returns == (expected, expected)
+    assert simulate(program, 2).returns == (expected, expected)
+
+
+def test_a_subclass_and_a_run_of_its_own():
+    class Own(threading.Thread):
+        def run(self):
+            self.result = dist.get_rank()
+
+    def program(rank):
+        thread, other = Own(), threading.Thread()
+        other.run = lambda: setattr(other, "result", -1)
+        for each in (thread, other):
+            each.start()
+        for each in (thread, other):
+            each.join()
+        return thread.result, other.result, "run" in vars(thread)
+
+    assert simulate(program, 2).returns == ((0, -1, False), (1, -1, False))
+
+
+# --- the end of a rank ------------------------------------------------------------------------------------------------
+
+
+def test_a_rank_waits_for_its_threads_as_a_process_does():
+    def program(rank):
+        def work():
+            time.sleep(10)
+            start(lambda: (time.sleep(5), ended.append(rank)))
+
+        start(work)
+        return rank
+
+    ended = []
+    result = simulate(program, 2)
+    assert result.returns == (0, 1)
+    assert (result.virtual_seconds, sorted(ended)) == (15.0, [0, 1])
+    assert result.trace.events[-1].kind is EventKind.RETURN
+
+
+def test_a_rank_that_raised_waits_for_its_threads_too():
+    def program(rank):
+        start(lambda: (time.sleep(5), ended.append(rank)))
+        raise ValueError("main")
+
+    ended = []
+    result = simulate(program, 1)
+    assert codes(result) == [("rank_error", (0,))]
+    assert ended == [0]
+
+
+def test_daemon_threads_are_carried_out_of_what_they_run():
+    def program(rank):
+        def beat():
+            try:
+                while True:
+                    time.sleep(1)
+            finally:
+                log.append("out")
+
+        start(beat, daemon=True)
+        start(threading.Event().wait, daemon=True)
+        time.sleep(3.5)
+        return rank
+
+    log = []
+    result = simulate(program, 2)
+    assert (result.returns, result.verdict, log) == ((0, 1), Verdict.PASS, ["out", "out"])
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_executors_that_nobody_shut_down_end_with_their_rank(policy):
+    def program(rank):
+        pool = ThreadPoolExecutor(2)
+        futures.append(pool.submit(dist.barrier))
+        futures.append(pool.submit(time.sleep, 3))
+
+    futures = []
+    before = threading.active_count()
+    simulate(program, 2, policy=policy).raise_for_verdict()
+    assert all(future.done() for future in futures)
+    assert threading.active_count() == before
+
+
+def test_a_daemon_that_clings_to_what_it_runs_is_left_behind():
+    def program(rank):
+        def cling():
+            while True:
+                try:
+                    dist.barrier()
+                except BaseException:
+                    pass
+
+        if rank:
+            start(cling, daemon=True, name="clinging")
+        return rank
+
+    result = simulate(program, 2)
+    assert result.returns == (0, 1)
+    assert result.verdict is Verdict.PASS
+    assert simulate(lambda rank: rank, 2).returns == (0, 1)
+
+
+def test_a_thread_that_clings_does_not_keep_the_run_from_its_end():
+    def program(rank):
+        def cling():
+            while True:
+                try:
+                    dist.barrier()
+                except BaseException:
+                    pass
+
+        if rank:
+            start(cling, name="clinging")
+
+    result = simulate(program, 2)
+    assert codes(result) == [("deadlock.missing_rank", (0,))]
+    assert 'rank 1, thread "clinging"  waits in barrier #0' in str(result)
+    assert simulate(lambda rank: rank, 2).returns == (0, 1)
+
+
+def test_a_thread_blocked_outside_the_simulation_is_stuck():
+    def program(rank):
+        start(gate.wait, name="blocked").join()
+
+    gate = threading.Event()
+    result = simulate(program, 1, budget=Budget(stuck_seconds=0.2, seconds=60))
+    gate.set()
+    assert codes(result) == [("stuck", (0,))]
+    assert 'rank 0, thread "blocked" has been blocked outside the simulation' in str(result)
+
+
+# --- exceptions -------------------------------------------------------------------------------------------------------
+
+
+def test_an_exception_ends_its_thread_alone(told):
+    def program(rank):
+        def fail():
+            raise ValueError("no")
+
+        start(fail, name="bad").join()
+        start(sys.exit, name="leaves").join()
+        dist.barrier()
+        return rank
+
+    result = simulate(program, 3)
+    assert (result.returns, result.verdict, result.errors) == ((0, 1, 2), Verdict.PASS, {})
+    assert told == [("bad", "ValueError")] * 3
+    (finding,) = result.findings
+    assert (finding.code.value, finding.ranks) == ("hazard.thread_error", (0, 1, 2))
+    assert finding.summary.startswith('thread "bad" of ranks 0-2 raised ValueError: no at test_life.py:')
+    assert 'raise ValueError("no")' in str(finding)
+    assert "simulator" not in finding.body
+
+
+def test_what_a_thread_that_raised_leaves_undone_is_found(told):
+    def program(rank):
+        def report():
+            if rank == 1:
+                raise ValueError("no")
+            dist.barrier()
+
+        start(report, name="report").join()
+
+    result = simulate(program, 2)
+    assert codes(result) == [("deadlock.missing_rank", (1,)), ("hazard.thread_error", (1,))]
+    assert told == [("report", "ValueError")]
+
+
+def test_a_fault_strikes_in_the_thread_that_makes_the_call(told):
+    def program(rank):
+        start(dist.barrier, name="caller").join()
+
+    result = simulate(program, 2, faults=[Crash(1, before_call=0)])
+    assert codes(result) == [("deadlock.missing_rank", (1,)), ("hazard.thread_error", (1,))]
+    assert told == [("caller", "InjectedCrashError")]
+
+
+# --- what is left -----------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_threads_one_after_another_leave_nothing():
+    def program(rank):
+        most = 0
+        for number in range(500):
+            thread = start(lambda number=number: done.append(number))
+            references.append(weakref.ref(thread))
+            thread.join()
+            most = max(most, threading.active_count())
+        return most
+
+    done, references = [], []
+    before = threading.active_count()
+    result = simulate(program, 2)
+    assert len(done) == 1000
+    assert max(result.returns) <= before + 2 + 3  # the ranks, and what is about to end
+    assert threading.active_count() == before
+    gc.collect()
+    assert [reference for reference in references if reference() is not None] == []

@@ -1,0 +1,181 @@
+"""What is none of a rank's threads stays as it is: Python's modules, other threads, locks after the run."""
+
+import asyncio
+import concurrent.futures.thread as executors
+import logging
+import multiprocessing
+import queue
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch.distributed as dist
+
+from simulator import Budget, simulate
+
+PLACES = [
+    (threading.Thread, "start"),
+    (threading.Thread, "join"),
+    (threading.Thread, "is_alive"),
+    (threading, "Lock"),
+    (threading, "RLock"),
+    (threading, "_allocate_lock"),
+    (threading.Event, "is_set"),
+    (threading, "_time"),
+    (threading, "_counter"),
+    (queue, "SimpleQueue"),
+    (queue, "time"),
+    (ThreadPoolExecutor, "_counter"),
+    (executors, "_global_shutdown_lock"),
+    (executors, "_shutdown"),
+]
+
+
+def use_threads(rank):
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(int, range(3)))
+
+
+def fail(rank):
+    if rank:
+        threading.Thread(target=threading.Event().wait).start()
+    dist.barrier()
+
+
+@pytest.mark.parametrize("program", [use_threads, fail, lambda rank: 1 / 0])
+def test_python_is_as_it_was_afterwards(program):
+    before = [vars(owner)[name] for owner, name in PLACES]
+    hooks = threading.excepthook, threading.active_count(), list(executors._threads_queues)
+    simulate(program, 2)
+    assert all(vars(owner)[name] is value for (owner, name), value in zip(PLACES, before, strict=True))
+    assert (threading.excepthook, threading.active_count(), list(executors._threads_queues)) == hooks
+
+
+def test_threads_outside_are_let_alone_while_a_run_goes_on():
+    def outside():
+        ready.wait()
+        lock, event, items = threading.Lock(), threading.Event(), queue.SimpleQueue()
+        other = threading.Thread(target=lambda: (event.set(), items.put(1)))
+        other.start()
+        with lock, ThreadPoolExecutor(1) as pool:
+            kinds.append((type(lock), type(items), event.wait(), items.get(), pool.submit(int).result()))
+        other.join()
+        kinds.append(other.is_alive())
+        done.set()
+
+    def program(rank):
+        if rank == 0:
+            ready.set()
+            done.wait()
+        return rank
+
+    kinds, ready, done = [], threading.Event(), threading.Event()
+    thread = threading.Thread(target=outside)
+    thread.start()
+    result = simulate(program, 2)
+    thread.join()
+    assert result.returns == (0, 1)
+    assert kinds == [(type(threading.Lock()), queue.SimpleQueue, True, 1, 0), False]
+
+
+def test_what_a_rank_made_works_after_the_run():
+    def program(rank):
+        made.extend([threading.Lock(), threading.RLock(), queue.Queue(), threading.Event(), queue.SimpleQueue()])
+        with made[1]:
+            made[2].put("item")
+
+    made = []
+    simulate(program, 1)
+    lock, rlock, items, event, simple = made
+    with lock, rlock, rlock:
+        assert not lock.acquire(False)
+    thread = threading.Thread(target=lambda: (items.get(), simple.put("x"), event.wait(), items.put("back")))
+    thread.start()
+    assert simple.get(timeout=60) == "x"
+    event.set()
+    assert items.get(timeout=60) == "back"
+    thread.join()
+    assert not lock.locked()
+
+
+def test_a_lock_made_while_a_module_is_imported_is_a_real_one(tmp_path, monkeypatch):
+    (tmp_path / "makes_a_lock.py").write_text("import threading\nLOCK = threading.Lock()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(rank):
+        import makes_a_lock
+
+        return type(makes_a_lock.LOCK) is type(real), type(threading.Lock()) is type(real)
+
+    real = threading.Lock()
+    assert simulate(program, 2).returns == ((True, False), (True, False))
+
+
+def test_a_lock_made_before_the_run_is_a_real_one():
+    def program(rank):
+        def hold():
+            with real:
+                dist.barrier()
+
+        thread = threading.Thread(target=hold)
+        thread.start()
+        if rank == 0:
+            time.sleep(1)
+            with real:
+                pass
+
+    real = threading.Lock()
+    (finding,) = simulate(program, 2, budget=Budget(stuck_seconds=0.2, seconds=60)).findings
+    assert finding.code == "stuck"
+
+
+def test_logging_and_annotations_work_inside():
+    def program(rank):
+        handler = logging.StreamHandler(sys.stderr)
+        handler.acquire()
+        handler.release()
+        return isinstance(queue.SimpleQueue(), object), isinstance(1, queue.SimpleQueue)
+
+    assert simulate(program, 1).returns == ((True, False),)
+
+
+def test_threads_of_multiprocessing_stay_outside():
+    def program(rank):
+        items = multiprocessing.get_context("spawn").Queue()
+        items.put(rank)  # by a thread that multiprocessing starts
+        value = items.get()
+        items.close()
+        items.join_thread()
+        return value
+
+    assert simulate(program, 2).returns == (0, 1)
+
+
+def test_an_asyncio_loop_keeps_its_threads():
+    async def main():
+        return await asyncio.to_thread(lambda: 42)
+
+    assert simulate(lambda rank: asyncio.run(main()), 2).returns == (42, 42)
+
+
+LEFT_BEHIND = """
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from simulator import Budget, simulate
+
+never = threading.Event()
+
+def program(rank):
+    pool = ThreadPoolExecutor(1)
+    pool.submit(never.wait).result()
+
+print(*[finding.code for finding in simulate(program, 1, budget=Budget(stuck_seconds=0.2)).findings])
+"""
+
+
+def test_the_interpreter_exits_after_a_pool_was_left_behind():
+    done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["stuck"], "")

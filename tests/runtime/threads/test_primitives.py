@@ -1,0 +1,348 @@
+"""What Python's threading and queue promise holds between the threads of a rank, under every policy."""
+
+import queue
+import threading
+import time
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+
+import pytest
+
+from simulator import simulate
+
+SCHEDULES = [("round_robin", 0), *(("random", seed) for seed in range(8)), ("pct", 1)]
+
+
+def returned(program):
+    """What `program`, which takes nothing, returns on both of two ranks under many schedules: always the same."""
+    results = [simulate(lambda rank: program(), 2, policy=policy, seed=seed) for policy, seed in SCHEDULES]
+    for result in results:
+        result.raise_for_verdict()
+        assert not result.findings
+    (value,) = {repr(value) for result in results for value in result.returns}
+    return value
+
+
+def beside(*functions):
+    """Run functions on threads of their own, to their end."""
+    threads = [threading.Thread(target=function) for function in functions]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_a_lock_keeps_others_out():
+    def program():
+        lock, counts = threading.Lock(), [0, 0]
+
+        def add():
+            for _ in range(3):
+                with lock:
+                    before = counts[0]
+                    time.sleep(1)
+                    counts[0] = before + 1
+
+        start = time.monotonic()
+        beside(add, add)
+        return counts[0], time.monotonic() - start
+
+    assert returned(program) == "(6, 6.0)"
+
+
+def test_without_the_lock_counts_are_lost():
+    def program(rank):
+        counts = [0]
+
+        def add():
+            before = counts[0]
+            time.sleep(1)
+            counts[0] = before + 1
+
+        beside(add, add)
+        return counts[0]
+
+    assert simulate(program, 1).returns == (1,)
+
+
+def test_a_lock_that_is_taken_is_refused_or_timed_out():
+    def program():
+        lock, seen = threading.Lock(), []
+
+        def other():
+            seen.append((lock.locked(), lock.acquire(False), lock.acquire(blocking=False)))
+            start = time.monotonic()
+            seen.append((lock.acquire(timeout=2.5), time.monotonic() - start >= 2.5))
+            seen.append(lock.acquire(timeout=100))
+
+        with lock:
+            thread = threading.Thread(target=other)
+            thread.start()
+            time.sleep(10)
+        thread.join()
+        return seen, lock.locked()
+
+    assert returned(program) == "([(True, False, False), (False, True), True], True)"
+
+
+def test_a_lock_is_given_back_by_whoever_likes_and_never_twice():
+    def program():
+        lock = threading.Lock()
+        assert lock.acquire()
+        beside(lock.release)
+        with pytest.raises(RuntimeError, match=r"^release unlocked lock$"):
+            lock.release()
+        with pytest.raises(ValueError, match=r"can't specify a timeout"):
+            lock.acquire(False, 1)
+        with pytest.raises(ValueError, match=r"timeout value must be"):
+            lock.acquire(True, -2)
+        with pytest.raises(OverflowError):
+            lock.acquire(True, 1e200)
+        return repr(lock)
+
+    assert returned(program) == repr("<unlocked lock of a simulated rank>")
+
+
+def test_who_asks_first_gets_the_lock_first():
+    def program(rank):
+        lock, order = threading.Lock(), []
+
+        def take(number):
+            time.sleep(number)
+            with lock:
+                order.append(number)
+
+        with lock:
+            threads = [threading.Thread(target=take, args=(number,)) for number in (3, 1, 2)]
+            for thread in threads:
+                thread.start()
+            time.sleep(10)
+        for thread in threads:
+            thread.join()
+        return order
+
+    assert {repr(simulate(program, 1, policy="random", seed=seed).returns) for seed in range(8)} == {"([1, 2, 3],)"}
+
+
+def test_an_rlock_counts():
+    def program():
+        lock, seen = threading.RLock(), []
+
+        def other():
+            seen.append(lock.acquire(False))
+            with pytest.raises(RuntimeError, match=r"un-acquired"):
+                lock.release()
+            with lock, lock:
+                seen.append("mine")
+
+        with lock:
+            with lock:
+                thread = threading.Thread(target=other)
+                thread.start()
+                time.sleep(1)
+            seen.append("still mine")
+        thread.join()
+        return seen
+
+    assert returned(program) == "[False, 'still mine', 'mine']"
+
+
+def test_a_condition_is_notified():
+    def program():
+        condition, items, taken = threading.Condition(), [], []
+
+        def take():
+            with condition:
+                assert condition.wait_for(lambda: items, timeout=100)
+                taken.append(items.pop())
+
+        threads = [threading.Thread(target=take) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        time.sleep(1)
+        with condition:
+            items.append("first")
+            condition.notify()
+        time.sleep(1)
+        one = list(taken)
+        with condition:
+            items.extend("ab")
+            condition.notify_all()
+        for thread in threads:
+            thread.join()
+        with condition:
+            return one, sorted(taken), condition.wait(3), condition.wait(0)
+
+    assert returned(program) == "(['first'], ['a', 'b', 'first'], False, False)"
+
+
+def test_an_event_is_waited_for():
+    def program():
+        event, seen = threading.Event(), []
+
+        def other():
+            seen.append(event.wait(5))
+            seen.append(event.wait())
+
+        thread = threading.Thread(target=other)
+        thread.start()
+        time.sleep(7)
+        event.set()
+        thread.join()
+        is_set = event.is_set()
+        event.clear()
+        return seen, is_set, event.is_set(), event.wait(1)
+
+    assert returned(program) == "([False, True], True, False, False)"
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random", "pct"])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda event, thread, items, future: event.is_set(),
+        lambda event, thread, items, future: not thread.is_alive(),
+        lambda event, thread, items, future: not items.empty(),
+        lambda event, thread, items, future: future.done(),
+    ],
+    ids=["event", "thread", "queue", "future"],
+)
+def test_a_loop_that_only_looks_lets_the_others_run(look, policy):
+    def program(rank):
+        event, items = threading.Event(), queue.Queue()
+
+        def act():
+            event.set()
+            items.put(1)
+
+        with ThreadPoolExecutor(1) as pool:
+            thread = threading.Thread(target=act)
+            thread.start()
+            future = pool.submit(lambda: 1)
+            while not look(event, thread, items, future):
+                pass
+            thread.join()
+        return "done"
+
+    assert simulate(program, 2, policy=policy).returns == ("done", "done")
+
+
+def test_semaphores_and_barriers():
+    def program():
+        semaphore, bounded = threading.Semaphore(2), threading.BoundedSemaphore(1)
+        barrier, inside, most, places = threading.Barrier(3), [], [], []
+
+        def enter():
+            with semaphore:
+                inside.append(1)
+                most.append(len(inside))
+                time.sleep(1)
+                inside.pop()
+            places.append(barrier.wait())
+
+        beside(enter, enter, enter)
+        with pytest.raises(ValueError, match=r"too many times"):
+            bounded.release()
+        assert bounded.acquire(timeout=1)
+        assert not bounded.acquire(timeout=1)
+        with pytest.raises(threading.BrokenBarrierError):
+            barrier.wait(timeout=2)
+        return max(most), sorted(places), barrier.broken
+
+    assert returned(program) == "(2, [0, 1, 2], True)"
+
+
+@pytest.mark.parametrize("make", [queue.Queue, queue.LifoQueue, queue.PriorityQueue, queue.SimpleQueue])
+def test_queues_hand_items_over(make):
+    def program():
+        items, taken = getattr(queue, make.__name__)(), []
+
+        def take():
+            while (item := items.get()) is not None:
+                taken.append(item)
+                if hasattr(items, "task_done"):
+                    items.task_done()
+                if len(taken) == 3:
+                    return
+
+        thread = threading.Thread(target=take)
+        thread.start()
+        for item in (1, 2, 3):
+            items.put(item)
+        thread.join()
+        with pytest.raises(queue.Empty):
+            items.get_nowait()
+        start = time.monotonic()
+        with pytest.raises(queue.Empty):
+            items.get(timeout=4)
+        return sorted(taken), time.monotonic() - start >= 4, items.empty(), items.qsize()
+
+    assert returned(program) == "([1, 2, 3], True, True, 0)"
+
+
+def test_a_queue_that_is_full_holds_the_producer_up():
+    def program():
+        items, log = queue.Queue(2), []
+
+        def produce():
+            for item in range(5):
+                items.put(item)
+            log.append(time.monotonic())
+
+        thread = threading.Thread(target=produce)
+        thread.start()
+        time.sleep(3)
+        with pytest.raises(queue.Full):
+            items.put("more", timeout=1)
+        taken = []
+        for _ in range(5):
+            taken.append(items.get())
+            items.task_done()
+        items.join()
+        thread.join()
+        return taken, log[0] >= 4
+
+    assert returned(program) == "([0, 1, 2, 3, 4], True)"
+
+
+def test_a_timer_runs_in_virtual_time_and_can_be_cancelled():
+    def program():
+        rung = []
+        start = time.monotonic()
+        timers = [threading.Timer(delay, lambda: rung.append(round(time.monotonic() - start, 1))) for delay in (30, 20)]
+        never = threading.Timer(25, lambda: rung.append("never"))
+        for timer in (*timers, never):
+            timer.start()
+        never.cancel()
+        for timer in (*timers, never):
+            timer.join()
+        return rung
+
+    assert returned(program) == "[20.0, 30.0]"
+
+
+def test_executors_run_what_they_are_given():
+    def program():
+        with ThreadPoolExecutor(2, thread_name_prefix="pool") as pool:
+            squares = list(pool.map(lambda number: number * number, range(5)))
+            failing = pool.submit(int, "no number")
+            slow = pool.submit(time.sleep, 9)
+            done, not_done = wait([failing, slow], return_when=FIRST_COMPLETED)
+            in_order = sorted(future.result() for future in as_completed([pool.submit(pow, 2, n) for n in range(4)]))
+            with pytest.raises(TimeoutError):
+                slow.result(timeout=1)
+        assert (done, not_done) == ({failing}, {slow})
+        with pytest.raises(RuntimeError, match=r"cannot schedule new futures after shutdown"):
+            pool.submit(int)
+        return squares, type(failing.exception()).__name__, in_order, slow.done()
+
+    assert returned(program) == "([0, 1, 4, 9, 16], 'ValueError', [1, 2, 4, 8], True)"
+
+
+def test_what_is_local_to_a_thread_stays_there():
+    def program():
+        own, seen = threading.local(), []
+        own.value = "main"
+        beside(lambda: seen.append(hasattr(own, "value")))
+        return own.value, seen
+
+    assert returned(program) == "('main', [False])"
