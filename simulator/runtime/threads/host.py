@@ -97,14 +97,16 @@ class Steps:
             for access in accesses:
                 observer.touched(me.number, access)
 
-    def leave(self, me: RankThread, lock: Object) -> None:
-        """Let whoever takes the lock next know what came before."""
+    def leave(self, me: RankThread, lock: Object) -> bool:
+        """Let whoever takes the lock next know what came before; False if nobody explores that."""
         observer = self.host.observer
-        if observer is not None and me.of.has_started_threads:
-            observer.created(me.number, lock)
+        if observer is None or not me.of.has_started_threads:
+            return False
+        observer.created(me.number, lock)
+        return True
 
     def follow(self, me: RankThread, lock: Object) -> None:
         """Know what came before the lock was given back."""
         observer = self.host.observer
-        if observer is not None and me.of.has_started_threads:
+        if observer is not None:
             observer.needs(me.number, lock)

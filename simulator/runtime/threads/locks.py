@@ -19,7 +19,7 @@ from simulator.accesses import Access, Mode, Object
 from simulator.events import EventKind
 from simulator.runtime.rank_thread import RankThread, Status
 from simulator.runtime.threads.host import Steps
-from simulator.runtime.threads.waiting import waited_for
+from simulator.runtime.threads.waiting import is_callback, waited_for
 from simulator.waits import LockWait
 
 _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
@@ -112,6 +112,10 @@ class RankLock:
         """The choice point before asking for the lock. Who does not wait for it sees whether it is free."""
         if self._is_inner:
             return
+        if self._steps.host.scheduler.is_unwinding(me):
+            if not is_callback(sys._getframe(2)):
+                self._steps.host.checkpoint()  # which carries it out
+            return
         ask, look = Access(self._object, Mode.WRITE), Access(self._object, Mode.READ)
         if may_wait:
             self._steps.stand_before(me, (ask,))
@@ -146,8 +150,7 @@ class RankLock:
 
     def _give_back(self, me: RankThread) -> None:
         self._touch_quietly(me)
-        self._steps.leave(me, self._object)
-        self._has_been_left = True
+        self._has_been_left = self._steps.leave(me, self._object) or self._has_been_left
         while self._waiting:
             heir = self._waiting.pop(0)
             if heir.status is Status.WAITING:  # else its alarm has just woken it

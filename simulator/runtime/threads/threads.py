@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures.thread as executors
+import logging
 import queue
 import sys
 import threading
@@ -50,6 +51,7 @@ _SILENT = ("multiprocessing.queues", "multiprocessing.resource_sharer", "torch.u
 """Those of them for which no rank waits at a lock."""
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
+_EXECUTORS_LOG = logging.getLogger("concurrent.futures")
 
 
 class Threads:
@@ -96,10 +98,12 @@ class Threads:
             original = vars(owner)[name]
             self._originals.append((owner, name, original))
             setattr(owner, name, replacement(original))
+        _EXECUTORS_LOG.addFilter(_is_worth_telling)
 
     def uninstall(self) -> None:
         """Put everything back. May be called twice."""
         self._steps.end()
+        _EXECUTORS_LOG.removeFilter(_is_worth_telling)
         while self._originals:
             setattr(*self._originals.pop())
         waiting: Any = executors._threads_queues
@@ -314,6 +318,11 @@ class Threads:
     def _has_outsiders(self) -> bool:
         self._outsiders = [thread for thread in self._outsiders if _is_running(thread)]
         return bool(self._outsiders)
+
+
+def _is_worth_telling(record: logging.LogRecord) -> bool:
+    """False for a thread of an executor that is carried out of what it runs."""
+    return record.exc_info is None or record.exc_info[0] is not RankUnwound
 
 
 def _object(thread: RankThread) -> Object:

@@ -44,6 +44,15 @@ def waited_for(frame: FrameType | None) -> tuple[str, Site]:
     return what, site_of(start)
 
 
+def is_callback(frame: FrameType | None) -> bool:
+    """True in what Python calls when it lets go of an object, where nothing can be raised."""
+    while frame is not None:
+        if frame.f_code.co_name in ("__del__", "weakref_cb"):
+            return True
+        frame = frame.f_back
+    return False
+
+
 def is_importing(frame: FrameType | None) -> bool:
     """True while a module is being imported by the caller: what it makes then lasts longer than a simulation."""
     while frame is not None:

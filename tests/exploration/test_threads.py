@@ -1,0 +1,240 @@
+"""DPOR over the threads of ranks: counts worked out by hand, and the outcomes that a full search finds."""
+
+import queue
+import threading
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from simulator import Budget, Verdict, explore, replay
+from simulator.exploration.outcomes import outcome_of
+from tests.exploration.programs import store
+
+PLENTY = Budget(executions=20_000, seconds=600)
+
+
+def explored(program, world_size, **options):
+    exploration = explore(program, world_size, budget=PLENTY, keep_going=True, **options)
+    assert exploration.complete
+    return exploration
+
+
+def beside(function, own, *others):
+    """Call `function` with `own` on the rank's main thread, and with each of `others` on a thread."""
+    threads = [threading.Thread(target=function, args=(other,)) for other in others]
+    for thread in threads:
+        thread.start()
+    function(own)
+    for thread in threads:
+        thread.join()
+
+
+def one_group(rank):
+    """Each thread makes a call of another shape: they fit if both ranks take them in one order."""
+    beside(lambda size: dist.all_reduce(torch.ones(size)), 1, 3)
+
+
+def group_of_each(rank):
+    groups = {size: dist.new_group([0, 1]) for size in (1, 3)}
+    beside(lambda size: dist.all_reduce(torch.ones(size), group=groups[size]), 1, 3)
+
+
+def one_queue(rank):
+    """The repair: one thread makes the calls, in the order in which they are put into its queue."""
+    sizes = queue.SimpleQueue()
+
+    def call():
+        while size := sizes.get():
+            dist.all_reduce(torch.ones(size))
+
+    thread = threading.Thread(target=call)
+    thread.start()
+    for size in (1, 3, 0):
+        sizes.put(size)
+    thread.join()
+
+
+def lock_taken(rank, *names):
+    lock, order = threading.Lock(), []
+
+    def take(name):
+        with lock:
+            order.append(name)
+
+    beside(take, *names)
+    return "".join(order)
+
+
+def tried(rank):
+    lock, seen = threading.Lock(), []
+
+    def use(is_trying):
+        if is_trying:
+            seen.append(lock.acquire(False))
+        else:
+            with lock:
+                dist.get_world_size()
+
+    beside(use, False, True)
+    return seen
+
+
+def looked_at(rank):
+    event, seen = threading.Event(), []
+    beside(lambda is_looking: seen.append(event.is_set()) if is_looking else event.set(), False, True)
+    return seen
+
+
+def items_of_a_queue(rank):
+    items, taken = queue.Queue(), []
+    beside(lambda is_main: [items.put(1), items.put(2)] if is_main else taken.extend([items.get(), items.get()]), 1, 0)
+    return taken
+
+
+def first_of_two(rank):
+    """Two producers, one consumer: who comes first is first."""
+    items, taken = queue.SimpleQueue(), []
+    beside(lambda item: items.put(item) if item else taken.append(items.get()), 0, "a", "b")
+    return taken
+
+
+def alive(rank):
+    thread = threading.Thread(target=int)
+    thread.start()
+    seen = thread.is_alive()
+    thread.join()
+    return seen
+
+
+def keys_of_a_store(rank):
+    """Two threads of one rank write a key that both read."""
+    seen = []
+
+    def write(name):
+        seen.append(store().compare_set("key", "", name).decode())
+
+    beside(write, "m", "t")
+    return seen[-1]
+
+
+def sent_in_any_order(rank):
+    """Rank 0 sends two messages by two threads, which match in the order they come."""
+    if rank == 0:
+        return beside(lambda value: dist.send(torch.tensor([value]), 1), 1.0, 2.0)
+    received = [torch.zeros(1), torch.zeros(1)]
+    for tensor in received:
+        dist.recv(tensor, 0)
+    return [tensor.item() for tensor in received]
+
+
+# --- counts that are known --------------------------------------------------------------------------------------------
+
+
+def test_two_threads_of_each_of_two_ranks_on_one_group():
+    """Each rank has two orders: 4 executions, in 2 of which the ranks' orders agree."""
+    exploration = explored(one_group, 2)
+    assert exploration.executions == 4
+    assert exploration.outcomes == Counter({"pass": 2, "fail  mismatch.shape ranks 0, 1": 2})
+    assert exploration.verdict is Verdict.FAIL
+    failure = exploration.first_failure
+    again = replay(one_group, 2, failure.schedule)
+    assert (outcome_of(again), again.trace.digest()) == (outcome_of(failure), failure.trace.digest())
+
+
+@pytest.mark.parametrize("program", [group_of_each, one_queue])
+def test_the_repairs_are_covered_and_clean(program):
+    exploration = explored(program, 2)
+    assert exploration.outcomes == Counter({"pass": exploration.executions})
+
+
+def test_threads_with_a_group_of_their_own_need_one_execution():
+    assert explored(group_of_each, 2).executions == 1
+
+
+@pytest.mark.parametrize(("names", "count"), [("m", 1), ("ma", 2), ("mab", 6), ("mabc", 24)])
+def test_threads_take_a_lock_in_every_order(names, count):
+    exploration = explored(lock_taken, 1, args=tuple(names))
+    assert exploration.executions == len(exploration.outcomes) == count
+
+
+def test_locks_of_two_ranks_have_nothing_to_do_with_each_other():
+    exploration = explored(lock_taken, 2, args=("m", "t"))
+    assert exploration.executions == len(exploration.outcomes) == 4
+
+
+def test_a_queue_gives_one_outcome():
+    exploration = explored(items_of_a_queue, 1)
+    assert list(exploration.outcomes) == ["pass"]
+
+
+def test_threads_that_only_make_collectives_on_groups_of_their_own_and_are_joined():
+    def program(rank):
+        group = dist.new_group([0, 1, 2])
+        for _ in range(3):
+            thread = threading.Thread(target=dist.barrier, args=(group,))
+            thread.start()
+            dist.all_reduce(torch.ones(1))
+            thread.join()
+
+    assert explored(program, 3).executions == 1
+
+
+def test_a_thread_that_is_joined_first_is_in_no_race():
+    def program(rank):
+        thread = threading.Thread(target=lambda: (dist.barrier(), store().set("key", "1")))
+        thread.start()
+        thread.join()
+        dist.barrier()
+        return store().get("key")
+
+    assert explored(program, 1).executions == 1
+
+
+# --- outcomes that a full search finds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("program", "args", "outcomes"),
+    [
+        (lock_taken, ("m", "t"), 2),
+        (tried, (), 2),
+        (looked_at, (), 2),
+        (alive, (), 2),
+        (keys_of_a_store, (), 2),
+        (items_of_a_queue, (), 1),
+        (first_of_two, (), 2),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_a_full_search_finds_the_same_outcomes(program, args, outcomes):
+    quick = explored(program, 1, args=args)
+    full = explored(program, 1, args=args, policy="dfs")
+    assert set(quick.outcomes) == set(full.outcomes)
+    assert len(quick.outcomes) == outcomes
+    assert quick.executions <= full.executions
+
+
+def test_messages_of_two_threads():
+    exploration = explored(sent_in_any_order, 2)
+    assert (exploration.executions, len(exploration.outcomes)) == (2, 2)
+    bounded = explored(sent_in_any_order, 2, policy="dfs", preemptions=1)
+    assert set(bounded.outcomes) == set(exploration.outcomes)
+
+
+def test_few_preemptions_find_what_is_wrong_with_one_group():
+    bounded = explore(one_group, 2, policy="dfs", preemptions=1, budget=PLENTY, keep_going=True)
+    assert set(bounded.outcomes) == set(explored(one_group, 2).outcomes)
+
+
+def test_jobs_of_an_executor_run_in_every_order():
+    def program(rank):
+        order = []
+        with ThreadPoolExecutor(2) as pool:
+            for name in "ab":
+                pool.submit(lambda name=name: (store().set("key", name), order.append(name)))
+        return "".join(order)
+
+    assert len(explored(program, 1).outcomes) == 2
