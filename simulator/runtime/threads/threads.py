@@ -40,6 +40,7 @@ from simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound,
 from simulator.runtime.threads.host import Host, Steps
 from simulator.runtime.threads.locks import RankLock, RankRLock
 from simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
+from simulator.runtime.threads.queues import RankSimpleQueue
 from simulator.runtime.threads.waiting import is_importing
 from simulator.verdict import Finding
 from simulator.waits import ThreadWait
@@ -89,7 +90,7 @@ class Threads:
             (threading.Event, "is_set", self._is_set),
             (threading, "_time", now),
             (threading, "_counter", lambda original: counter(steps, original, start=1)),
-            (queue, "SimpleQueue", lambda original: self._maker(original, lambda me: queue._PySimpleQueue())),  # type: ignore[attr-defined]
+            (queue, "SimpleQueue", self._queue_maker),
             (queue, "time", now),
             (_EXECUTOR, "_counter", lambda original: staticmethod(counter(steps, original, start=0))),
             (executors, "_global_shutdown_lock", lambda original: ShutdownLock(steps, original)),
@@ -137,6 +138,9 @@ class Threads:
             return wraps(original)(lock_or_queue)
         # A class stays one, for annotations and isinstance.
         return type(original.__name__, (), {"__new__": lambda cls, *arguments: lock_or_queue(*arguments)})
+
+    def _queue_maker(self, original: Any) -> Any:
+        return self._maker(original, lambda me: RankSimpleQueue(self._steps, me, original()))
 
     def _inner_lock_maker(self, original: Any) -> Any:
         """For what a condition waits at: a lock of ours if the lock of the condition is one."""

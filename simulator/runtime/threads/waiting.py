@@ -27,7 +27,6 @@ def _meanings() -> dict[CodeType, str]:
         queue.Queue.get: "an item of a queue",
         queue.Queue.put: "room in a queue",
         queue.Queue.join: "the tasks of a queue",
-        queue._PySimpleQueue.get: "an item of a queue",  # type: ignore[attr-defined]
         Future.result: "a future",
         Future.exception: "a future",
         executors._worker: "work",
@@ -35,9 +34,9 @@ def _meanings() -> dict[CodeType, str]:
     return {function.__code__: meaning for function, meaning in functions.items()}
 
 
-def waited_for(frame: FrameType | None) -> tuple[str, Site]:
+def waited_for(frame: FrameType | None, what: str = "a lock") -> tuple[str, Site]:
     """What the caller of Python's library waits for, and the line of the user's program that does."""
-    start, what = frame, "a lock"
+    start = frame
     while frame is not None and not is_users(frame.f_code):
         what = _meanings().get(frame.f_code, what)
         frame = frame.f_back

@@ -6,6 +6,7 @@ import threading
 import time
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 import torch
@@ -189,10 +190,8 @@ def test_a_daemon_that_clings_to_what_it_runs_is_left_behind():
     def program(rank):
         def cling():
             while True:
-                try:
+                with suppress(BaseException):
                     dist.barrier()
-                except BaseException:
-                    pass
 
         if rank:
             start(cling, daemon=True, name="clinging")
@@ -208,10 +207,8 @@ def test_a_thread_that_clings_does_not_keep_the_run_from_its_end():
     def program(rank):
         def cling():
             while True:
-                try:
+                with suppress(BaseException):
                     dist.barrier()
-                except BaseException:
-                    pass
 
         if rank:
             start(cling, name="clinging")

@@ -1,0 +1,133 @@
+"""A queue in the place of `queue.SimpleQueue`, which is native: each of its operations is one step.
+
+Putting an item in and waiting for one commute: who asks first gets the first item, whenever it comes. So a queue
+between two threads leaves nothing open. Only who looks without waiting can tell when an item came.
+"""
+
+from __future__ import annotations
+
+import queue
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from simulator.accesses import Access, Mode, Object
+from simulator.events import EventKind
+from simulator.runtime.rank_thread import RankThread, Status
+from simulator.runtime.threads.host import Steps
+from simulator.runtime.threads.waiting import is_callback, waited_for
+from simulator.waits import LockWait
+
+
+class _Consumer:
+    """A thread that waits for an item, and the item once it is there."""
+
+    __slots__ = ("item", "thread")
+
+    def __init__(self, thread: RankThread) -> None:
+        self.thread = thread
+        self.item: Any = None
+
+
+class RankSimpleQueue:
+    """What `queue.SimpleQueue()` gives on the thread of a rank."""
+
+    def __init__(self, steps: Steps, maker: RankThread, real: Any) -> None:
+        """`real` is a queue of Python's, which has the items for threads outside the simulation, too."""
+        self._steps = steps
+        self._real = real
+        self._waiting: list[_Consumer] = []
+        """In the order in which they asked."""
+        self._puts = 0
+        name = (maker.number, maker.locks_made)
+        maker.locks_made += 1
+        self._object: Object = ("lock", *name)
+        self._content = Access(self._object, Mode.CONTRIBUTE)
+        self._put_order = Access(("order", "put", *name), Mode.WRITE)
+        self._get_order = Access(("order", "get", *name), Mode.WRITE)
+
+    def put(self, item: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Put an item in; there is always room."""
+        me, steps = self._steps.running(), self._steps
+        if me is None:
+            self._real.put((None, item))
+            return
+        steps.stand_before(me, (self._put_order, self._content))
+        steps.touch(me, self._put_order, self._content)
+        while self._waiting:
+            consumer = self._waiting.pop(0)
+            if consumer.thread.status is Status.WAITING:  # else its alarm has just woken it
+                consumer.item = item
+                steps.host.scheduler.wake(consumer.thread.number)
+                return
+        self._puts += 1
+        key: Object = (*self._object, self._puts)
+        self._real.put((key if steps.leave(me, key) else None, item))
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        """Take the oldest item; raise queue.Empty if there is none in time."""
+        me = self._steps.running()
+        if me is None:
+            return self._real.get(block, timeout)[1]
+        if timeout is not None and timeout < 0:
+            raise ValueError("'timeout' must be a non-negative number")
+        may_wait = block and timeout != 0
+        self._ask(me, may_wait=may_wait)
+        if not self._real.empty():
+            key, item = self._real.get_nowait()
+            if key is not None:
+                self._steps.follow(me, key)
+            return item
+        if not may_wait:
+            raise queue.Empty
+        if self._steps.has_outsiders():  # only real time can tell
+            return self._real.get(True, timeout)[1]
+        return self._wait(me, timeout)
+
+    def put_nowait(self, item: Any) -> None:
+        """As `put`."""
+        self.put(item)
+
+    def get_nowait(self) -> Any:
+        """As `get` without waiting."""
+        return self.get(block=False)
+
+    def empty(self) -> bool:
+        """True if there is no item."""
+        return self.qsize() == 0
+
+    def qsize(self) -> int:
+        """How many items there are. A look in vain lets the others run."""
+        me = self._steps.running()
+        if me is not None:
+            look = Access(self._object, Mode.READ)
+            self._steps.stand_before(me, (look,), is_in_vain=self._real.empty())
+            self._steps.touch(me, look)
+        return int(self._real.qsize())
+
+    def _ask(self, me: RankThread, *, may_wait: bool) -> None:
+        if self._steps.host.scheduler.is_unwinding(me):
+            if not is_callback(sys._getframe(2)):
+                self._steps.host.checkpoint()  # which carries it out
+            return
+        accesses: Sequence[Access] = (self._get_order, self._content)
+        if not may_wait:
+            accesses = (Access(self._object, Mode.READ), *accesses)
+        self._steps.stand_before(me, tuple(accesses), is_in_vain=not may_wait and self._real.empty())
+        self._steps.touch(me, *accesses)
+
+    def _wait(self, me: RankThread, timeout_seconds: float | None) -> Any:
+        host, consumer = self._steps.host, _Consumer(me)
+        what, site = waited_for(sys._getframe(1), "an item of a queue")
+        host.record(EventKind.WAIT, text=what)
+        self._waiting.append(consumer)
+        try:
+            in_time = host.block(LockWait(self._object, what, None, site), timeout_seconds)
+        finally:
+            if consumer in self._waiting:
+                self._waiting.remove(consumer)
+        self._steps.touch(me, self._content)
+        host.record(EventKind.DONE, text=what if in_time else f"{what} timed out")
+        if not in_time:
+            raise queue.Empty
+        return consumer.item
