@@ -21,13 +21,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, TypeAlias
 
 import networkx as nx
 
 from simulator.diagnosis.situation import Situation, Standing
 from simulator.verdict import Code
-from simulator.waits import CallWait, LockWait, StoreWait, ThreadWait, Wait
+from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
 Graph: TypeAlias = "nx.DiGraph[Any]"
 
@@ -80,7 +81,8 @@ def _waits(situation: Situation) -> dict[Any, Wait | None]:
     """What each rank and thread waits for, by its node; see Note [Thread nodes]."""
     waits: dict[Any, Wait | None] = {rank.rank: rank.wait for rank in situation.ranks}
     for rank in situation.ranks:
-        waits |= {("thread", rank.rank, thread.number): thread.wait for thread in rank.threads}
+        threads = [thread for thread in rank.threads if not isinstance(thread.wait, (ClockWait, NoneType))]
+        waits |= {("thread", rank.rank, thread.number): thread.wait for thread in threads}  # others only beat
     return waits
 
 

@@ -46,6 +46,13 @@ def threads_started_here_share_a_core() -> Iterator[None]:
         _all_cores.update((thread, allowed) for thread in threading.enumerate() if thread not in others)
 
 
+def shares_core_of_starter(thread: threading.Thread) -> None:
+    """A thread that the caller has started shares its core, and what it may fork gets the same cores back."""
+    cores = _all_cores.get(threading.current_thread())
+    if cores is not None:
+        _all_cores[thread] = cores
+
+
 def _current_core() -> int | None:
     """The core the calling thread runs on; None where the platform does not tell."""
     if not hasattr(os, "sched_setaffinity"):

@@ -5,7 +5,10 @@ and `finish`, each called on its own thread; the receiver wakes up inside its ow
 decides, so there is no scheduler thread and a hand-over costs one lock release and one acquire.
 
 When no rank is enabled the virtual clock moves; when it has nothing to fire either, the run is over: `on_idle` is
-told, and every rank is unwound in turn.
+told, and every rank is unwound in turn. So it is when the clock does nothing but wake threads that beat in the
+background, on and on, while all programs wait.
+
+A rank may start threads. Each has a number of its own, and what is said of ranks here holds of all threads.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ from simulator.waits import Wait
 
 _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""
+
+_MOST_BEATS = 10_000
+"""So often in a row may threads that ranks started be woken by the clock while nothing else happens at all."""
 
 POLL_SECONDS = 0.001
 """Virtual time that passes when a rank polls in vain and nobody else is enabled."""
@@ -89,6 +95,8 @@ class Scheduler:
         self._polled_in_vain: set[int] = set()
         """Who has looked for something in vain since anybody got on. Only asked about, never walked through."""
         self._vain_rounds = 0
+        self._beats = 0
+        """How often in a row the clock woke none but threads that ranks started, with nothing else in between."""
         self._unwinds: Counter[int] = Counter()
         """How often each thread was carried out of its program, by ident."""
         self.answers: list[int] = []
@@ -171,6 +179,7 @@ class Scheduler:
 
     def note_progress(self) -> None:
         """Something happened that a rank which polls may look for."""
+        self._beats = 0
         if self._vain_rounds or self._polled_in_vain:
             self._vain_rounds = 0
             self._polled_in_vain.clear()
@@ -345,11 +354,14 @@ class Scheduler:
 
     def _ring(self) -> bool:
         """Let the clock's next alarms wake their threads."""
+        beats = self._beats + 1
         woken = self._clock.advance()
+        is_beat = not any(self._threads[number].is_main for number in woken)
         for number in woken:
             self._threads[number].timed_out = True
             self.wake(number, by_clock=True)
-        return bool(woken)
+        self._beats = beats if is_beat else 0
+        return bool(woken) and self._beats <= _MOST_BEATS
 
     def _leave_enabled(self, number: int) -> None:
         index = bisect_left(self._enabled, number)

@@ -35,6 +35,7 @@ from simulator.calls import Site
 from simulator.diagnosis.threads import thread_error
 from simulator.events import EventKind
 from simulator.runtime.call_sites import site_here, site_of_error, traceback_text
+from simulator.runtime.one_core import shares_core_of_starter
 from simulator.runtime.outcome import one_line
 from simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, Status
 from simulator.runtime.threads.host import Host, Steps
@@ -194,6 +195,7 @@ class Threads:
         finally:
             thread._daemonic = child.is_daemon
         child.ident = thread.ident or 0
+        shares_core_of_starter(thread)
         self._records[thread] = child
         self._leaving = [each for each in self._leaving if _is_running(each)]
         me.of.threads.append(child)

@@ -213,3 +213,36 @@ def test_a_thread_waits_for_a_rank_that_is_over():
     assert lines[1].rstrip().endswith('is over, and waits for the end of thread "checkpoint"')
     assert lines[2].startswith('  rank 0, thread "checkpoint"  waits in barrier #1')
     assert lines[3].startswith("  rank 1 ")
+
+
+def test_a_thread_that_only_beats_hides_no_deadlock():
+    def program(rank, count):
+        def beat():
+            for _ in range(count):
+                time.sleep(60)
+            done.append(rank)
+
+        start(beat, name="heartbeat", daemon=True)
+        if rank == 0:
+            dist.barrier()
+
+    done = []
+    code, ranks, lines = found(simulate(program, 2, args=(1_000_000,)))
+    assert (code, ranks, done) == ("deadlock.missing_rank", (1,), [])
+    assert lines[1].startswith("  rank 0  waits in barrier #0")
+
+
+def test_a_thread_that_beats_may_take_its_time():
+    def program(rank):
+        event = threading.Event()
+
+        def beat():
+            for _ in range(5_000):
+                time.sleep(60)
+            event.set()
+
+        start(beat, name="watchdog", daemon=True)
+        event.wait()
+
+    result = simulate(program, 1)
+    assert (result.verdict, result.virtual_seconds) == (Verdict.PASS, 300_000.0)

@@ -4,6 +4,7 @@ import queue
 import threading
 import time
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
@@ -328,7 +329,7 @@ def test_executors_run_what_they_are_given():
             slow = pool.submit(time.sleep, 9)
             done, not_done = wait([failing, slow], return_when=FIRST_COMPLETED)
             in_order = sorted(future.result() for future in as_completed([pool.submit(pow, 2, n) for n in range(4)]))
-            with pytest.raises(TimeoutError):
+            with pytest.raises(FutureTimeoutError):
                 slow.result(timeout=1)
         assert (done, not_done) == ({failing}, {slow})
         with pytest.raises(RuntimeError, match=r"cannot schedule new futures after shutdown"):
