@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from simulator.calls import NOWHERE, USER_ORIGIN, Origin, Phase, Signature, Site
+from simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
 from simulator.events import EventKind
 from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
@@ -70,7 +70,7 @@ class OriginTracker:
             origin = self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
         else:
             origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
-        return origin, site or NOWHERE
+        return origin, site or self._execution.me.started_at
 
     def _origin(self, reading: Reading, signature: Signature) -> Origin:
         if reading.continues is not None:

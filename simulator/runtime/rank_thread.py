@@ -8,7 +8,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from simulator.calls import Call, Site
+from simulator.calls import NOWHERE, Call, Site
 from simulator.waits import Wait
 
 
@@ -111,19 +111,24 @@ class RankThread:
         "name",
         "number",
         "of",
+        "started_at",
         "status",
         "thread",
         "timed_out",
         "wait",
     )
 
-    def __init__(self, number: int, of: Rank, name: str = "", *, is_daemon: bool = False) -> None:
+    def __init__(
+        self, number: int, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
+    ) -> None:
         self.number = number
         """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
         self.of = of
         self.name = name
         """As Python calls it; "" for the one that runs the rank's program."""
         self.is_daemon = is_daemon
+        self.started_at = started_at
+        """The line of the user's program that did; what the thread does may be all a library's."""
         self.baton = _allocate_lock()
         self.baton.acquire()
         self.status = Status.READY

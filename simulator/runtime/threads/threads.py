@@ -182,7 +182,7 @@ class Threads:
 
     def _start_thread(self, original: Callable[[Any], None], thread: Any, me: RankThread) -> None:
         scheduler = self._host.scheduler
-        child = RankThread(scheduler.next_number(), me.of, thread.name, is_daemon=thread.daemon)
+        child = RankThread(scheduler.next_number(), me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
         child.thread = thread
         own_run = vars(thread).get("run")
         thread.run = lambda: self._run(child, thread, own_run)
