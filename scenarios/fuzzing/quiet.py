@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ def quiet() -> Iterator[None]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            importlib.import_module("torch.distributed.optim")  # takes seconds, in which a rank would seem to be stuck
             yield
     finally:
         torch.set_num_threads(threads)

@@ -25,7 +25,8 @@ def sensible(training: Training) -> Training:
         options |= {"find_unused_parameters": True, "static_graph": False}
     if any(each.action is not None for each in training.exceptions):
         options["static_graph"] = False
-    if training.communication_hook in (CommunicationHook.FP16_COMPRESS, CommunicationHook.BF16_COMPRESS):
+    compresses = training.communication_hook in (CommunicationHook.FP16_COMPRESS, CommunicationHook.BF16_COMPRESS)
+    if compresses or "sync_batch_norm" in names:  # which rounds otherwise than the oracle does
         # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
         training = replace(training, optimizer=replace(training.optimizer, name=OptimizerName.SGD))
     if training.averages_buffers:  # engines differ in when they run the hook where no reduction follows
