@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from scenarios.models import Network
+from scenarios.models import Network, outline
 from scenarios.snapshot import History, Snapshot, snapshot, together
 from scenarios.trainer import optimizer_of
 from scenarios.training import Action, CommunicationHook, Training
@@ -203,12 +203,20 @@ def check_has_meaning(training: Training, world_size: int) -> None:
                 f"ranks {' or '.join(sorted(each.value for each in together))} in iteration {iteration}, expected one "
                 "action for all that have input to compare with the oracle"
             )
+    options = training.engine_options
+    if _leaves_out(training) and not (options.get("find_unused_parameters") or options.get("static_graph")):
+        raise UsageError("batches leave out branches, expected find_unused_parameters to compare with the oracle")
     if training.averages_buffers and (
         training.join
         or actions - {Action.TRAIN, Action.SKIP_STEP, Action.SKIP}
-        or not training.engine_options.get("broadcast_buffers", True)
+        or not options.get("broadcast_buffers", True)
     ):
         raise UsageError(
             "a hook averages buffers, expected no join, broadcast_buffers, and no iteration without a reduction to "
             "compare with the oracle: engines differ in when they run the hook"
         )
+
+
+def _leaves_out(training: Training) -> bool:
+    branches = {branch for choice in training.networks for branch in outline(choice.name, choice.options).branches}
+    return any(each.uses is not None and not branches <= set(each.uses) for each in training.exceptions)

@@ -78,8 +78,8 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
         raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
     if transport == PROCESSES and (policy not in (None, "round_robin") or seed != 0):
         raise UsageError(
-            f"policy is {policy or 'round_robin'!r} and seed {seed}, but real processes run freely, without a schedule: leave both out, "
-            "or take transport 'memory' or 'gloo'"
+            f"policy is {policy or 'round_robin'!r} and seed {seed}, but real processes run freely, without a "
+            "schedule: leave both out, or take transport 'memory' or 'gloo'"
         )
     if timeout_seconds is not None and transport == PROCESSES:
         check_timeout(timeout_seconds)

@@ -70,7 +70,10 @@ def _lifted(
 
     def lifted(candidate: Candidate) -> Iterator[Candidate]:
         for part in way(part_in(candidate.scenario)):
-            yield Candidate(with_part(candidate.scenario, part), has_own_schedule=False)
+            made = with_part(candidate.scenario, part)
+            # A training that the oracle can judge stays one: another may be a mistake that fails by itself.
+            if made.reference is not None or candidate.scenario.reference is None:
+                yield Candidate(made, has_own_schedule=False)
 
     return lifted
 
@@ -82,7 +85,7 @@ def _declared_in(scenario: Scenario) -> Declared:
 
 
 def _with_declared(scenario: Scenario, declared: Declared) -> Scenario:
-    """It is compared with the oracle if it was, as long as it has a meaning of its own."""
+    """It is compared with the oracle if it was, and if that has something to say."""
     training, world_size, faults = declared
     made = of_training(training, world_size, name=scenario.name, engine=scenario.engine, answers=scenario.answers)
     return replace(

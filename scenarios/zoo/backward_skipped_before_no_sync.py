@@ -1,8 +1,8 @@
 """A forward whose backward is skipped keeps the reducer armed, so a backward under `no_sync` is reduced after all.
 
-A loss that is not finite is dropped, and a window of accumulation begins. With `find_unused_parameters` torch has marked
-what the dropped forward left out as ready, and the backward that then brings it a gradient raises; without, gradients
-that were to stay local are reduced. Our engine takes what both forwards reach together, and reduces it.
+A loss that is not finite is dropped, and a window of accumulation begins. With `find_unused_parameters` torch has
+marked what the dropped forward left out as ready, so the backward that now brings it a gradient raises; and what that
+backward leaves out on one rank alone, it waits for there, while the others go on. Our engine looks at both forwards.
 """
 
 import torch

@@ -174,6 +174,10 @@ def test_a_network_that_communicates_computes_on_all_batches_at_once():
 @pytest.mark.parametrize(
     ("training", "message"),
     [
+        (
+            Training((NetworkChoice("branches"),), exceptions=(Exceptional((0,), (0,), uses=("left",)),)),
+            "batches leave out branches, expected find_unused_parameters",
+        ),
         (Training(iterations=(1, 2)), r"^iterations are \[1, 2\] without a join, expected equal numbers"),
         (
             Training(iterations=Rule(2), exceptions=(Exceptional((1,), (1,), Action.SKIP_STEP),)),

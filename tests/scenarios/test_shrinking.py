@@ -283,3 +283,27 @@ def test_dpor_begins_with_round_robin():
     calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls")
     policy = Dpor(3).next_policy()
     assert run_scenario(calls, policy=policy).trace.digest() == run_scenario(calls).trace.digest()
+
+
+def test_what_the_oracle_can_judge_does_not_become_a_mistake_that_fails_by_itself():
+    # Leaving out find_unused_parameters would fail with the same code, for a reason of its own.
+    training = Training(
+        (NetworkChoice("branches"),),
+        (4, 4, 4),
+        engine_options={"find_unused_parameters": True},
+        reduces_loss=True,
+        exceptions=(
+            Exceptional(None, (2,), Action.SKIP_BACKWARD),
+            Exceptional(None, (3,), Action.ACCUMULATE),
+            Exceptional((1,), (3,), uses=("left",)),
+        ),
+    )
+
+    shrunk = shrink_scenario(of_training(training, 3, name="skipped"))
+
+    assert shrunk.result.findings[0].code is Code.MISMATCH_SHAPE
+    assert shrunk.scenario.reference is not None
+    smallest = training_in(shrunk.scenario)
+    assert smallest is not None
+    assert smallest.engine_options == {"find_unused_parameters": True}
+    assert (shrunk.scenario.world_size, smallest.iterations) == (2, Rule(2))
