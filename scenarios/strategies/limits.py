@@ -62,6 +62,8 @@ def _without(training: Training, action: Action) -> Training:
 def possible_for_torch(training: Training) -> Training:
     """Without what torch's engine cannot do, most of it under join."""
     training = documented_by_torch(training)
+    if any(each.uses is not None for each in training.exceptions):  # zoo: backward-skipped-before-no-sync
+        training = _without(training, Action.SKIP_BACKWARD)
     join = training.join
     if join is None:
         return training
