@@ -401,7 +401,8 @@ TOKEN = "s1:0:e2f90957"
     [
         (
             "",
-            "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, agree; see `ddpsim --help`",
+            "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, agree; "
+            "see `ddpsim --help`",
         ),
         ("runn", "No such command 'runn'.*; expected one of list, run, replay, explore, .*; see `ddpsim --help`"),
         ("--verbose", "No such option: --verbose; see `ddpsim --help`"),
