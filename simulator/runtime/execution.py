@@ -283,14 +283,16 @@ class Execution:
         for pending in pendings:
             if pending.is_complete:
                 self._learn(pendings)
-                self._see_delivered(pendings)
+                if self.me.of.delivering:
+                    self._see_delivered(pendings)
                 return True
         calls = tuple(pending.call for pending in pendings)
         self.record(EventKind.WAIT, call=calls[0])
         in_time = self.block(CallWait(calls), timeout_seconds)
         in_time = in_time or any(pending.is_complete for pending in pendings)  # at the very moment
         self._learn(pendings)
-        self._see_delivered(pendings)
+        if self.me.of.delivering:
+            self._see_delivered(pendings)
         self.record(EventKind.DONE, call=calls[0], text="" if in_time else "timed out")
         return in_time
 

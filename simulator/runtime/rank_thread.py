@@ -111,6 +111,7 @@ class RankThread:
         "name",
         "number",
         "of",
+        "rank",
         "started_at",
         "status",
         "thread",
@@ -124,6 +125,8 @@ class RankThread:
         self.number = number
         """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
         self.of = of
+        """The rank that it belongs to."""
+        self.rank = of.rank
         self.name = name
         """As Python calls it; "" for the one that runs the rank's program."""
         self.is_daemon = is_daemon
@@ -157,11 +160,6 @@ class RankThread:
         self.thread._daemonic = False  # type: ignore[attr-defined]
         # A process's main thread is no daemon, and threads are as the one that makes them, unless told.
         self.ident = self.thread.ident or 0
-
-    @property
-    def rank(self) -> int:
-        """The rank that it belongs to."""
-        return self.of.rank
 
     @property
     def is_main(self) -> bool:
