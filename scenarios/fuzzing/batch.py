@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from dataclasses import replace
@@ -43,7 +42,6 @@ def run_batch(plan: Plan, number: int) -> BatchReport:
             draw_each(_strategy(plan), plan.seed + number, share, take)
         except KeyboardInterrupt:
             is_interrupted = True
-    gc.collect()  # what simulations leave is old by now, and Python seldom looks there: it would add up to gigabytes
     return batch_report(number, executions, time.perf_counter() - start, is_interrupted=is_interrupted)
 
 

@@ -4,6 +4,10 @@ By default it looks through all objects of the process again and again while 1,0
 of the run. So what exists at the start is set aside (`gc.freeze`), and how many new objects lead to a collection grows
 with the number of ranks, each of which makes as many as a process of its own would. Reference cycles that die young
 still go; those that grow old wait for the end of the run.
+
+What was set aside is old afterwards, and Python, which counts what grows old to tell when to look there, did not see
+it. So cycles that outlive their run, a result for instance, would pile up over thousands of runs; they are looked for
+whenever so many ranks have run.
 """
 
 from __future__ import annotations
@@ -18,12 +22,36 @@ _YOUNG_OBJECTS_PER_RANK = 10_000
 _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD = 20, 1_000
 """An old collection comes hardly ever."""
 
+_RANKS_PER_OLD = 1_000
+"""Trainings of four ranks leave some 100 MB until then, and the collection takes as long as a few of them."""
+
+
+class _RanksRun:
+    """How many ranks have run since the last old collection."""
+
+    def __init__(self) -> None:
+        self._ranks = 0
+
+    def add(self, ranks: int) -> bool:
+        """Count the ranks of a run; return whether a collection is due."""
+        self._ranks += ranks
+        is_due = self._ranks >= _RANKS_PER_OLD
+        if is_due:
+            self._ranks = 0
+        return is_due
+
+
+_RANKS_RUN = _RanksRun()
+# As the collector does, it belongs to the whole process.
+
 
 @contextmanager
 def fewer_collections(world_size: int) -> Iterator[None]:
     """Collect less often inside; the collector is as it was afterwards."""
     before, was_enabled = gc.get_threshold(), gc.isenabled()
     is_frozen_by_us = gc.get_freeze_count() == 0  # else the process froze objects for reasons of its own
+    if was_enabled and _RANKS_RUN.add(world_size):
+        gc.collect()
     if is_frozen_by_us:
         gc.freeze()
     if gc.isenabled() and before[0]:

@@ -51,3 +51,17 @@ def test_cycles_that_die_young_are_collected_during_a_run():
 def test_a_rank_that_switches_the_collector_off_leaves_it_on():
     simulate(lambda rank: gc.disable(), 2)
     assert gc.isenabled()
+
+
+def test_cycles_that_outlive_their_run_go_after_a_thousand_ranks():
+    gone = []
+    for number in range(8):  # two collections are due
+        node = Node()
+        node.itself = node
+        weakref.finalize(node, gone.append, number)
+        with fewer_collections(250):
+            pass  # it is alive while what there is is set aside
+        del node
+
+    assert {0, 1, 2} <= set(gone)
+    assert 7 not in gone
