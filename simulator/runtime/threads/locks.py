@@ -172,3 +172,5 @@ class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
         self._block = RankLock(steps, maker)
         self._owner = None
         self._count = 0
+        self.made = maker.number, maker.locks_made
+        """By which thread, and as which of its locks."""

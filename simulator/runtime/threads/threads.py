@@ -7,7 +7,8 @@ a rank only:
 - `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, of which Python makes all the rest, and
   `threading.Event.is_set`, which looks without a lock;
 - `threading._time` and `queue.time`, the clock under their names for it;
-- `threading._counter`, `ThreadPoolExecutor._counter` and what executors have for the end of a process (names.py).
+- `threading._counter`, `ThreadPoolExecutor._counter` and what executors have for the end of a process (names.py);
+- the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py).
 
 Not covered: `_thread` itself, native threads, locks made before the run or while a module is imported. Threads whose
 business is with other processes or with real time stay outside as they are: those of multiprocessing, of a DataLoader,
@@ -20,6 +21,7 @@ and what is left then, its daemon threads, is carried out of what it runs. A thr
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures._base as futures
 import concurrent.futures.thread as executors
 import logging
 import queue
@@ -41,6 +43,7 @@ from simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound,
 from simulator.runtime.threads.host import Host, Steps
 from simulator.runtime.threads.locks import RankLock, RankRLock
 from simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
+from simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
 from simulator.runtime.threads.queues import RankSimpleQueue
 from simulator.runtime.threads.waiting import is_importing
 from simulator.verdict import Finding
@@ -53,6 +56,9 @@ _SILENT = ("multiprocessing.queues", "multiprocessing.resource_sharer", "torch.u
 """Those of them for which no rank waits at a lock."""
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor
+_ABSENT: Any = object()
+"""In the place of a built-in function that a module has not replaced."""
+
 _EXECUTORS_LOG = logging.getLogger("concurrent.futures")
 
 
@@ -96,8 +102,12 @@ class Threads:
             (_EXECUTOR, "_counter", lambda original: staticmethod(counter(steps, original, start=0))),
             (executors, "_global_shutdown_lock", lambda original: ShutdownLock(steps, original)),
             (executors, "_shutdown", lambda original: IsShutDown(steps, original)),
+            (executors, "set", lambda _: ordered_set(steps, self._number_of)),
+            (futures, "set", lambda _: ordered_set(steps, when_made)),
+            (futures, "DoneAndNotDoneFutures", lambda original: ordered_results(steps, original)),
+            (futures, "_AcquireFutures", lambda original: acquiring(steps, original)),
         ):
-            original = vars(owner)[name]
+            original = vars(owner).get(name, _ABSENT)
             self._originals.append((owner, name, original))
             setattr(owner, name, replacement(original))
         _EXECUTORS_LOG.addFilter(_is_worth_telling)
@@ -107,7 +117,11 @@ class Threads:
         self._steps.end()
         _EXECUTORS_LOG.removeFilter(_is_worth_telling)
         while self._originals:
-            setattr(*self._originals.pop())
+            owner, name, original = self._originals.pop()
+            if original is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, original)
         waiting: Any = executors._threads_queues
         for thread in [thread for thread in waiting if thread in self._records]:
             del waiting[thread]  # at the end of the process nobody is to wait for a thread that was left behind
@@ -320,6 +334,11 @@ class Threads:
         for daemon in [each for each in rank.threads if each is not me]:
             self._host.scheduler.condemn(daemon)
             self._wait_for(me, daemon, None, is_at_end=True)
+
+    def _number_of(self, thread: threading.Thread) -> tuple[int, ...]:
+        """Sorts threads as they started, those outside first."""
+        record = self._records.get(thread)
+        return () if record is None else (record.number,)
 
     def _has_outsiders(self) -> bool:
         self._outsiders = [thread for thread in self._outsiders if _is_running(thread)]

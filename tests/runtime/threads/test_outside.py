@@ -1,6 +1,7 @@
 """What is none of a rank's threads stays as it is: Python's modules, other threads, locks after the run."""
 
 import asyncio
+import concurrent.futures._base as futures
 import concurrent.futures.thread as executors
 import logging
 import multiprocessing
@@ -31,6 +32,8 @@ PLACES = [
     (ThreadPoolExecutor, "_counter"),
     (executors, "_global_shutdown_lock"),
     (executors, "_shutdown"),
+    (futures, "DoneAndNotDoneFutures"),
+    (futures, "_AcquireFutures"),
 ]
 
 
