@@ -17,7 +17,8 @@ import pytest
 if TYPE_CHECKING:
     from scenarios.model import Scenario
 
-_SAYS_VERSION = re.compile(r"^ddpsim *=", re.MULTILINE)
+_FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
+_SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -28,10 +29,13 @@ def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Col
 
 
 def _says_version(path: Path) -> bool:
+    """True if it is a scenario file by its own word; that a table of another file mentions ddpsim is not enough."""
     try:
-        return _SAYS_VERSION.search(path.read_text(encoding="utf-8")) is not None
+        text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
+    before_tables, *_ = _FIRST_TABLE.split(text, maxsplit=1)
+    return _SAYS_VERSION.search(before_tables) is not None
 
 
 class ScenarioFile(pytest.File):

@@ -72,6 +72,25 @@ def test_other_toml_files_are_left_alone(run):
     run(files).assert_outcomes()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[tool.poetry.dependencies]\nddpsim = "^0.1"\n',
+        "[tool.own]\nddpsim = 1\n",
+        "  [entry]\n# ddpsim\nddpsim = 1 # the version\n",
+        'ddpsim = "^0.1"\n',
+        "ddpsim = [1]\n",
+    ],
+)
+def test_a_file_that_mentions_ddpsim_is_no_scenario(run, text):
+    run({"pyproject.toml": text, "extra.toml": EXTRA_CALL}).assert_outcomes(passed=1)
+
+
+def test_a_version_with_a_comment_behind_others_counts(run):
+    text = EXTRA_CALL.replace("ddpsim = 1\n", "").replace("\n\n", "\nddpsim=1  # the version\n\n", 1)
+    run({"extra.toml": text}).assert_outcomes(passed=1)
+
+
 def test_a_file_that_is_named_needs_no_version(run):
     run({"plain.toml": 'summary = "x"\n'}, "plain.toml").assert_outcomes(passed=1)
 
