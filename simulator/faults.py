@@ -1,4 +1,9 @@
-"""Faults: what goes wrong, and where. A fault plan is part of a run's input, like the program."""
+"""Faults: what goes wrong, and where. A fault plan is part of a run's input, like the program.
+
+A fault strikes the thread that makes the call, as an error of torch's own would, and no other thread of the rank. One
+that crashed, or returned early, makes no call any more, on its way out either. In a rank with several threads that ends
+the thread alone; the others go on, unless they wait for what it leaves undone.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +15,10 @@ from simulator.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class Crash:
-    """`rank` raises InjectedCrashError before its `before_call`-th call (from 0, all groups counted together)."""
+    """The thread of `rank` that would make its `before_call`-th call raises InjectedCrashError instead.
+
+    Calls count from 0, those of all groups and threads of the rank together.
+    """
 
     rank: int
     before_call: int
@@ -19,7 +27,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """`rank` sleeps `seconds` of virtual time before its `before_call`-th call."""
+    """The thread of `rank` that makes its `before_call`-th call sleeps `seconds` of virtual time before it."""
 
     rank: int
     before_call: int
@@ -28,7 +36,7 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class EarlyReturn:
-    """`rank` returns (None) instead of making its `before_call`-th call, as if its program ended there."""
+    """The thread of `rank` that would make its `before_call`-th call ends there, as if what it runs had returned."""
 
     rank: int
     before_call: int

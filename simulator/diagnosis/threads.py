@@ -10,6 +10,7 @@ from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list, shortened
 from simulator.diagnosis.situation import RankSituation, Situation
 from simulator.diagnosis.wait_graph import Reading
+from simulator.errors import InjectedCrashError
 from simulator.verdict import Code, Finding
 from simulator.waits import LockWait, ThreadWait, Wait
 
@@ -20,7 +21,9 @@ def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | N
     summary = f'thread "{thread}" of {rank_list(ranks)} raised {shortened(error, 200)}{where}'
     lines = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    lines += Cause.THREAD_RAISED.lines(culprits=rank_list(ranks))
+    is_injected = error.startswith(InjectedCrashError.__name__)
+    cause = Cause.FAULT_INJECTED if is_injected else Cause.THREAD_RAISED
+    lines += cause.lines(culprits=rank_list(ranks))
     return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, "\n".join(lines), (site,) if site else ())
 
 

@@ -25,7 +25,7 @@ from simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from simulator.diagnosis.situation import Situation
 from simulator.errors import InjectedCrashError
 from simulator.events import Event, EventKind
-from simulator.faults import Crash, Delay, FaultPlan
+from simulator.faults import Crash, Delay, Fault, FaultPlan
 from simulator.matching.agreement import disagreement, pair_disagreement
 from simulator.matching.point_to_point import PointToPointTable, channel_of
 from simulator.matching.slots import Slot, SlotTable, call_object, order_object
@@ -138,9 +138,9 @@ class Execution:
             raise failure
 
     def _run_rank(self, me: RankThread) -> None:
-        me.baton.acquire()
         status = Status.UNWOUND
         try:
+            me.baton.acquire()  # inside: the end of a run may interrupt whoever has just got it
             if not self.scheduler.is_stopping:
                 with self._enter_rank(me.rank):
                     value = self._program(me.rank)
@@ -237,18 +237,25 @@ class Execution:
         """The choice point before a call, and the faults that strike there."""
         self.checkpoint(intent)
         me, rank = self.me, self.me.of
+        if me.fate is not None:
+            me.fate = copy(me.fate)  # a crash stays one, whatever the program does on its way out
+            raise me.fate
+        number = rank.calls_made
+        rank.calls_made += 1  # before the faults: another thread of the rank may make calls, too
         if self._faults:
-            for fault in self._faults.before(me.rank, rank.calls_made):
-                self.record(EventKind.FAULT, text=type(fault).__name__)
-                if isinstance(fault, Delay):
-                    self.sleep(fault.seconds)
-                elif isinstance(fault, Crash):
-                    me.fate = InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {rank.calls_made})")
-                    raise me.fate
-                else:
-                    me.fate = RankReturned()
-                    raise me.fate
-        rank.calls_made += 1
+            self._strike(me, self._faults.before(me.rank, number), number)
+
+    def _strike(self, me: RankThread, faults: Sequence[Fault], number: int) -> None:
+        for fault in faults:
+            self.record(EventKind.FAULT, text=type(fault).__name__)
+            if isinstance(fault, Delay):
+                self.sleep(fault.seconds)
+            elif isinstance(fault, Crash):
+                me.fate = InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {number})")
+                raise me.fate
+            else:
+                me.fate = RankReturned()
+                raise me.fate
 
     def issue(self, call: Call, pending: Pending) -> None:
         """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
@@ -300,6 +307,7 @@ class Execution:
         """Wait until woken. False if the time-out came first."""
         me = self.me
         me.timed_out = False
+        me.has_alarm = timeout_seconds is not None
         if timeout_seconds is not None:
             self.clock.set_alarm(me.number, timeout_seconds)
         if self.observer is not None:

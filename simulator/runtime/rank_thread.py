@@ -100,6 +100,7 @@ class RankThread:
     __slots__ = (
         "baton",
         "fate",
+        "has_alarm",
         "ident",
         "is_condemned",
         "is_daemon",
@@ -136,6 +137,8 @@ class RankThread:
         self.baton.acquire()
         self.status = Status.READY
         self.wait: Wait | None = None
+        self.has_alarm = False
+        """The clock ends what it waits for, at the latest; says nothing of a thread that does not wait."""
         self.timed_out = False
         self.fate: BaseException | None = None
         """What a fault raised in this thread; it may come out in another shape."""

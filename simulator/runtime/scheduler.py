@@ -6,7 +6,7 @@ decides, so there is no scheduler thread and a hand-over costs one lock release 
 
 When no rank is enabled the virtual clock moves; when it has nothing to fire either, the run is over: `on_idle` is
 told, and every rank is unwound in turn. So it is when the clock does nothing but wake threads that beat in the
-background, on and on, while all programs wait.
+background, on and on, and nobody else waits for it.
 
 A rank may start threads. Each has a number of its own, and what is said of ranks here holds of all threads.
 """
@@ -97,6 +97,8 @@ class Scheduler:
         self._vain_rounds = 0
         self._beats = 0
         """How often in a row the clock woke none but threads that ranks started, with nothing else in between."""
+        self._beaters: set[int] = set()
+        """Which ones, by number. Only asked about."""
         self._unwinds: Counter[int] = Counter()
         """How often each thread was carried out of its program, by ident."""
         self.answers: list[int] = []
@@ -180,6 +182,8 @@ class Scheduler:
     def note_progress(self) -> None:
         """Something happened that a rank which polls may look for."""
         self._beats = 0
+        if self._beaters:
+            self._beaters = set()
         if self._vain_rounds or self._polled_in_vain:
             self._vain_rounds = 0
             self._polled_in_vain.clear()
@@ -354,14 +358,22 @@ class Scheduler:
 
     def _ring(self) -> bool:
         """Let the clock's next alarms wake their threads."""
-        beats = self._beats + 1
-        woken = self._clock.advance()
+        beaters, woken = self._beaters, self._clock.advance()
+        beats = self._beats + 1 if beaters.issuperset(woken) else 0  # who wakes for the first time may end it all
         is_beat = not any(self._threads[number].is_main for number in woken)
         for number in woken:
             self._threads[number].timed_out = True
             self.wake(number, by_clock=True)
-        self._beats = beats if is_beat else 0
-        return bool(woken) and self._beats <= _MOST_BEATS
+        if is_beat:
+            self._beats, self._beaters = beats, beaters.union(woken)
+        return bool(woken) and (self._beats <= _MOST_BEATS or self._others_wait_for_the_clock())
+
+    def _others_wait_for_the_clock(self) -> bool:
+        """True if time that goes on wakes somebody who does not only beat."""
+        return any(
+            thread.status is Status.WAITING and thread.has_alarm and number not in self._beaters
+            for number, thread in self._threads.items()
+        )
 
     def _leave_enabled(self, number: int) -> None:
         index = bisect_left(self._enabled, number)

@@ -227,11 +227,11 @@ class Threads:
 
     def _run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
         """What a new thread does: wait for the baton, run, and give the baton away."""
-        me.baton.acquire()
-        _restore_run(thread, own_run)
         status = Status.UNWOUND
         scheduler = self._host.scheduler
         try:
+            me.baton.acquire()  # inside, as for the thread of a rank's program
+            _restore_run(thread, own_run)
             if not scheduler.is_unwinding(me):
                 self._enter()
                 status = self._run_to_its_end(me, thread)

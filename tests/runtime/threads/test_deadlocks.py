@@ -246,3 +246,32 @@ def test_a_thread_that_beats_may_take_its_time():
 
     result = simulate(program, 1)
     assert (result.verdict, result.virtual_seconds) == (Verdict.PASS, 300_000.0)
+
+
+def sleep_long(stop):
+    time.sleep(20_000)
+
+
+def join_a_thread_that_sleeps_long(stop):
+    start(time.sleep, 20_000, name="slow").join()
+
+
+def wait_long(stop):
+    threading.Event().wait(20_000)
+
+
+@pytest.mark.parametrize("wait", [sleep_long, join_a_thread_that_sleeps_long, wait_long])
+def test_a_thread_that_beats_does_not_make_a_slow_program_a_deadlock(wait):
+    def program(rank):
+        def beat():
+            while not stop.wait(1.0):
+                pass
+
+        stop = threading.Event()
+        start(beat, name="heartbeat")
+        wait(stop)
+        stop.set()
+
+    result = simulate(program, 1)
+    assert (result.verdict, result.findings) == (Verdict.PASS, ())
+    assert result.virtual_seconds == 20_000.0

@@ -12,8 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Crash, Verdict, simulate
+from simulator import Budget, Crash, EarlyReturn, Verdict, simulate
 from simulator.events import EventKind
+from simulator.runtime import rank_thread
 
 
 @pytest.fixture
@@ -230,6 +231,35 @@ def test_a_thread_blocked_outside_the_simulation_is_stuck():
     assert 'rank 0, thread "blocked" has been blocked outside the simulation' in str(result)
 
 
+@pytest.mark.parametrize("interrupted", [0, 2], ids=["program", "thread"])
+def test_who_is_interrupted_as_it_gets_the_baton_gives_it_back(monkeypatch, interrupted):
+    class Baton:
+        """A lock whose owner is interrupted once it has it."""
+
+        def __init__(self):
+            self._lock = threading.Lock()
+            self._number = len(batons)
+            batons.append(self)
+
+        def acquire(self):
+            is_taken = self._lock.locked()
+            self._lock.acquire()
+            if is_taken and self._number == interrupted:
+                raise rank_thread.RankUnwound
+
+        def release(self):
+            self._lock.release()
+
+    def program(rank):
+        start(lambda: ended.append(rank), name="worker").join()
+
+    batons, ended = [], []
+    monkeypatch.setattr(rank_thread, "_allocate_lock", Baton)
+    result = simulate(program, 2, budget=Budget(stuck_seconds=2, seconds=60))
+    assert result.findings == ()
+    assert ended == [1]
+
+
 # --- exceptions -------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +304,23 @@ def test_a_fault_strikes_in_the_thread_that_makes_the_call(told):
     result = simulate(program, 2, faults=[Crash(1, before_call=0)])
     assert codes(result) == [("deadlock.missing_rank", (1,)), ("hazard.thread_error", (1,))]
     assert told == [("caller", "InjectedCrashError")]
+    assert "  cause   the fault plan lets rank 1 crash here" in str(result.findings[1]).splitlines()
+
+
+@pytest.mark.parametrize(("fault", "names"), [(Crash(1, 1), ["InjectedCrashError"]), (EarlyReturn(1, 1), [])])
+def test_a_fault_strikes_once(told, fault, names):
+    """Call 1 of each rank is its thread's; what the program itself calls next is its call 2."""
+
+    def program(rank):
+        dist.barrier()
+        start(lambda: dist.barrier() if rank else None, name="caller").join()
+        dist.all_reduce(torch.ones(1))
+        return rank
+
+    result = simulate(program, 2, faults=[fault])
+    assert (result.returns, result.errors) == ((0, 1), {})
+    assert codes(result) == [("hazard.thread_error", (1,))] * len(names)
+    assert told == [("caller", name) for name in names]
 
 
 # --- what is left -----------------------------------------------------------------------------------------------------
