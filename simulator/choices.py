@@ -49,6 +49,10 @@ class ChoicePoint(NamedTuple):
     """The rank that stands at the point."""
 
 
+class RedundantRun(Exception):  # no error
+    """Raised by a policy to break off an execution that others stand for. It does not count."""
+
+
 class Policy(Protocol):
     """Decides what a run leaves open."""
 

@@ -15,8 +15,7 @@ later and could have come earlier it is run again, with that one and no other.
 What ranks do to each other past torch.distributed and its store, by files or by Python objects that they share, is not
 seen: of such a program only some interleavings are run. Policies "random" and "dfs" do without that knowledge.
 
-A rank that looks twice from one line for something that is not there, with nobody getting on in between, does not look
-a third time before somebody does: so loops that poll have an end, and how often they turn is not explored.
+Loops that poll have an end (simulator/policies/looks.py).
 """
 
 from __future__ import annotations
@@ -24,15 +23,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
-from simulator.calls import ANY_SOURCE, Site
-from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.calls import ANY_SOURCE
+from simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from simulator.diagnosis.nondeterminism import Offer, offers_differ
 from simulator.exploration.happens_before import HappensBefore, Race
 from simulator.exploration.nodes import Node, Sleep
-from simulator.exploration.strategy import RedundantRun
 from simulator.matching.point_to_point import channel_of
+from simulator.policies.looks import Looks, Place
 from simulator.result import Result
-from simulator.runtime.call_sites import site_here
 from simulator.runtime.rank_thread import Pending
 from simulator.verdict import Finding
 
@@ -48,22 +46,24 @@ class Dpor:
         self._path: list[Node] = []
         self._polled: set[Object] = set()
         """Calls that somebody polls for: contributions to them can be observed. Only asked about."""
+        self._loops: dict[Place, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
         self.is_complete = False
 
     def next_policy(self) -> DporRun | None:
         """The policy of the next execution; None once all classes were explored."""
-        if self._run is not None and not self._differs:
+        if self._run is not None and not self._differs and not self._run.looks.has_learned:
             self._advance(self._run)
         if self.is_complete or self._differs:
             return None
-        self._run = DporRun(self._world_size, self._path, self._polled)
+        self._run = DporRun(self._world_size, self._path, self._polled, Looks(self._loops))
         return self._run
 
     def take(self, result: Result) -> Finding | None:
         """Look whether the execution repeated what it shares with the one before; a finding if it did not."""
         assert self._run is not None
+        self._run.looks.conclude()
         self._differs = self._run.divergence()
         return self._differs
 
@@ -80,20 +80,16 @@ class Dpor:
 class DporRun:
     """The policy of one execution, and its observer."""
 
-    def __init__(self, world_size: int, path: list[Node], polled: set[Object]) -> None:
+    def __init__(self, world_size: int, path: list[Node], polled: set[Object], looks: Looks) -> None:
         self.observer = self
         self.polled = set(polled)
+        self.looks = looks
         self._path = path
         self._known = len(path)
         self._depth = 0
         self._differs: tuple[Offer, Offer] | None = None
         self._order = HappensBefore(world_size)
         self._intents: list[Accesses] = [()] * world_size
-        self._progress = 0
-        self._looked: dict[tuple[int, Site], int] = {}
-        """By rank and line, how much progress there was when it last looked there for something that is not there."""
-        self._looked_in_vain: dict[int, int] = {}
-        """By rank, how much progress there was when it looked twice from one line."""
         self._step_node: list[int | None] = [None] * world_size
         self._sleep = Sleep()
         self._taken: frozenset[int] = frozenset()
@@ -107,9 +103,12 @@ class DporRun:
         offer = Offer(point, tuple(options))
         if self._differs is not None:
             return 0
+        if (alone := self.looks.follow(offer.options)) is not None:
+            self._step_node[alone] = None
+            return offer.options.index(alone)
         if point.kind is ChoiceKind.SOURCE:
             return self._index(offer, self._source(offer))
-        fresh = [rank for rank in offer.options if self._looked_in_vain.get(rank) != self._progress]
+        fresh = [rank for rank in offer.options if not self.looks.is_idle(rank)]
         quiet = [rank for rank in fresh if not any(map(self._can_be_observed, self._intents[rank]))]
         if fresh and not quiet:
             return self._index(offer, self._rank(offer, tuple(fresh)))
@@ -168,11 +167,7 @@ class DporRun:
         """Note what a rank stands before; what it did until now belongs to where it was chosen last."""
         self._intents[rank] = accesses
         self._step_node[rank] = None
-        if looks_again:
-            line = (rank, site_here())
-            if self._looked.get(line) == self._progress:
-                self._looked_in_vain[rank] = self._progress
-            self._looked[line] = self._progress
+        self.looks.intends(rank, accesses, looks_again=looks_again)
 
     def created(self, rank: int, key: Object) -> None:
         """Note a new key."""
@@ -184,7 +179,7 @@ class DporRun:
 
     def issued(self, pending: Pending) -> None:
         """Note a call, and whether it receives from any source."""
-        self._progress += 1
+        self.looks.issued(pending)
         self._order.issued(pending)
         call = pending.call
         if call.operation == "recv" and call.peer == ANY_SOURCE:
@@ -201,7 +196,7 @@ class DporRun:
 
     def started(self, rank: int, thread: int) -> None:
         """Note one more that can be chosen."""
-        self._progress += 1
+        self.looks.started(rank, thread)
         self._intents.append(())
         self._step_node.append(None)
         self._order.started(rank, thread)
@@ -212,21 +207,19 @@ class DporRun:
 
     def woke(self, by: int | None, rank: int) -> None:
         """Note who let a rank go on."""
-        self._progress += 1
+        self.looks.woke(by, rank)
         self._order.woke(by, rank)
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note a touch; for each race that it is the second part of, let it be tried first."""
         self._intents[rank] = ()
+        self.looks.touched(rank, access)
         if access.object[0] in CAN_BE_POLLED and access.mode is Mode.READ:
             self.polled.add(access.object)
         if access.mode is Mode.CONTRIBUTE and access.object not in self.polled:
-            self._progress += access.object[0] != "call"
             return
         if access.mode in (Mode.RECEIVE, Mode.ANSWER):
             self._open_receives[access.object] -= 1
-        if access.mode is Mode.WRITE:
-            self._progress += 1
         self._sleep.disturb(rank, access)
         node = self._step_node[rank]
         if node is not None:

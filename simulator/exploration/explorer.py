@@ -73,9 +73,9 @@ class Explorer:
                 return End.BUDGET
             try:
                 result = self._run(policy, dataclasses.replace(self._budget, seconds=left))
+                finding = self._strategy.take(result)
             except RedundantRun:
                 continue
-            finding = self._strategy.take(result)
             if finding is not None:
                 with_it = dataclasses.replace(result, findings=(finding, *result.findings))
                 result = with_it.with_replay(result.replay)

@@ -6,17 +6,17 @@ from collections.abc import Callable
 from typing import Protocol
 
 from simulator.choices import Policy
+from simulator.choices import RedundantRun as RedundantRun
 from simulator.policies.pct import CHOICES
 from simulator.result import Result
 from simulator.verdict import Finding
 
 
-class RedundantRun(Exception):  # no error
-    """Raised by a policy to break off an execution that earlier ones stand for. It does not count."""
-
-
 class Strategy(Protocol):
-    """Chooses the schedules. `next_policy` and `take` are called in turns; after a RedundantRun `take` is left out."""
+    """Chooses the schedules. `next_policy` and `take` are called in turns; after a RedundantRun `take` is left out.
+
+    `take` may raise RedundantRun, too.
+    """
 
     def next_policy(self) -> Policy | None:
         """The policy of the next execution; None when there is none left."""

@@ -4,9 +4,8 @@ Nothing is kept of an execution but its choices. The next one repeats all of the
 left, takes that, and goes on with the default; when no choice has one left, all schedules have been run (P. Godefroid:
 Model Checking for Programming Languages using VeriSoft, POPL 1997).
 
-A loop that polls has schedules without end. A rank that has polled in vain twice, with nobody getting on since, is
-therefore not let poll again before somebody does: it would see nothing else. A program that counts how often it polled
-may do something else then, which is not looked at.
+A loop that polls has schedules without end. Who would only poll in vain once more is therefore not let poll again
+before somebody gets on (simulator/policies/looks.py).
 
 A bound on preemptions, switches away from a rank that could go on, makes the search much smaller, and most bugs show
 with two of them (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007).
@@ -14,21 +13,16 @@ with two of them (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simulator.choices import ChoiceKind, ChoicePoint, Policy
 from simulator.diagnosis.nondeterminism import Offer, offers_differ
 from simulator.errors import UsageError
-from simulator.events import Event, EventKind
-from simulator.policies.points import is_poll_in_vain, may_go_on
+from simulator.policies.looks import Looks, Place
+from simulator.policies.points import may_go_on
 from simulator.result import Result
-from simulator.trace import Trace
 from simulator.verdict import Finding
-
-_MOST_POLLS = 1
-"""So often may a rank poll in vain and then go on; more often in a row it only comes back to poll."""
 
 
 @dataclass(slots=True)
@@ -36,6 +30,8 @@ class _Choice:
     """One choice on the path from the start to the end of an execution."""
 
     offer: Offer
+    idle: frozenset[int] = frozenset()
+    """Those that would only poll in vain once more."""
     answer: int = 0
     tried: int = 0
     left: list[int] = field(default_factory=list)
@@ -61,6 +57,7 @@ class Dfs:
             )
         self._bound = preemptions
         self._path: list[_Choice] = []
+        self._loops: dict[Place, bool] = {}
         self._execution: _Repeat | None = None
         self._is_cut = False
         """Something was left out: by the bound, or since an execution did not repeat the one before."""
@@ -93,23 +90,24 @@ class Dfs:
 
     def next_policy(self) -> Policy | None:
         """The policy of the next execution; None when there is none left."""
-        if self._execution is not None:
+        if self._execution is not None and not self._execution.observer.has_learned:
             self._advance()
         if self._is_over:
             return None
-        self._execution = _Repeat(self._path)
+        self._execution = _Repeat(self._path, Looks(self._loops))
         return self._execution
 
     def take(self, result: Result) -> Finding | None:
         """Learn from the execution what else there is to run; a finding if it did not repeat the one before."""
         assert self._execution is not None
-        finding = self._execution.divergence(result)
+        self._execution.observer.conclude()
+        finding = self._execution.divergence()
         if finding is not None:
             self._is_over = self._is_cut = True
             return finding
         known = len(self._path)
         self._path = self._execution.path
-        self._open_answers(known, result.trace)
+        self._open_answers(known)
         return None
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -125,13 +123,13 @@ class Dfs:
         choice.answer = choice.left.pop()
         choice.tried += 1
 
-    def _open_answers(self, known: int, trace: Trace) -> None:
+    def _open_answers(self, known: int) -> None:
         """Find the answers that the choices after the first `known` ones have left."""
         preemptions = 0
-        for index, (choice, idle) in enumerate(zip(self._path, _idle_ranks(self._path, trace), strict=True)):
+        for index, choice in enumerate(self._path):
             if index >= known:
                 others = range(len(choice.offer.options) - 1, 0, -1)
-                choice.left = [answer for answer in others if choice.offer.options[answer] not in idle]
+                choice.left = [answer for answer in others if choice.offer.options[answer] not in choice.idle]
                 if preemptions == self._bound and may_go_on(choice.offer.point, choice.offer.options):
                     self._is_cut = self._is_cut or bool(choice.left)
                     choice.left = []
@@ -141,7 +139,8 @@ class Dfs:
 class _Repeat:
     """The policy of one execution: the answers of a path as far as it goes, then the default, and notes of it all."""
 
-    def __init__(self, path: Sequence[_Choice]) -> None:
+    def __init__(self, path: Sequence[_Choice], looks: Looks) -> None:
+        self.observer = looks
         self._known = path
         self.path: list[_Choice] = []
         self._differs: tuple[Offer, Offer] | None = None
@@ -149,8 +148,13 @@ class _Repeat:
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         """Return the answer of the path, or 0 after its end."""
         now = Offer(point, tuple(options))
+        if point.rank not in options:  # it waits now, or has ended
+            self.observer.got_on()
+        if (alone := self.observer.follow(now.options)) is not None:
+            return now.options.index(alone)
         if len(self.path) >= len(self._known) or self._differs:
-            self.path.append(_Choice(now))
+            is_of_ranks = point.kind is ChoiceKind.RANK
+            self.path.append(_Choice(now, frozenset(filter(self.observer.is_idle, now.options if is_of_ranks else ()))))
             return 0
         choice = self._known[len(self.path)]
         if choice.offer != now:
@@ -159,33 +163,10 @@ class _Repeat:
         self.path.append(choice)
         return choice.answer
 
-    def divergence(self, result: Result) -> Finding | None:
+    def divergence(self) -> Finding | None:
         """The finding for an execution that offered other choices than the one whose path it repeats."""
         if self._differs is not None:
             return offers_differ(*self._differs)
         if len(self.path) < len(self._known):
             return offers_differ(self._known[len(self.path)].offer, None)
         return None
-
-
-def _idle_ranks(path: Sequence[_Choice], trace: Trace) -> Iterator[frozenset[int]]:
-    """For each choice the ranks that would only poll in vain once more."""
-    polls: Counter[int] = Counter()
-    progress = iter([event.step for event in trace if _is_progress(event)])
-    next_progress = next(progress, None)
-    for choice in path:
-        point, options = choice.offer
-        has_got_on = point.rank not in options  # it waits now, or has ended
-        while next_progress is not None and next_progress < point.step:
-            has_got_on, next_progress = True, next(progress, None)
-        if has_got_on:
-            polls.clear()
-        if is_poll_in_vain(point, options):
-            polls[point.rank] += 1
-        is_of_ranks = point.kind is ChoiceKind.RANK
-        yield frozenset(rank for rank, count in polls.items() if is_of_ranks and count > _MOST_POLLS)
-
-
-def _is_progress(event: Event) -> bool:
-    """True for whatever another rank might have polled for; `Store.check` only looks itself."""
-    return not (event.kind is EventKind.STORE and event.text.startswith("check "))

@@ -218,6 +218,99 @@ def test_a_full_search_finds_the_same_outcomes(program, args, outcomes):
     assert quick.executions <= full.executions
 
 
+def two_looks_on_a_line(rank):
+    """The thread sets `first`, then `second`; who looks at `second` first sees neither, the first, or both."""
+    first, second, seen = threading.Event(), threading.Event(), []
+    beside(lambda is_main: seen.extend((second.is_set(), first.is_set())) if is_main else sets(first, second), 1, 0)
+    return seen
+
+
+def sets(*events):
+    for event in events:
+        event.set()
+
+
+def looks_in_a_loop(rank, count):
+    event, seen = threading.Event(), []
+    beside(lambda is_main: seen.extend(event.is_set() for _ in range(count)) if is_main else event.set(), 1, 0)
+    return seen
+
+
+def gives_up(rank, count):
+    """Looks so often, and then does something else."""
+    event, result = threading.Event(), []
+
+    def look():
+        for _ in range(count):
+            if event.is_set():
+                return result.append("seen")
+        result.append("gave up")
+
+    beside(lambda is_main: look() if is_main else event.set(), 1, 0)
+    return result
+
+
+def looks_at_a_lock(rank):
+    """Whether the thread, which gives the lock back twice, is seen between or after."""
+    lock, taken, seen = threading.Lock(), [], []
+    lock.acquire()
+
+    def take():
+        lock.release()
+        taken.append(1)
+        with lock:
+            taken.append(2)
+
+    def look():
+        while lock.locked():
+            pass
+        seen.append(len(taken))
+
+    beside(lambda is_main: look() if is_main else take(), 1, 0)
+    return seen
+
+
+@pytest.mark.parametrize("policy", ["dpor", "dfs"])
+@pytest.mark.parametrize(
+    ("program", "args", "outcomes"),
+    [
+        (two_looks_on_a_line, (), ["[False, False]", "[False, True]", "[True, True]"]),
+        (looks_in_a_loop, (2,), ["[False, False]", "[False, True]", "[True, True]"]),
+        (
+            looks_in_a_loop,
+            (3,),
+            ["[False, False, False]", "[False, False, True]", "[False, True, True]", "[True, True, True]"],
+        ),
+        (gives_up, (3,), ["['gave up']", "['seen']"]),
+        (looks_at_a_lock, (), ["[1]", "[2]"]),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_looks_at_what_others_do(policy, program, args, outcomes):
+    found = explored(program, 1, args=args, policy=policy).outcomes
+    assert sorted(found) == [f"pass  returned ({outcome})" for outcome in outcomes]
+
+
+@pytest.mark.parametrize("policy", ["dpor", "dfs"])
+def test_a_function_that_looks_is_called_from_a_loop_and_from_elsewhere(policy):
+    def program(rank):
+        first, second, seen = threading.Event(), threading.Event(), []
+
+        def has(event):
+            return event.is_set()
+
+        def look():
+            while not has(first):
+                pass
+            seen.extend(has(second) for _ in range(2))
+
+        beside(lambda is_main: look() if is_main else sets(first, second), 1, 0)
+        return seen
+
+    found = explored(program, 1, policy=policy).outcomes
+    assert sorted(found) == [f"pass  returned ({seen})" for seen in ([False, False], [False, True], [True, True])]
+
+
 def test_who_puts_first_into_a_queue():
     assert len(explored(first_of_two, 1).outcomes) == 2
 

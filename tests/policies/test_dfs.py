@@ -1,14 +1,16 @@
 """Depth-first search: each schedule once, and within a bound exactly those that have as few preemptions."""
 
+import contextlib
 import re
 from itertools import permutations
 
 import pytest
 
-from simulator.choices import ChoiceKind, ChoicePoint, Schedule
+from simulator.accesses import Access, Mode
+from simulator.choices import ChoiceKind, ChoicePoint, RedundantRun, Schedule
 from simulator.errors import UsageError
-from simulator.events import Event, EventKind
 from simulator.policies.dfs import Dfs
+from simulator.policies.looks import MOST_LOOKS
 from simulator.result import Result
 from simulator.trace import Trace
 from simulator.verdict import Code
@@ -97,22 +99,28 @@ def test_a_bound_that_is_none(bound):
 # --- programs that poll -----------------------------------------------------------------------------------------------
 
 
-def poll(policy, rank, step):
+LOOK = (Access(("key", "k"), Mode.READ),)
+
+
+def poll(policy, rank, step, look=LOOK):
     """Rank 0 or 1 polls in vain, and one of them is chosen: which?"""
+    policy.observer.intends(rank, look, looks_again=True)
     options = [1 - rank, rank]
     return options[policy.choose(ChoicePoint(ChoiceKind.RANK, step, rank), options)]
 
 
-def poll_until_the_other_goes(search, events=()):
-    """Rank 0 polls until rank 1 is chosen, which ends the run; returns how often it did in each execution."""
+def poll_until_the_other_goes(search, between=lambda observer, polls: None, most=1_000):
+    """Rank 0 polls until rank 1 is chosen, or `most` times; returns how often it did in each execution."""
     counts = []
     while (policy := search.next_policy()) is not None:
         polls = 1
-        while poll(policy, 0, polls) == 0:
-            polls += 1
-        counts.append(polls)
-        search.take(Result(2, (), (None, None), {}, Schedule(), Trace(events)))
-        assert len(counts) < 100
+        with contextlib.suppress(RedundantRun):
+            while poll(policy, 0, polls) == 0 and polls < most:
+                between(policy.observer, polls)
+                polls += 1
+            search.take(NOTHING)
+            counts.append(polls)
+        assert len(counts) < 200
     return counts
 
 
@@ -124,13 +132,29 @@ def test_a_loop_that_polls_in_vain_has_an_end():
 
 def test_a_poll_after_somebody_got_on_may_see_something():
     """Rank 0 stores something itself after its first poll, as a loop does that does more than to poll."""
-    stored = Event(EventKind.STORE, 0, 1, 0.0, None, "set key")
-    assert poll_until_the_other_goes(Dfs(), (stored,)) == [1, 2, 3]
+
+    def store_once(observer, polls):
+        if polls == 1:
+            observer.touched(0, Access(("key", "other"), Mode.WRITE))
+
+    assert poll_until_the_other_goes(Dfs(), store_once) == [1, 2, 3]
 
 
-def test_looking_into_the_store_is_nothing_to_look_for():
-    looked = Event(EventKind.STORE, 0, 1, 0.0, None, "check key")
-    assert poll_until_the_other_goes(Dfs(), (looked,)) == [1, 2]
+def test_looking_at_something_else_is_nothing_to_look_for():
+    looked = Access(("key", "other"), Mode.READ)
+    assert poll_until_the_other_goes(Dfs(), lambda observer, polls: observer.touched(0, looked)) == [1, 2]
+
+
+@pytest.mark.parametrize("most", [1, 2, 3, 100])
+def test_a_few_polls_are_no_loop(most):
+    """The run that ends with the last poll is the one that rank 1 never comes first in."""
+    search = Dfs()
+    assert poll_until_the_other_goes(search, most=most) == [*range(1, most + 1), most]
+    assert search.is_complete
+
+
+def test_more_polls_than_can_be_waited_for_are_a_loop():
+    assert poll_until_the_other_goes(Dfs(), most=MOST_LOOKS + 1) == [1, 2]
 
 
 # --- programs that do something else the second time ------------------------------------------------------------------
