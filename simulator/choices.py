@@ -39,14 +39,31 @@ class ChoiceKind(Enum):
     """Whose message a receive from any source takes; the options are ranks."""
 
 
+class Who(NamedTuple):
+    """A rank, or a thread that it started."""
+
+    rank: int
+    thread: str = ""
+    """The name of the thread, if it is not the one that runs the rank's program."""
+
+    def __str__(self) -> str:
+        return f'rank {self.rank}, thread "{self.thread}"' if self.thread else f"rank {self.rank}"
+
+
 class ChoicePoint(NamedTuple):
-    """Where a choice is made."""
+    """Where a choice is made. What is said of ranks holds of threads that they start, each by a number of its own."""
 
     kind: ChoiceKind
     step: int
     """How many choice points came before, in this execution."""
     rank: int
     """The rank that stands at the point."""
+    numbered: tuple[Who, ...] = ()
+    """Who has each number; () as long as all are ranks."""
+
+    def who(self, number: int) -> Who:
+        """The rank or thread of a number."""
+        return self.numbered[number] if self.numbered else Who(number)
 
 
 class RedundantRun(Exception):  # no error

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from simulator.calls import NOWHERE, Call, Phase
-from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.choices import ChoiceKind, ChoicePoint, Who
 from simulator.events import Event, EventKind
 from simulator.trace import Trace
 from simulator.wording import rank_list
@@ -29,8 +29,13 @@ class Choice(NamedTuple):
 
     @property
     def chosen(self) -> int:
-        """The rank that was taken."""
+        """The number of the rank or thread that was taken."""
         return self.options[self.answer]
+
+    @property
+    def leads_to(self) -> Who:
+        """Who does something next: the one that runs, or the one that receives."""
+        return self.point.who(self.chosen if self.point.kind is ChoiceKind.RANK else self.point.rank)
 
     def __str__(self) -> str:
         """`0 > 2 of 0 1 2`: where rank 0 stood, rank 2 runs next; `0 < 2 of 1 2`: rank 0 receives from rank 2."""
@@ -46,6 +51,8 @@ class Step(NamedTuple):
     time: float
     """Virtual seconds since the start."""
     rank: int
+    thread: str
+    """Its name, if it is not the one that runs the rank's program."""
     kind: str
     """What kind of event it is; "" where a choice led to nothing that is told."""
     text: str
@@ -65,7 +72,7 @@ def steps_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Step]:
             steps += _alone(waiting, time)
             waiting = None
         time = item.time
-        steps.append(Step(item.step, item.time, item.rank, item.kind.value, event_text(item), waiting))
+        steps.append(Step(item.step, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting))
         waiting = None
     return [*steps, *_alone(waiting, time)]
 
@@ -77,13 +84,19 @@ def step_lines(steps: Sequence[Step]) -> list[str]:
     choices = ["" if step.choice is None else str(step.choice) for step in steps]
     width = max(map(len, ["choice", *choices]))
     digits = max(len("rank"), len(str(max(step.rank for step in steps))))
-    lines = [f"  {'step':>6}  {'time':>8}  {'choice':<{width}}  {'rank':>{digits}}  what"]
+    names = max(len(_quoted(step.thread)) for step in steps)
+    lines = [f"  {'step':>6}  {'time':>8}  {'choice':<{width}}  {'rank':>{digits}}{'':<{names}}  what"]
     for step, choice in zip(steps, choices, strict=True):
         what = f"{step.kind:<6}  {step.text}" if step.kind else "goes on"
         lines.append(
-            f"  {step.number:>6}  {step.time:>6.4g} s  {choice:<{width}}  {step.rank:>{digits}}  {what}".rstrip()
+            f"  {step.number:>6}  {step.time:>6.4g} s  {choice:<{width}}  {step.rank:>{digits}}"
+            f"{_quoted(step.thread):<{names}}  {what}".rstrip()
         )
     return lines
+
+
+def _quoted(thread: str) -> str:
+    return f' "{thread}"' if thread else ""
 
 
 def event_text(event: Event) -> str:
@@ -109,16 +122,17 @@ def _options_text(options: Sequence[int]) -> str:
 
 def _leads_to(choice: Choice, event: Event) -> bool:
     """True if an event is what came of a choice: of the rank that runs next, or of the one that receives."""
-    rank = choice.chosen if choice.point.kind is ChoiceKind.RANK else choice.point.rank
-    return event.step == choice.point.step and event.rank == rank
+    return event.step == choice.point.step and _who(event) == choice.leads_to
+
+
+def _who(event: Event) -> Who:
+    return Who(event.rank, event.thread)
 
 
 def _alone(choice: Choice | None, time: float) -> list[Step]:
     if choice is None:
         return []
-    is_message = choice.point.kind is ChoiceKind.SOURCE
-    rank = choice.point.rank if is_message else choice.chosen
-    return [Step(choice.point.step, time, rank, "", "", choice)]
+    return [Step(choice.point.step, time, *choice.leads_to, "", "", choice)]
 
 
 def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choice]:
@@ -144,7 +158,7 @@ def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choic
 
 def _is_just_before(choice: Choice, event: Event) -> bool:
     point = choice.point
-    if event.rank != point.rank or event.step != point.step:
+    if _who(event) != point.who(point.rank) or event.step != point.step:
         return False
     if point.kind is ChoiceKind.SOURCE:
         return event.kind is EventKind.ISSUE

@@ -1,5 +1,6 @@
 """The lines of a run: its events in order, each with the choice that led to it."""
 
+import threading
 import time
 
 import torch
@@ -94,6 +95,25 @@ def test_whose_message_a_receive_takes_is_told_after_the_receive():
     (at,) = [index for index, step in enumerate(steps) if step.choice and step.choice.point.kind is ChoiceKind.SOURCE]
     assert steps[at - 1].text.startswith("recv #0")
     assert (steps[at].kind, str(steps[at].choice)) == ("match", "0 < 1 of 1 2")
+
+
+def test_threads_are_told_by_rank_and_name():
+    def program(rank):
+        thread = threading.Thread(target=dist.barrier, name="metrics")
+        thread.start()
+        thread.join()
+
+    result, steps = run(program, 2, *simulate(program, 2, policy="random", seed=3).schedule.answers)
+    assert {(step.rank, step.thread) for step in steps} == {(rank, name) for rank in (0, 1) for name in ("", "metrics")}
+    told = [step.rank for step in steps if step.kind]
+    assert told == [event.rank for event in result.trace]
+    numbers = {(step.rank, step.thread): step.choice.chosen for step in steps if step.choice}
+    assert {number for (_, thread), number in numbers.items() if thread} == {2, 3}
+    assert all((step.rank, step.thread) == step.choice.leads_to for step in steps if step.choice)
+    head, *lines = step_lines(steps)
+    column = head.index("what")
+    assert all(line[: column - 2].endswith((' "metrics"', "  ")) or len(line) < column for line in lines)
+    assert any(line[:column].endswith('1 "metrics"  ') for line in lines)
 
 
 def test_options_in_few_words():

@@ -6,7 +6,7 @@ from itertools import zip_longest
 from typing import NamedTuple
 
 from simulator.calls import NOWHERE, Site
-from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.choices import ChoiceKind, ChoicePoint, Who
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import heading, indent
 from simulator.events import Event
@@ -28,13 +28,15 @@ class Offer(NamedTuple):
 
     @property
     def rank(self) -> int:
-        """Who stood there."""
-        return self.point.rank
+        """Whose thread stood there."""
+        return self.point.who(self.point.rank).rank
 
     def __str__(self) -> str:
         what = "runs next" if self.point.kind is ChoiceKind.RANK else "it receives from"
-        ranks = ", ".join(str(rank) for rank in self.options)  # in their order, which may be what differs
-        return f"rank {self.rank} has a choice at step {self.step}, which of ranks {ranks} {what}"
+        who = [self.point.who(number) for number in self.options]  # in their order, which may be what differs
+        ranks = "ranks " + ", ".join(str(each.rank) for each in who)
+        names = "; ".join(map(str, who)) if any(each.thread for each in who) else ranks
+        return f"{self.point.who(self.point.rank)} has a choice at step {self.step}, which of {names} {what}"
 
 
 class Run(NamedTuple):
@@ -83,7 +85,7 @@ def _event_text(event: Event | None) -> str:
         return _ENDED
     call = event.call
     what = event.text if call is None else f"{call}  {call.site}" + (f"  {event.text}" if event.text else "")
-    return f"rank {event.rank}  {event.kind.value}  {what}".rstrip()
+    return f"{Who(event.rank, event.thread)}  {event.kind.value}  {what}".rstrip()
 
 
 def _step(*there: Event | Offer | None) -> int:

@@ -143,7 +143,7 @@ class DporRun:
         return node
 
     def _source(self, offer: Offer) -> Node:
-        taken = self._taken | self._sleep.take(offer.rank)  # it sleeps if it had no rival, and was not chosen
+        taken = self._taken | self._sleep.take(offer.point.rank)  # it sleeps if it had no rival, and was not chosen
         if self._depth == len(self._path):
             left = [source for source in offer.options if source not in taken]
             if not left:

@@ -23,7 +23,7 @@ from contextlib import nullcontext
 from threading import get_ident as _thread_ident
 from typing import overload
 
-from simulator.choices import ChoiceKind, ChoicePoint, Policy
+from simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
 from simulator.clock import VirtualClock
 from simulator.errors import InternalError, UsageError
 from simulator.policies.round_robin import RoundRobin
@@ -83,6 +83,7 @@ class Scheduler:
         self._threads = {thread.number: thread for thread in threads}
         """Those that have not ended, and all that run a rank's program, by number."""
         self._started = len(threads)
+        self._numbered: tuple[Who, ...] = ()
         self._policy = policy
         self._is_choosy = not isinstance(policy, RoundRobin)
         """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
@@ -234,6 +235,7 @@ class Scheduler:
     def add(self, thread: RankThread) -> None:
         """Enable a thread that has just been started, and sleeps until it gets the baton."""
         assert thread.number == self._started
+        self._numbered = (*(self._numbered or map(Who, self._threads)), Who(thread.rank, thread.name))
         self._started += 1
         self._threads[thread.number] = thread
         self._enabled.append(thread.number)
@@ -317,7 +319,7 @@ class Scheduler:
         if not self._is_choosy or len(options) < 2:
             return 0
         try:
-            answer = self._checked(self._policy.choose(ChoicePoint(kind, self.steps, rank), options), options)
+            answer = self._checked(self._policy.choose(ChoicePoint(kind, self.steps, rank, self._numbered), options), options)
         except BaseException as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
             self.break_off(error)
             return 0

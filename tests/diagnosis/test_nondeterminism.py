@@ -1,7 +1,7 @@
 """What is told of two runs of one schedule that differ: the first step at which they do, from both."""
 
 from simulator.calls import Call, Signature, Site
-from simulator.choices import ChoiceKind, ChoicePoint
+from simulator.choices import ChoiceKind, ChoicePoint, Who
 from simulator.diagnosis.nondeterminism import Offer, Run, offers_differ, runs_differ
 from simulator.events import Event, EventKind
 from simulator.trace import Trace
@@ -42,6 +42,26 @@ def test_the_first_event_that_differs():
     finding = runs_differ(first, second)
     assert finding.ranks == (1,)
     assert finding.sites == (SITE, SITE._replace(line=9))
+
+
+def test_threads_are_told_by_rank_and_name():
+    numbered = (Who(0), Who(1), Who(1, "saver"))
+    first, second = (Offer(ChoicePoint(ChoiceKind.RANK, 2, 2, numbered), options) for options in ((2, 0), (0, 2)))
+    assert first != second
+    found = offers_differ(first, second)
+    assert found.ranks == (1,)
+    assert found.body.splitlines()[1:3] == [
+        '  first   rank 1, thread "saver" has a choice at step 2, which of rank 1, thread "saver"; rank 0 runs next',
+        '  again   rank 1, thread "saver" has a choice at step 2, which of rank 0; rank 1, thread "saver" runs next',
+    ]
+
+
+def test_an_event_of_a_thread_that_differs():
+    first = Event(EventKind.STORE, 1, 3, 0.0, None, "set a", "saver")
+    assert told(run(first), run(first._replace(text="set b")))[1:] == [
+        '  first   rank 1, thread "saver"  store  set a',
+        '  again   rank 1, thread "saver"  store  set b',
+    ]
 
 
 def test_one_run_that_goes_on():
