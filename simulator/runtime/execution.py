@@ -425,12 +425,18 @@ class Execution:
 
     # --- the end ------------------------------------------------------------------------------------------------------
 
-    def _diagnose_idle(self) -> None:
-        """Nobody is enabled, and the clock has nothing to fire: say why ranks wait, if any do."""
+    def _diagnose_idle(self) -> bool:
+        """Nobody is enabled, and the clock has nothing to fire: say why ranks wait, if any do.
+
+        True if that is no longer so, because a thread outside the simulation woke one.
+        """
         if all(rank.is_finished for rank in self.ranks):
-            return
+            return False
+        if self.threads.aside.await_outsiders():
+            return True
         mismatches = [finding for _, finding in early_mismatches(self.slots, self.scheduler.steps)]
         self.findings.extend(mismatches or deadlocks(self.situation()))
+        return False
 
     def situation(self) -> Situation:
         """Every rank and every open meeting, as frozen values."""

@@ -4,9 +4,9 @@ Exactly one rank's thread runs at a time. A rank gives the baton away only in `c
 and `finish`, each called on its own thread; the receiver wakes up inside its own call of one of these. Nobody else
 decides, so there is no scheduler thread and a hand-over costs one lock release and one acquire.
 
-When no rank is enabled the virtual clock moves; when it has nothing to fire either, the run is over: `on_idle` is
-told, and every rank is unwound in turn. So it is when the clock does nothing but wake threads that beat in the
-background, on and on, and nobody else waits for it.
+When no rank is enabled the virtual clock moves; when it has nothing to fire either, `on_idle` is told, which may yet
+have woken somebody. Else the run is over, and every rank is unwound in turn. So it is when the clock does nothing but
+wake threads that beat in the background, on and on, and nobody else waits for it.
 
 A rank may start threads. Each has a number of its own, and what is said of ranks here holds of all threads.
 """
@@ -76,7 +76,7 @@ class Scheduler:
         clock: VirtualClock,
         *,
         switch: Callable[[int | None, int | None], None],
-        on_idle: Callable[[], None],
+        on_idle: Callable[[], bool],
         observer: Observer | None,
         share_core: bool,
     ) -> None:
@@ -197,14 +197,17 @@ class Scheduler:
         self._leave_enabled(me.number)
         self._hand_over(me, self._next(me.number))
 
-    def wake(self, number: int, *, by_clock: bool = False) -> None:
-        """Enable a waiting thread; it runs when it is chosen. One that no longer waits stays as it is."""
+    def wake(self, number: int, *, from_outside: bool = False) -> None:
+        """Enable a waiting thread; it runs when it is chosen. One that no longer waits stays as it is.
+
+        The clock wakes from outside, and so do threads that are none of a rank's.
+        """
         woken = self._threads.get(number)
         if woken is None or woken.status is not Status.WAITING:
             return
         self.note_progress()
         if self._observer is not None:
-            self._observer.woke(None if by_clock or self.running is None else self.running.number, number)
+            self._observer.woke(None if from_outside or self.running is None else self.running.number, number)
         woken.wait = None
         woken.status = Status.READY
         self._clock.cancel(number)
@@ -319,7 +322,9 @@ class Scheduler:
         if not self._is_choosy or len(options) < 2:
             return 0
         try:
-            answer = self._checked(self._policy.choose(ChoicePoint(kind, self.steps, rank, self._numbered), options), options)
+            answer = self._checked(
+                self._policy.choose(ChoicePoint(kind, self.steps, rank, self._numbered), options), options
+            )
         except BaseException as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
             self.break_off(error)
             return 0
@@ -350,8 +355,7 @@ class Scheduler:
                 start = bisect_left(self._enabled, number) % len(self._enabled)
                 answer = self._choose_rank(number, start)
                 return self._threads[self._enabled[(start + answer) % len(self._enabled)]]
-            if not self._ring():
-                self._tell_idle()
+            if not self._ring() and not self._tell_idle():
                 self.is_stopping = True
         return self._next_unfinished()
 
@@ -365,7 +369,7 @@ class Scheduler:
         is_beat = not any(self._threads[number].is_main for number in woken)
         for number in woken:
             self._threads[number].timed_out = True
-            self.wake(number, by_clock=True)
+            self.wake(number, from_outside=True)
         if is_beat:
             self._beats, self._beaters = beats, beaters.union(woken)
         return bool(woken) and (self._beats <= _MOST_BEATS or self._others_wait_for_the_clock())
@@ -390,11 +394,12 @@ class Scheduler:
         if self.is_stopping or me.is_condemned:
             raise RankUnwound
 
-    def _tell_idle(self) -> None:
+    def _tell_idle(self) -> bool:
         try:
-            self._on_idle()
+            return self._on_idle()
         except Exception as error:  # as in _pass_baton
             self.break_off_by_bug(error)
+            return False
 
     def _pass_baton(self, giver: RankThread | None, successor: RankThread | None) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from simulator.waits import Wait
 
 _LOCKS_PER_POLL = 1_000
 """So many locks in a row with nothing else in between are a loop that waits for another thread."""
+
+_GLANCE_SECONDS = 0.005
+"""How often, in real time, who waits for threads outside the simulation looks whether they have done something."""
 
 
 class Host(Protocol):
@@ -45,6 +49,13 @@ class Host(Protocol):
         """Write an event of the running thread into the trace."""
 
 
+class Waited(Protocol):
+    """What threads of ranks wait for, and a thread outside the simulation may give."""
+
+    def take_from_outside(self) -> bool:
+        """Wake who has waited longest, if it was given."""
+
+
 class Steps:
     """What threads do to each other, as steps of an execution. It is let go of when the execution is over."""
 
@@ -53,6 +64,8 @@ class Steps:
         self._is_aside = False
         self.has_outsiders: Callable[[], bool] = lambda: False
         """True while there are threads outside the simulation that may release what a rank waits for."""
+        self.waited: list[Waited] = []
+        """What threads of ranks wait for, in the order in which they began to."""
 
     def end(self) -> None:
         """The execution is over: from now on locks made in it are like any others."""
@@ -75,6 +88,20 @@ class Steps:
         """The caller's thread if it is the running one of a rank."""
         host = self._host
         return None if host is None or self._is_aside or not host.is_rank_thread() else host.me
+
+    def come_from_outside(self, me: RankThread, *, is_outsiders: bool) -> bool:
+        """True if only a thread outside the simulation gives what the caller waits for, so only real time can tell."""
+        return (is_outsiders or len(me.of.threads) == 1) and self.has_outsiders()
+
+    def await_outsiders(self) -> bool:
+        """When no thread of a rank can go on: wait, in real time, until one outside wakes one. False without any."""
+        pause, scheduler = allocate_lock(), self.host.scheduler
+        pause.acquire()
+        while self.waited and self.has_outsiders() and not scheduler.is_stopping:
+            if any(each.take_from_outside() for each in tuple(self.waited)):
+                return True
+            pause.acquire(timeout=_GLANCE_SECONDS)
+        return scheduler.is_stopping
 
     def stand_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
         """A choice point, if there is another thread of the rank, and none is being carried out."""

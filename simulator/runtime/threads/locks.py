@@ -28,10 +28,22 @@ _PyRLock: Any = threading._PyRLock  # type: ignore[attr-defined]
 class RankLock:
     """What `threading.Lock()` gives on the thread of a rank."""
 
-    __slots__ = ("__weakref__", "_has_been_left", "_holder", "_is_inner", "_object", "_real", "_steps", "_waiting")
+    __slots__ = (
+        "__weakref__",
+        "_has_been_left",
+        "_holder",
+        "_is_inner",
+        "_object",
+        "_real",
+        "_steps",
+        "_waiting",
+        "is_outsiders",
+    )
 
-    def __init__(self, steps: Steps, maker: RankThread, *, is_inner: bool = False) -> None:
+    def __init__(self, steps: Steps, maker: RankThread, *, is_inner: bool = False, is_outsiders: bool = False) -> None:
         """An inner lock is one that Python made for something else: only waiting for it is a step."""
+        self.is_outsiders = is_outsiders
+        """A library made it whose threads stay outside the simulation, which are the ones to give it back."""
         self._steps = steps
         self._real = allocate_lock()
         self._holder: RankThread | None = None
@@ -126,7 +138,7 @@ class RankLock:
 
     def _wait(self, me: RankThread, timeout_seconds: float | None) -> bool:
         """Let others run until the lock is handed over. False if the time-out came first."""
-        if self._holder is None or self._steps.has_outsiders():  # only real time can tell
+        if self._holder is None or self._steps.come_from_outside(me, is_outsiders=self.is_outsiders):
             is_taken = self._real.acquire(True, -1 if timeout_seconds is None else timeout_seconds)
             self._holder = me if is_taken else self._holder
             return is_taken
@@ -135,6 +147,7 @@ class RankLock:
         host.record(EventKind.WAIT, text=what)
         holder = None if self._is_inner else self._holder.number
         self._waiting.append(me)
+        self._steps.waited.append(self)
         try:
             in_time = host.block(LockWait(self._object, what, holder, site), timeout_seconds)
         except BaseException:
@@ -142,6 +155,7 @@ class RankLock:
                 self._give_back(me)
             raise
         finally:
+            self._steps.waited.remove(self)
             if me in self._waiting:
                 self._waiting.remove(me)
         self._touch_quietly(me)
@@ -151,14 +165,22 @@ class RankLock:
     def _give_back(self, me: RankThread) -> None:
         self._touch_quietly(me)
         self._has_been_left = self._steps.leave(me, self._object) or self._has_been_left
+        self._pass_on()
+
+    def take_from_outside(self) -> bool:
+        """Hand the lock to who has waited longest, if somebody outside the simulation gave it back."""
+        return self._real.acquire(False) and self._pass_on(is_from_outside=True)
+
+    def _pass_on(self, *, is_from_outside: bool = False) -> bool:
         while self._waiting:
             heir = self._waiting.pop(0)
             if heir.status is Status.WAITING:  # else its alarm has just woken it
                 self._holder = heir
-                self._steps.host.scheduler.wake(heir.number)
-                return
+                self._steps.host.scheduler.wake(heir.number, from_outside=is_from_outside)
+                return True
         self._holder = None
         self._real.release()
+        return False
 
     def _touch_quietly(self, me: RankThread) -> None:
         if not self._is_inner:
@@ -168,8 +190,9 @@ class RankLock:
 class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
     """What `threading.RLock()` gives on the thread of a rank: Python's own, on a lock of ours."""
 
-    def __init__(self, steps: Steps, maker: RankThread) -> None:
-        self._block = RankLock(steps, maker)
+    def __init__(self, steps: Steps, maker: RankThread, *, is_outsiders: bool = False) -> None:
+        self._block = RankLock(steps, maker, is_outsiders=is_outsiders)
+        self.is_outsiders = is_outsiders
         self._owner = None
         self._count = 0
         self.made = maker.number, maker.locks_made

@@ -32,8 +32,12 @@ class _Consumer:
 class RankSimpleQueue:
     """What `queue.SimpleQueue()` gives on the thread of a rank."""
 
-    def __init__(self, steps: Steps, maker: RankThread, real: Any) -> None:
-        """`real` is a queue of Python's, which has the items for threads outside the simulation, too."""
+    def __init__(self, steps: Steps, maker: RankThread, real: Any, *, is_outsiders: bool = False) -> None:
+        """`real` is a queue of Python's, which has the items for threads outside the simulation, too.
+
+        `is_outsiders` as with locks.
+        """
+        self._is_outsiders = is_outsiders
         self._steps = steps
         self._real = real
         self._waiting: list[_Consumer] = []
@@ -80,7 +84,7 @@ class RankSimpleQueue:
             return item
         if not may_wait:
             raise queue.Empty
-        if self._steps.has_outsiders():  # only real time can tell
+        if self._steps.come_from_outside(me, is_outsiders=self._is_outsiders):
             return self._real.get(True, timeout)[1]
         return self._wait(me, timeout)
 
@@ -105,6 +109,16 @@ class RankSimpleQueue:
             self._steps.touch(me, look)
         return int(self._real.qsize())
 
+    def take_from_outside(self) -> bool:
+        """Hand an item to who has waited longest, if somebody outside the simulation put one in."""
+        waiting = [consumer for consumer in self._waiting if consumer.thread.status is Status.WAITING]
+        if not waiting or self._real.empty():
+            return False
+        self._waiting.remove(waiting[0])
+        waiting[0].item = self._real.get_nowait()[1]
+        self._steps.host.scheduler.wake(waiting[0].thread.number, from_outside=True)
+        return True
+
     def _ask(self, me: RankThread, *, may_wait: bool) -> None:
         if self._steps.host.scheduler.is_unwinding(me):
             if not is_callback(sys._getframe(2)):
@@ -121,9 +135,11 @@ class RankSimpleQueue:
         what, site = waited_for(sys._getframe(1), "an item of a queue")
         host.record(EventKind.WAIT, text=what)
         self._waiting.append(consumer)
+        self._steps.waited.append(self)
         try:
             in_time = host.block(LockWait(self._object, what, None, site), timeout_seconds)
         finally:
+            self._steps.waited.remove(self)
             if consumer in self._waiting:
                 self._waiting.remove(consumer)
         self._steps.touch(me, self._content)

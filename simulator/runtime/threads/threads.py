@@ -45,7 +45,7 @@ from simulator.runtime.threads.locks import RankLock, RankRLock
 from simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
 from simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
 from simulator.runtime.threads.queues import RankSimpleQueue
-from simulator.runtime.threads.waiting import is_importing
+from simulator.runtime.threads.waiting import is_importing, maker
 from simulator.verdict import Finding
 from simulator.waits import ThreadWait
 
@@ -91,8 +91,8 @@ class Threads:
             (thread, "start", self._start),
             (thread, "join", self._join),
             (thread, "is_alive", self._is_alive),
-            (threading, "Lock", lambda original: self._maker(original, lambda me: RankLock(steps, me))),
-            (threading, "RLock", lambda original: self._maker(original, lambda me: RankRLock(steps, me))),
+            (threading, "Lock", lambda original: self._maker(original, RankLock)),
+            (threading, "RLock", lambda original: self._maker(original, RankRLock)),
             (threading, "_allocate_lock", self._inner_lock_maker),
             (threading.Event, "is_set", self._is_set),
             (threading, "_time", now),
@@ -142,12 +142,15 @@ class Threads:
 
         return replacement
 
-    def _maker(self, original: Any, make: Callable[[RankThread], Any]) -> Any:
+    def _maker(self, original: Any, make: Callable[..., Any]) -> Any:
         """For what makes a lock, or a queue on one."""
+        steps = self._steps
 
         def lock_or_queue(*arguments: Any) -> Any:
-            me = self._steps.running()
-            return original(*arguments) if me is None or is_importing(sys._getframe(1)) else make(me, *arguments)
+            me, caller = steps.running(), sys._getframe(1)
+            if me is None or is_importing(caller):
+                return original(*arguments)
+            return make(steps, me, *arguments, is_outsiders=maker(caller).startswith(_OUTSIDE))
 
         if not isinstance(original, type):
             return wraps(original)(lock_or_queue)
@@ -155,17 +158,17 @@ class Threads:
         return type(original.__name__, (), {"__new__": lambda cls, *arguments: lock_or_queue(*arguments)})
 
     def _queue_maker(self, original: Any) -> Any:
-        return self._maker(original, lambda me: RankSimpleQueue(self._steps, me, original()))
+        return self._maker(original, lambda steps, me, **options: RankSimpleQueue(steps, me, original(), **options))
 
     def _inner_lock_maker(self, original: Any) -> Any:
         """For what a condition waits at: a lock of ours if the lock of the condition is one."""
 
         def allocate_lock() -> Any:
             me = self._steps.running()
-            condition = None if me is None else sys._getframe(1).f_locals.get("self")
-            if me is None or not isinstance(getattr(condition, "_lock", None), (RankLock, RankRLock)):
+            lock = None if me is None else getattr(sys._getframe(1).f_locals.get("self"), "_lock", None)
+            if me is None or not isinstance(lock, (RankLock, RankRLock)):
                 return original()
-            return RankLock(self._steps, me, is_inner=True)
+            return RankLock(self._steps, me, is_inner=True, is_outsiders=lock.is_outsiders)
 
         return allocate_lock
 

@@ -52,6 +52,13 @@ def is_callback(frame: FrameType | None) -> bool:
     return False
 
 
+def maker(frame: FrameType | None) -> str:
+    """The module that makes a lock, be it by way of what Python makes of locks."""
+    while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue"):
+        frame = frame.f_back
+    return "" if frame is None else str(frame.f_globals.get("__name__"))
+
+
 def is_importing(frame: FrameType | None) -> bool:
     """True while a module is being imported by the caller: what it makes then lasts longer than a simulation."""
     while frame is not None:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.pool import ThreadPool
 
 import pytest
 import torch.distributed as dist
@@ -155,6 +156,69 @@ def test_threads_of_multiprocessing_stay_outside():
         return value
 
     assert simulate(program, 2).returns == (0, 1)
+
+
+def wait_for_an_item(_pool):
+    items = queue.Queue()
+    threading.Thread(target=lambda: (time.sleep(1), items.put(7))).start()
+    return items.get()
+
+
+def wait_for_a_simple_item(_pool):
+    items = queue.SimpleQueue()
+    threading.Thread(target=lambda: (time.sleep(1), items.put(7))).start()
+    return items.get()
+
+
+def wait_for_a_lock(_pool):
+    def hold():
+        with lock:
+            dist.barrier()
+
+    lock = threading.Lock()
+    threading.Thread(target=hold).start()
+    time.sleep(1)
+    with lock:
+        return 7
+
+
+def wait_for_an_item_of_the_pool(pool):
+    items = queue.Queue()
+    pool.apply_async(items.put, (7,))
+    return items.get()
+
+
+def wait_for_a_simple_item_of_the_pool(pool):
+    items = queue.SimpleQueue()
+    pool.apply_async(items.put, (7,))
+    return items.get()
+
+
+def wait_for_the_pool_with_a_time_out(pool):
+    items = queue.Queue()
+    pool.apply_async(items.put, (7,))
+    return items.get(timeout=60)
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        wait_for_an_item,
+        wait_for_a_simple_item,
+        wait_for_a_lock,
+        wait_for_an_item_of_the_pool,
+        wait_for_a_simple_item_of_the_pool,
+        wait_for_the_pool_with_a_time_out,
+    ],
+)
+def test_an_open_pool_lets_threads_wait_for_each_other(wait):
+    def program(rank):
+        with ThreadPool(2) as pool:
+            return pool.map(abs, [-1, rank]), wait(pool)
+
+    result = simulate(program, 2, budget=Budget(stuck_seconds=2, seconds=60))
+    assert result.findings == ()
+    assert result.returns == (([1, 0], 7), ([1, 1], 7))
 
 
 def test_an_asyncio_loop_keeps_its_threads():
