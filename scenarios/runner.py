@@ -18,7 +18,7 @@ from scenarios.processes.job import check_timeout
 from scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
 from scenarios.reference import divergence_from
 from scenarios.training import Training
-from simulator import Policy, Result, Schedule, UsageError, Verdict, replay, simulate
+from simulator import Budget, Policy, Result, Schedule, UsageError, Verdict, replay, simulate
 from simulator.policies.guided import Guided
 
 PROCESSES = "processes"
@@ -35,19 +35,24 @@ def run_scenario(
     world_size: int | None = None,
     policy: str | Policy | None = None,
     seed: int = 0,
+    budget: Budget | None = None,
     timeout_seconds: float | None = None,
 ) -> Result:
     """Run a scenario, or the one of that name; `scenario.expected_by(engine).is_met_by(result)` judges the result.
 
     Engine and policy are the scenario's own unless given: "torch", and round robin or the schedule that was saved.
 
-    Transports "memory" and "gloo" simulate, and replicas are compared as by `check="replicas"`. "processes" runs one
-    process a rank on real gloo, without a policy; a rank that makes no progress for `timeout_seconds`, by default 10,
-    is reported as stuck, and `is_met_on_processes` judges the result. On all of them, what the ranks return is compared
-    with the scenario's reference, if it has one. `world_size` is the scenario's own unless given. Raises UsageError for
-    what cannot be run.
+    Transports "memory" and "gloo" simulate within `budget`, and replicas are compared as by `check="replicas"`.
+    "processes" runs one process a rank on real gloo, without policy and budget; a rank that makes no progress for
+    `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result. On all of them,
+    what the ranks return is compared with the scenario's reference, if it has one. `world_size` is the scenario's own
+    unless given. Raises UsageError for what cannot be run.
     """
     check_options(transport, policy, seed, timeout_seconds)
+    if budget is not None and transport == PROCESSES:
+        raise UsageError(
+            f"budget is {budget}, but real processes are no simulation: leave it out, and give timeout_seconds instead"
+        )
 
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
@@ -62,6 +67,7 @@ def run_scenario(
             transport=transport,
             faults=chosen.faults,
             check="replicas",
+            budget=budget,
             name=chosen.name,
         )
 

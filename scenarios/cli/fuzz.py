@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,7 +73,7 @@ def fuzz(
     plan = _plan(name, engines_named(engine), corpus, world_size, documented, seed, executions)
     check_budget(plan, seconds)
     check_folder(corpus)
-    if name is not None and (status := _first_look(name, plan)) is not None:
+    if name is not None and (status := _first_look(name, plan, seconds)) is not None:
         return status
     with _line(seconds) as on_progress:
         campaign = run_campaign(
@@ -129,18 +130,26 @@ def _plan(
     return Plan(seed, engines, executions, name, saved_as, world_sizes(load(name), world_size))
 
 
-def _first_look(name: str, plan: Plan) -> Status | None:
-    """Say at once what fails under every schedule; None if there is something to search for."""
-    from scenarios.fuzzing.named import first_look
+def _first_look(name: str, plan: Plan, seconds: float) -> Status | None:
+    """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
+    from scenarios.fuzzing.named import AlwaysFails, first_look
     from scenarios.loader import load
+    from simulator import Verdict
 
     scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
-    looks = [first_look(scenario, engine) for engine in plan.engines]
-    if any(look is None for look in looks):
-        return None
-    found = [look for look in looks if look is not None]
-    for engine, look in zip(plan.engines, found, strict=True):
+    deadline, found = time.monotonic() + seconds, list[AlwaysFails]()
+    for engine in plan.engines:
+        left = deadline - time.monotonic()
+        look = first_look(scenario, engine, left) if left > 0 else None
+        if look is None:
+            return None
+        found.append(look)
+        if look.hangs:
+            break
+    for engine, look in zip(plan.engines, found, strict=False):
         output.show(f"--- {engine.value}\n{look.result}\n\n{scenario.name} {look}")
+    if found[-1].result.verdict is Verdict.UNKNOWN:
+        return Status.UNKNOWN
     return Status.AS_EXPECTED if all(look.is_expected for look in found) else Status.OTHERWISE
 
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from scenarios.model import Scenario
     from scenarios.shrinking.shrinker import ShrunkScenario
     from simulator import ShrinkProgress
-    from simulator.shrinking.order import Size
 
 
 def shrink(
@@ -55,12 +54,13 @@ def shrink(
     """Make a scenario that fails as simple as it can be, and save it.
 
     Fewer ranks, fewer iterations or calls, plainer options, fewer switches: as long as it fails with the same finding.
+    Exit status: 0 saved, 1 it does not fail each time, 2 usage error.
     """
     from scenarios.loader import load
     from scenarios.runner import run_scenario
     from scenarios.shrinking.saved import check_free, default_path, save_shrunk
     from scenarios.shrinking.shrinker import shrink_scenario
-    from simulator import Budget
+    from simulator import Budget, Verdict
 
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
@@ -68,8 +68,14 @@ def shrink(
     scenario = _failing(load(name).with_world_size(world_size), token, engine, policy, seed)
     with _bar(seconds) as on_progress:
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
-    save_shrunk(shrunk.scenario, name, path)
-    result = run_scenario(str(path))  # what is told is what the file does
+    result = None
+    if shrunk.end.value != "flaky":
+        save_shrunk(shrunk.scenario, name, path)
+        result = run_scenario(str(path))  # what is told is what the file does
+    if result is None or result.verdict is not Verdict.FAIL:
+        path.unlink(missing_ok=True)
+        output.show(_flaky(name))
+        return Status.OTHERWISE
     output.show(f"{_change(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
     output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
     return Status.AS_EXPECTED
@@ -94,6 +100,13 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
     return replace(scenario, answers=result.schedule.answers)
 
 
+def _flaky(name: str) -> str:
+    return (
+        f"{name} failed, and did not fail so again under the same schedule: something else decides, such as time or "
+        f"chance, and nothing is saved; to see what: ddpsim explore {shlex.quote(name)} --check-determinism"
+    )
+
+
 _END = {
     "minimal": "minimal: no single step makes it simpler",
     "budget": "the time ran out: a simpler one may exist, --seconds gives it more",
@@ -103,25 +116,10 @@ _END = {
 
 def _change(shrunk: ShrunkScenario) -> str:
     """What it was and what it is, and what that took."""
-    before, after = (_size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
-    runs = "1 execution" if shrunk.executions == 1 else f"{shrunk.executions} executions"
-    return f"{before}  ->  {after}   {runs}, {shrunk.seconds:.1f} s"
+    from scenarios.shrinking.size_text import counted, size_text
 
-
-def _size_text(scenario: Scenario, size: Size) -> str:
-    """What of a size says something to the reader."""
-    from scenarios.declared import program_in, training_in
-
-    parts = [_counted(size.ranks, "rank")]
-    if training_in(scenario) is not None:
-        parts.append(_counted(size.steps, "iteration"))
-    elif program_in(scenario) is not None:
-        parts.append(_counted(size.calls, "call"))
-    return ", ".join([*parts, _counted(size.switches, "switch", "switches")])
-
-
-def _counted(count: int, one: str, several: str = "") -> str:
-    return f"{count} {one if count == 1 else several or one + 's'}"
+    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
+    return f"{before}  ->  {after}   {counted(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
 
 
 @contextmanager
@@ -133,13 +131,15 @@ def _bar(seconds: float) -> Iterator[Callable[[ShrinkProgress], object] | None]:
     from rich.console import Console
     from rich.progress import Progress as Bars
 
+    from scenarios.shrinking.size_text import counted
+
     # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
     with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
         task = bars.add_task("shrinking", total=seconds)
 
         def advance(progress: ShrinkProgress) -> None:
-            text = f"shrinking, {progress.executions} executions: {_counted(progress.size.ranks, 'rank')}"
-            text += f", {_counted(progress.size.switches, 'switch', 'switches')}"
+            text = f"shrinking, {progress.executions} executions: {counted(progress.size.ranks, 'rank')}"
+            text += f", {counted(progress.size.switches, 'switch', 'switches')}"
             bars.update(task, completed=progress.seconds, description=text, refresh=True)
 
         yield advance

@@ -1,16 +1,19 @@
-"""One batch of a campaign: a pure function of plan and number, for whichever process runs it."""
+"""One batch of a campaign: a pure function of plan and number, for whichever process runs it, while there is time."""
 
 from __future__ import annotations
 
 import threading
 import time
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from hypothesis import strategies as st
 
 from scenarios.engines import Engine
+from scenarios.fuzzing.ctrl_c import CtrlC
 from scenarios.fuzzing.drawing import draw_each
-from scenarios.fuzzing.judging import judged
+from scenarios.fuzzing.judging import TimeIsUpError, judged
 from scenarios.fuzzing.plan import Plan
 from scenarios.fuzzing.quiet import quiet
 from scenarios.fuzzing.report import BatchReport, Execution, batch_report
@@ -26,23 +29,23 @@ _MOST_ANSWERS = 200
 """Of a drawn schedule for a scenario that is named, whose length nobody knows."""
 
 
-def run_batch(plan: Plan, number: int) -> BatchReport:
-    """Draw scenarios from the seed of the batch, run each, and report what came of them."""
+def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
+    """Draw scenarios from the seed of the batch, run each, and report what came of them until the seconds are up."""
     executions: list[Execution] = []
     share = plan.share(number)
     start = time.perf_counter()
-    is_interrupted = False
 
     def take(scenario: Scenario) -> None:
-        if len(executions) < share:
-            executions.extend(judged(scenario, _engines_for(scenario, plan)))
+        if len(executions) >= share:
+            return
+        with suppress(TimeIsUpError):  # here, for hypothesis would run once more what raises
+            for execution in judged(scenario, _engines_for(scenario, plan), start + seconds):
+                executions.append(execution)
+                ctrl_c.check()
 
-    with _ONE_AT_A_TIME, quiet():
-        try:
-            draw_each(_strategy(plan), plan.seed + number, share, take)
-        except KeyboardInterrupt:
-            is_interrupted = True
-    return batch_report(number, executions, time.perf_counter() - start, is_interrupted=is_interrupted)
+    with _ONE_AT_A_TIME, quiet(), CtrlC() as ctrl_c:
+        draw_each(_strategy(plan), plan.seed + number, share, take)
+    return batch_report(number, executions, time.perf_counter() - start, is_interrupted=ctrl_c.is_pressed)
 
 
 def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:

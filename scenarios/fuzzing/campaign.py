@@ -5,18 +5,20 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum
 from math import isfinite
 from pathlib import Path
 
 from scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
+from scenarios.fuzzing.ctrl_c import CtrlC
 from scenarios.fuzzing.keeping import Keeper, Kept
 from scenarios.fuzzing.plan import Plan
 from scenarios.fuzzing.quiet import quiet
 from scenarios.fuzzing.report import BatchReport, Totals, batch_report, merged
 from scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
+from scenarios.shrinking.size_text import counted
 from simulator import UsageError
 
 _CORPUS = -1
@@ -60,7 +62,7 @@ class Campaign:
     seconds: float
     end: End
     note: str = ""
-    """What the workers were lost by."""
+    """What the workers were lost by, or what Ctrl-C dropped."""
 
     @property
     def has_found(self) -> bool:
@@ -115,45 +117,63 @@ class _Run:
         self._start = time.perf_counter()
         self._tried: list[Tried] = []
         self._reports: dict[int, BatchReport] = {}
+        self._handed_out = 0
         self._totals = Totals()
         self._keeper = Keeper(corpus, plan)
+        self._kept: list[Kept] = []
         self._end = End.BUDGET
         self._note = ""
 
     def to_its_end(self, reports: Reports, on_tried: Callable[[Tried], object] | None) -> Campaign:
         """Corpus, batches, what failed."""
-        try:
-            self._try_corpus(on_tried)
-            self._run_batches(reports)
-        except KeyboardInterrupt:
+        with CtrlC(raises=False) as between:
+            self._search(reports, on_tried)
+            self._keep(between)
+        if between.is_pressed:
             self._end = End.INTERRUPT
-        except WorkersLostError as error:
-            self._end, self._note = End.LOST, str(error)
-        kept = self._keep()
         return Campaign(
-            self._plan, self._all(), tuple(self._tried), tuple(kept), self._elapsed(), self._end, self._note
+            self._plan, self._all(), tuple(self._tried), tuple(self._kept), self._elapsed(), self._end, self._note
         )
 
-    def _try_corpus(self, on_tried: Callable[[Tried], object] | None) -> None:
+    def _search(self, reports: Reports, on_tried: Callable[[Tried], object] | None) -> None:
+        try:
+            with CtrlC() as ctrl_c:
+                self._try_corpus(on_tried, ctrl_c)
+                self._run_batches(reports, ctrl_c)
+        except WorkersLostError as error:
+            self._end, self._note = End.LOST, str(error)
+        if ctrl_c.is_pressed:
+            self._end, self._note = End.INTERRUPT, self._dropped()
+
+    def _dropped(self) -> str:
+        """What is not waited for; nothing on one process, which ends the batch that it is in and reports it."""
+        count = self._handed_out - len(self._reports)
+        return f"{counted(count, 'batch', 'batches')} under way dropped" if count else ""
+
+    def _try_corpus(self, on_tried: Callable[[Tried], object] | None, ctrl_c: CtrlC) -> None:
         for tried in try_all(self._corpus, self._plan.engines):
             self._tried.append(tried)
             self._told("trying the corpus")
             if on_tried is not None:
                 on_tried(tried)
+            ctrl_c.check()
 
-    def _run_batches(self, reports: Reports) -> None:
-        deadline = time.perf_counter() + self._seconds
-        with closing(reports(self._plan, self._numbers(deadline))) as stream:
+    def _run_batches(self, reports: Reports, ctrl_c: CtrlC) -> None:
+        now = time.perf_counter
+        deadline = now() + self._seconds
+        with closing(reports(self._plan, self._numbers(deadline, ctrl_c), lambda: deadline - now())) as stream:
             for report in stream:
                 self._take(report)
+                ctrl_c.check()
                 if report.is_interrupted:
                     raise KeyboardInterrupt
 
-    def _numbers(self, deadline: float) -> Iterator[int]:
+    def _numbers(self, deadline: float, ctrl_c: CtrlC) -> Iterator[int]:
         """Asked for one when a worker is free."""
         for number in itertools.count():
-            if time.perf_counter() >= deadline or not self._plan.share(number):
+            if ctrl_c.is_pressed or time.perf_counter() >= deadline or not self._plan.share(number):
                 return
+            self._handed_out += 1
             yield number
 
     def _take(self, report: BatchReport) -> None:
@@ -162,23 +182,23 @@ class _Run:
             return
         for failure in report.failures:
             if failure.group not in self._totals.failures:
-                self._keeper.save(failure)
+                with suppress(UsageError):  # a full disk: `finish` tries again, and says it
+                    self._keeper.save(failure)
         self._reports[report.number] = report
         self._totals += report.totals
         self._told("fuzzing")
 
-    def _keep(self) -> list[Kept]:
+    def _keep(self, between: CtrlC) -> None:
         """Ctrl-C ends shrinking, and what is left is kept as it is."""
         totals, failures = merged(self._reports.values())
-        kept: list[Kept] = []
         for failure in failures:
             self._told(f"shrinking {failure.group.code}")
             count = totals.failures[failure.group]
-            each = self._keeper.finish(failure, count, shrinks=self._end is not End.INTERRUPT)
-            self._end = End.INTERRUPT if each.is_interrupted else self._end
-            kept.append(each)
-        self._keeper.clear(kept)
-        return kept
+            is_early = self._end is End.INTERRUPT or between.is_pressed
+            each = self._keeper.finish(failure, count, shrinks=not is_early)
+            self._end = End.INTERRUPT if is_early or each.is_interrupted else self._end
+            self._kept.append(each)
+        self._keeper.clear(self._kept)
 
     def _all(self) -> Totals:
         """Of the corpus and the batches."""

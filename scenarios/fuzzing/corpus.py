@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -82,16 +83,23 @@ def _advised(problem: str) -> str:
 
 
 def keep(folder: Path, failure: Failure) -> Path:
-    """Save a failure under its code and a hash of the text, which is the same for the same failure."""
-    path = folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(failure.text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror}): name a folder that can be, by --corpus"
-        ) from None
+    """Save a failure under its code and a hash of the text, which is the same for the same failure.
+
+    Raises UsageError if it cannot be written, as `record` does.
+    """
+    path = path_of(folder, failure)
+    _write(path, failure.text)
     return path
+
+
+def path_of(folder: Path, failure: Failure) -> Path:
+    """Where it is kept."""
+    return folder / f"{failure.group.code}-{hashlib.sha256(failure.text.encode()).hexdigest()[:8]}.toml"
+
+
+def run_command(path: Path) -> str:
+    """The command that runs a file."""
+    return f"ddpsim run {shlex.quote(str(path))}"
 
 
 def record(path: Path) -> str:
@@ -99,6 +107,16 @@ def record(path: Path) -> str:
     try:
         result = run_scenario(load(str(path)))
     except Exception:  # of ours: that is what the file is kept for
-        return f"ddpsim run {path}"
-    path.write_text(with_recorded(path.read_text(encoding="utf-8"), result), encoding="utf-8")
+        return run_command(path)
+    _write(path, with_recorded(path.read_text(encoding="utf-8"), result))
     return result.replay
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror}): name a folder that can be, by --corpus"
+        ) from None

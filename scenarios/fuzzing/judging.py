@@ -8,8 +8,10 @@ to the same verdict, and to the same trace when that is run again.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from math import inf
 
 from scenarios.comparison import Reference, first_differences
 from scenarios.declared import program_in, training_in
@@ -20,7 +22,7 @@ from scenarios.model import Scenario, found_text
 from scenarios.runner import run_scenario
 from scenarios.saving import text_of
 from scenarios.strategies.whole import Kind
-from simulator import Code, Finding, Result, Verdict
+from simulator import Budget, Code, Finding, Result, Verdict
 from simulator.calls import ANY_SOURCE
 from simulator.programs.check import check
 from simulator.programs.program import Issue, Program
@@ -41,17 +43,24 @@ def kind_of(scenario: Scenario) -> str:
     return str(kind.value)
 
 
-def judged(scenario: Scenario, engines: Sequence[Engine]) -> Iterator[Execution]:
-    """Run it on each of the engines (a program calls none, and runs on its own), and say what came of it."""
+class TimeIsUpError(Exception):
+    """There is no time for a run, or it was cut off, which says nothing of it."""
+
+
+def judged(scenario: Scenario, engines: Sequence[Engine], deadline: float = inf) -> Iterator[Execution]:
+    """Run it on each of the engines (a program calls none, and runs on its own), and say what came of it.
+
+    Raises TimeIsUpError at the deadline, by `time.perf_counter`.
+    """
     program = program_in(scenario)
     if program is not None:
-        yield from _program_judged(scenario, program)
+        yield from _program_judged(scenario, program, deadline)
         return
     expected = None if scenario.reference is None else scenario.reference(scenario.world_size)
     known = scenario if expected is None else replace(scenario, reference=lambda world_size: expected)
     passed: list[Result] = []
     for engine in engines:
-        result = _attempt(known, engine)
+        result = _attempt(known, engine, deadline)
         execution = _judged(known, engine, result)
         yield execution
         if isinstance(result, Result) and result.verdict is Verdict.PASS and execution.failure is None:
@@ -63,12 +72,18 @@ def judged(scenario: Scenario, engines: Sequence[Engine]) -> Iterator[Execution]
 # --- one execution ----------------------------------------------------------------------------------------------------
 
 
-def _attempt(scenario: Scenario, engine: Engine) -> Result | Exception:
+def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Exception:
     """What came of a run; an exception of ours is a finding too, and ends nothing else."""
+    left = deadline - time.perf_counter()
+    if left <= 0:
+        raise TimeIsUpError
     try:
-        return run_scenario(scenario, engine)
+        result = run_scenario(scenario, engine, budget=Budget(seconds=min(left, Budget().seconds)))
     except Exception as error:
         return error
+    if result.verdict is Verdict.UNKNOWN and time.perf_counter() >= deadline:
+        raise TimeIsUpError
+    return result
 
 
 def _judged(scenario: Scenario, engine: Engine, result: Result | Exception) -> Execution:
@@ -118,22 +133,24 @@ def _disagreements(scenario: Scenario, expected: Reference, passed: Sequence[Res
 # --- programs ---------------------------------------------------------------------------------------------------------
 
 
-def _program_judged(scenario: Scenario, program: Program) -> Iterator[Execution]:
+def _program_judged(scenario: Scenario, program: Program, deadline: float) -> Iterator[Execution]:
     engine, wanted = scenario.engine, check(program, site_of=site_of).findings
     in_turn = replace(scenario, answers=())
-    result = _attempt(in_turn, engine)
+    result = _attempt(in_turn, engine, deadline)
     if isinstance(result, Exception):
         yield _raised(in_turn, engine, result)
         return
     is_same = _brief(result.findings) == _brief(wanted)
     yield _execution(in_turn, engine, result, found="" if is_same else f"findings {_text(result.findings)}")
     if scenario.answers:
-        yield from _under_its_schedule(scenario, program, wanted)
+        yield from _under_its_schedule(scenario, program, wanted, deadline)
 
 
-def _under_its_schedule(scenario: Scenario, program: Program, wanted: Sequence[Finding]) -> Iterator[Execution]:
+def _under_its_schedule(
+    scenario: Scenario, program: Program, wanted: Sequence[Finding], deadline: float
+) -> Iterator[Execution]:
     engine = scenario.engine
-    results = [_attempt(scenario, engine) for _ in range(2)]
+    results = [_attempt(scenario, engine, deadline) for _ in range(2)]
     for result in results:
         if isinstance(result, Exception):
             yield _raised(scenario, engine, result)

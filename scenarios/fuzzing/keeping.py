@@ -6,15 +6,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scenarios.engines import Engine
-from scenarios.fuzzing.corpus import keep, record
+from scenarios.fuzzing.corpus import keep, path_of, record, run_command
+from scenarios.fuzzing.ctrl_c import CtrlC
 from scenarios.fuzzing.plan import Plan
 from scenarios.fuzzing.report import Failure
 from scenarios.model import found_text
 from scenarios.saving import text_of
 from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
-from simulator import Budget
+from scenarios.shrinking.size_text import size_text
+from simulator import Budget, Code, UsageError
 from simulator.shrinking.greedy import End
-from simulator.shrinking.order import Size
 
 SHRINKING = Budget(executions=5000, seconds=20.0)
 """For each group of failures; who wants it smaller still has `ddpsim shrink`."""
@@ -35,7 +36,7 @@ class Kept:
     is_known: bool = False
     """It was in the corpus before."""
     is_interrupted: bool = False
-    """Ctrl-C ended shrinking."""
+    """By Ctrl-C."""
 
     def __str__(self) -> str:
         group = self.failure.group
@@ -45,7 +46,7 @@ class Kept:
                 f"{group.code}  {group.kind} on {group.engine.value}, {times}: found {self.failure.found}, "
                 f"expected {self.failure.expected}",
                 f"  {'known' if self.is_known else 'saved'}   {self.path}  {self.how}",
-                f"  run     ddpsim run {self.path}",
+                f"  run     {run_command(self.path)}",
                 f"  replay  {self.replay}",
             ]
         )
@@ -67,14 +68,20 @@ class Keeper:
         return path
 
     def finish(self, failure: Failure, count: int, *, shrinks: bool) -> Kept:
-        """Shrink it, and keep that."""
-        path, how, is_interrupted = self.save(failure), "not shrunk", False
-        shrunk = _shrunk(path, failure.group.engine) if shrinks else None
-        if shrunk is not None:
-            path = keep(self._folder, replace(failure, text=self._text(shrunk)))
-            how, is_interrupted = _how(shrunk), shrunk.end is End.INTERRUPT
-        is_known = path.name in self._before
-        return Kept(failure, count, path, how, record(path), is_known=is_known, is_interrupted=is_interrupted)
+        """Shrink it, and keep that. Neither Ctrl-C nor a full disk is raised: what has been done until then counts."""
+        path = path_of(self._folder, failure)
+        kept = Kept(failure, count, path, "not shrunk", run_command(path))
+        with CtrlC() as ctrl_c:
+            try:
+                self.save(failure)
+                # A run that hangs takes long to tell, and may leave a thread that spins: one is enough.
+                if shrinks and failure.group.code != Code.STUCK:
+                    kept = self._shrunk(kept)
+                kept = replace(kept, replay=record(kept.path))
+            except UsageError as error:  # a disk may be full by now: the summary is worth more than the file
+                kept = replace(kept, how=f"{kept.how}; {error}")
+        is_known = kept.path.name in self._before
+        return replace(kept, is_known=is_known, is_interrupted=kept.is_interrupted or ctrl_c.is_pressed)
 
     def clear(self, kept: list[Kept]) -> None:
         """Delete what was kept on the way and has been shrunk since."""
@@ -82,6 +89,17 @@ class Keeper:
         for path in self._provisional:
             if path not in final and path.name not in self._before:
                 path.unlink(missing_ok=True)
+
+    def _shrunk(self, kept: Kept) -> Kept:
+        """As it is once shrunk; as it was if it cannot be."""
+        shrunk = _shrunk(kept.path, kept.failure.group.engine)
+        if shrunk is None:
+            return kept
+        if shrunk.end is End.FLAKY:
+            return replace(kept, how="not shrunk: it did not fail again under its schedule, so time or chance decides")
+        path = keep(self._folder, replace(kept.failure, text=self._text(shrunk)))
+        is_interrupted = shrunk.end is End.INTERRUPT
+        return replace(kept, path=path, how=_how(shrunk), replay=run_command(path), is_interrupted=is_interrupted)
 
     def _text(self, shrunk: ShrunkScenario) -> str:
         """The file of what is left; one that names another scenario goes on naming it."""
@@ -100,9 +118,5 @@ def _shrunk(path: Path, engine: Engine) -> ShrunkScenario | None:
 
 
 def _how(shrunk: ShrunkScenario) -> str:
-    before, after = (f"{size.ranks} ranks, {size.steps} steps, {size.switches} switches" for size in _sizes(shrunk))
+    before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
     return f"shrunk from {before} to {after}{'' if shrunk.is_minimal else ', which may not be the least'}"
-
-
-def _sizes(shrunk: ShrunkScenario) -> tuple[Size, Size]:
-    return shrunk.size_before, shrunk.size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
@@ -11,7 +12,7 @@ from scenarios.engines import Engine
 from scenarios.loader import load
 from scenarios.model import Scenario
 from scenarios.runner import run_scenario
-from simulator import Pct, Policy, Result, UsageError, Verdict
+from simulator import Budget, Code, Pct, Policy, Result, UsageError, Verdict
 from simulator.policies.random_walk import RandomWalk
 from simulator.policies.round_robin import RoundRobin
 
@@ -25,26 +26,46 @@ class AlwaysFails:
     """A scenario that fails under each schedule that was tried."""
 
     result: Result
-    """Under the first of them."""
+    """Under the first of them; the one that does not end, if there is one."""
     schedules: int
     is_expected: bool
     """It is to fail in just these ways."""
 
+    @property
+    def hangs(self) -> bool:
+        """True if a run did not come to its end: so others were not tried, on other engines neither."""
+        return self.result.verdict is Verdict.UNKNOWN or _is_stuck(self.result)
+
     def __str__(self) -> str:
         expected = ", as expected" if self.is_expected else ""
+        if self.hangs:
+            return f"does not come to its end{expected}: no search is possible"
         return f"fails under every schedule tried ({self.schedules}){expected}: no search is needed"
 
 
-def first_look(scenario: Scenario, engine: Engine) -> AlwaysFails | None:
-    """Run it under round robin, and if it fails, under a few other schedules; None if it passes under one of them."""
-    results = []
+def first_look(scenario: Scenario, engine: Engine, seconds: float) -> AlwaysFails | None:
+    """Run it under round robin, and if it fails, under a few other schedules; None if it passes under one of them.
+
+    One that hangs is looked at no further: it may have left a thread that spins. Nor is any once the seconds are up.
+    """
+    deadline, results = time.monotonic() + seconds, list[Result]()
+    left = seconds
     for policy in _policies():
-        result = run_scenario(scenario, engine, policy=policy)
-        if result.verdict is not Verdict.FAIL:
+        results.append(run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left)))
+        left = deadline - time.monotonic()
+        if _is_stuck(results[-1]) or (results[-1].verdict is Verdict.UNKNOWN and left <= 0):
+            results = results[-1:]
+            break
+        if results[-1].verdict is not Verdict.FAIL:
             return None
-        results.append(result)
+        if left <= 0:
+            break
     is_expected = all(scenario.expected_by(engine).is_met_by(result) for result in results)
     return AlwaysFails(results[0], len(results), is_expected)
+
+
+def _is_stuck(result: Result) -> bool:
+    return any(finding.code is Code.STUCK for finding in result.findings)
 
 
 def _policies() -> list[Policy]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from scenarios.fuzzing.campaign import Campaign, End
 from scenarios.fuzzing.corpus import State
+from scenarios.shrinking.size_text import counted
 
 
 def summary(campaign: Campaign) -> str:
@@ -39,12 +40,8 @@ def _by_count(item: tuple[str, int]) -> tuple[int, str]:
 def _found(campaign: Campaign) -> list[str]:
     lines = [line for kept in campaign.kept for line in (*str(kept).splitlines(), "")]
     old = sum(tried.state is State.FAILS for tried in campaign.corpus)
-    again = f"{_counted(old, 'failure')} of the corpus again" if old else ""
+    again = f"{counted(old, 'failure')} of the corpus again" if old else ""
     count = sum(not kept.is_known for kept in campaign.kept)
-    new = _counted(count, "new failure") if count else ""
+    new = counted(count, "new failure") if count else ""
     found = " and ".join(part for part in (new, again) if part)
     return [*lines, f"found: {found}" if found else "nothing found"]
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"

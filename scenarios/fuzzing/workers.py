@@ -28,8 +28,9 @@ from simulator import UsageError
 CONNECT_SECONDS = 10.0
 """For a cluster to answer."""
 
-Reports = Callable[[Plan, Iterable[int]], Generator[BatchReport, None, None]]
-"""Runs the batches of these numbers, and gives what comes of them in any order."""
+Reports = Callable[[Plan, Iterable[int], Callable[[], float]], Generator[BatchReport, None, None]]
+"""Runs the batches of these numbers, each in the seconds that are left when it is handed out, and gives what comes of
+them in any order."""
 
 
 class Backend(str, Enum):
@@ -73,7 +74,7 @@ class WorkersLostError(Exception):
 def connected(workers: Workers) -> Iterator[Reports]:
     """What runs batches on the workers. Raises UsageError if a cluster cannot be reached."""
     if workers.backend is Backend.LOKY and workers.jobs in (None, 1):
-        yield lambda plan, numbers: (run_batch(plan, number) for number in numbers)
+        yield lambda plan, numbers, left: (run_batch(plan, number, left()) for number in numbers)
         return
     with _BACKENDS[workers.backend](workers):
         yield _one_by_one if workers.backend is not Backend.RAY else _in_waves
@@ -82,29 +83,29 @@ def connected(workers: Workers) -> Iterator[Reports]:
 # --- handing out ------------------------------------------------------------------------------------------------------
 
 
-def _one_by_one(plan: Plan, numbers: Iterable[int]) -> Generator[BatchReport, None, None]:
+def _one_by_one(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
     parallel = joblib.Parallel(return_as="generator_unordered", pre_dispatch="n_jobs", batch_size=1)
     try:
         with warnings.catch_warnings():  # what is not waited for after Ctrl-C needs no word
             warnings.filterwarnings("ignore", ".*(not used|cancelled)", UserWarning)
-            yield from parallel(joblib.delayed(_run_in_worker)(plan, number) for number in numbers)
+            yield from parallel(joblib.delayed(_run_in_worker)(plan, number, left()) for number in numbers)
     except _lost_errors() as error:
         raise WorkersLostError(" ".join(f"{type(error).__name__}: {error}".split())) from error
 
 
-def _in_waves(plan: Plan, numbers: Iterable[int]) -> Generator[BatchReport, None, None]:
+def _in_waves(plan: Plan, numbers: Iterable[int], left: Callable[[], float]) -> Generator[BatchReport, None, None]:
     """For Ray, whose backend has no generators: as many batches as there are workers, again and again."""
-    left = iter(numbers)
+    coming = iter(numbers)
     with joblib.Parallel(batch_size=1) as parallel:
         width = parallel._effective_n_jobs()
-        while wave := list(itertools.islice(left, width)):
-            yield from parallel(joblib.delayed(_run_in_worker)(plan, number) for number in wave)
+        while wave := list(itertools.islice(coming, width)):
+            yield from parallel(joblib.delayed(_run_in_worker)(plan, number, left()) for number in wave)
 
 
-def _run_in_worker(plan: Plan, number: int) -> BatchReport:
+def _run_in_worker(plan: Plan, number: int, seconds: float) -> BatchReport:
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends Ctrl-C to all; who started us ends us
-    return run_batch(plan, number)
+    return run_batch(plan, number, seconds)
 
 
 def _lost_errors() -> tuple[type[BaseException], ...]:

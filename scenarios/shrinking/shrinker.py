@@ -26,7 +26,7 @@ class ShrunkScenario:
     scenario: Scenario
     """The simplest that was found to fail in the same way, with the schedule and the engine that it fails under."""
     result: Result
-    """The run of it."""
+    """The run of it, once more; where `end` is flaky, it did not fail in the same way."""
     size_before: Size
     size: Size
     tries: int
@@ -57,7 +57,7 @@ def shrink_scenario(
     unless an engine is given. If the failure is not what the scenario expects, neither is that of the simpler one.
 
     The budget, 5000 executions and 60 seconds unless given, is for all runs together. When it runs out, or Ctrl-C ends
-    it, the simplest so far is returned.
+    it, the simplest so far is returned. If the failure does not come again under its own schedule, `end` is flaky.
 
     Raises UsageError for a scenario that does not fail, and for what cannot be run.
     """
@@ -69,9 +69,10 @@ def shrink_scenario(
         failure_of(failure, f"{own.name} on {own.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
     )
     start = Candidate(replace(chosen, answers=stripped(failure.schedule.answers)))
+    again = run_scenario(start.scenario)
     shrunk = shrink(
         start,
-        ways_for(chosen),
+        ways_for(chosen) if same.holds_for(start.scenario, again) else (),
         partial(attempt, same=same),
         size=size_of,
         key=key_of,
@@ -79,15 +80,16 @@ def shrink_scenario(
         on_progress=on_progress,
     )
     simplest = shrunk.value.scenario
-    result = run_scenario(simplest)
+    result = run_scenario(simplest) if shrunk.tries else again
+    is_flaky = not same.holds_for(simplest, result)
     return ShrunkScenario(
-        simplest if same.is_surprise else _expecting(simplest, result),
+        simplest if same.is_surprise or is_flaky else _expecting(simplest, result),
         result,
         size_of(start),
         shrunk.size,
         shrunk.tries,
         shrunk.executions,
-        shrunk.end,
+        End.FLAKY if is_flaky else shrunk.end,
         shrunk.seconds,
     )
 

@@ -29,7 +29,7 @@ class ShrunkSchedule:
     schedule: Schedule
     """The simplest that was found to fail in the same way; `str(schedule)` is its replay token."""
     result: Result
-    """The run under it."""
+    """The run under it, once more; where `end` is flaky, it did not fail."""
     executions: int
     end: End
     seconds: float
@@ -79,4 +79,5 @@ def shrink(
     )
     result = simulate(program, world_size, policy=Guided(shrunk.value), **options)
     simplest = Schedule(shrunk.value, result.schedule.program)
-    return ShrunkSchedule(simplest, result, shrunk.executions, shrunk.end, shrunk.seconds)
+    end = shrunk.end if failure.is_that_of(result) else End.FLAKY
+    return ShrunkSchedule(simplest, result, shrunk.executions, end, shrunk.seconds)

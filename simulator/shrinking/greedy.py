@@ -40,6 +40,9 @@ class End(Enum):
     BUDGET = "budget"
     INTERRUPT = "interrupt"
     """Ctrl-C."""
+    FLAKY = "flaky"
+    """Run once more, it did not fail in the same way: what it does, something besides its schedule decides. Found by
+    those who run it again, not here."""
 
 
 class ShrinkProgress(NamedTuple):

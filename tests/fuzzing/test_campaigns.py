@@ -110,6 +110,23 @@ def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, b
     assert [each.how for each in others] == ["not shrunk"] * len(others)
 
 
+@pytest.mark.parametrize("number", [2, 3])
+def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypatch, broken_engine, number):
+    runs = []
+
+    def passes_once(scenario, *each, **options):
+        runs.append(scenario)
+        return run_scenario("join-baseline" if len(runs) == number else scenario, *each, **options)
+
+    monkeypatch.setattr("scenarios.shrinking.shrinker.run_scenario", passes_once)
+    told = campaign(TRAININGS)
+    first, *others = told.kept
+    assert first.how == "not shrunk: it did not fail again under its schedule, so time or chance decides"
+    assert first.path.exists()
+    assert all(each.how.startswith("shrunk from ") for each in others)
+    assert "found: " in summary(told)
+
+
 def test_ctrl_c_within_a_batch_reports_what_was_run(monkeypatch):
     runs = []
 
@@ -126,7 +143,7 @@ def test_ctrl_c_within_a_batch_reports_what_was_run(monkeypatch):
 
 
 def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch):
-    def lost(plan, numbers):
+    def lost(plan, numbers, left):
         yield run_batch(plan, next(iter(numbers)))
         raise WorkersLostError("KilledWorker: three times")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scenarios import load
+from scenarios import load, run_scenario
 from scenarios.cli import main
 from scenarios.cli.status import Status
 from scenarios.declared import training_in
@@ -148,3 +148,25 @@ def test_nothing_is_overwritten(shrink, tmp_path):
 def test_bad_input_gets_one_line(shrink, tmp_path, words, message):
     assert shrink(*words) == (Status.USAGE_ERROR, "", f"ddpsim: {message}\n")
     assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize(
+    "module", ["scenarios.shrinking.shrinker", "scenarios.runner"], ids=["while shrinking", "the saved file"]
+)
+def test_what_does_not_fail_each_time_is_said_and_not_saved(shrink, tmp_path, monkeypatch, module):
+    # The second run that shrinking makes for itself, and the one of the file, which is the only one by its path.
+    runs, is_file = [], module.endswith("runner")
+
+    def by_chance(scenario, *each, **options):
+        runs.append(scenario)
+        passes = is_file or len(runs) == 2
+        return run_scenario("join-baseline" if passes else scenario, *each, **options)
+
+    monkeypatch.setattr(f"{module}.run_scenario", by_chance)
+    status, out, _ = shrink("send-send", "-o", "least.toml")
+    assert status == Status.OTHERWISE
+    assert out == (
+        "send-send failed, and did not fail so again under the same schedule: something else decides, such as time or "
+        "chance, and nothing is saved; to see what: ddpsim explore send-send --check-determinism\n"
+    )
+    assert not list(tmp_path.iterdir())

@@ -307,3 +307,33 @@ def test_what_the_oracle_can_judge_does_not_become_a_mistake_that_fails_by_itsel
     assert smallest is not None
     assert smallest.engine_options == {"find_unused_parameters": True}
     assert (shrunk.scenario.world_size, smallest.iterations) == (2, Rule(2))
+
+
+# --- what does not fail each time -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def passes_in(monkeypatch):
+    """In this of its runs the scenario passes, as if by chance; those of single steps are not counted."""
+
+    def arrange(number):
+        runs = []
+
+        def run(*each, **options):
+            runs.append(each)
+            return run_scenario("join-baseline" if len(runs) == number else each[0], **options)
+
+        monkeypatch.setattr("scenarios.shrinking.shrinker.run_scenario", run)
+
+    return arrange
+
+
+@pytest.mark.parametrize("number", [2, 3])
+@pytest.mark.parametrize("name", ["send-send", "uneven-inputs-without-join"])
+def test_a_failure_that_does_not_come_again_is_flaky(passes_in, number, name):
+    passes_in(number)
+    shrunk = shrink_scenario(replace(load(name), world_size=6))
+    assert (shrunk.end, shrunk.is_minimal) == (End.FLAKY, False)
+    assert shrunk.result.verdict is Verdict.PASS
+    assert bool(shrunk.tries) is (number == 3)
+    assert shrunk.scenario.expected == load(name).expected

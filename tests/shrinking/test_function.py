@@ -91,3 +91,16 @@ def test_a_schedule_that_passes_is_refused():
 def test_a_token_of_another_program_is_refused():
     with pytest.raises(ReplayError, match=r"was recorded for another program or world size than crashes on 3 ranks"):
         shrink(crashes, 3, simulate(crashes, 2).schedule)
+
+
+def test_what_does_not_fail_again_is_flaky():
+    runs = []
+
+    def fails_once(rank):
+        runs.append(rank)
+        if len(runs) == 1:
+            raise ValueError
+
+    shrunk = shrink(fails_once, 1, Schedule((), f"{fails_once.__qualname__} on 1 ranks"))
+    assert (shrunk.end, shrunk.is_minimal) == (End.FLAKY, False)
+    assert not shrunk.result.errors

@@ -1,0 +1,56 @@
+"""Ctrl-C while a campaign runs: it ends what is under way, and is never lost.
+
+Python raises KeyboardInterrupt wherever it happens to be. In a finalizer or a weak reference's callback that is printed
+and forgotten, and a collection of garbage has many of them. So who loops also looks at what the handler wrote down.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+
+class CtrlC:
+    """As a context, ended by Ctrl-C without an exception: `is_pressed` says so.
+
+    Unless it `raises`, what is inside goes on. The handler of before is back afterwards. In another thread than the
+    main one, which no signal reaches, and in a process that ignores Ctrl-C, it changes no handler.
+    """
+
+    def __init__(self, *, raises: bool = True) -> None:
+        self._raises = raises
+        self._is_pressed = False
+        self._before: Any = None
+
+    @property
+    def is_pressed(self) -> bool:
+        """True if it was pressed inside."""
+        return self._is_pressed
+
+    def check(self) -> None:
+        """Raise KeyboardInterrupt if it was pressed: for every loop, in case the one that was raised was lost."""
+        if self._is_pressed:
+            raise KeyboardInterrupt
+
+    def __enter__(self) -> CtrlC:
+        is_main = threading.current_thread() is threading.main_thread()
+        if is_main and callable(handler := signal.getsignal(signal.SIGINT)):
+            self._before = handler
+            signal.signal(signal.SIGINT, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+        is_interrupt = kind is not None and issubclass(kind, KeyboardInterrupt)
+        self._is_pressed |= is_interrupt
+        return is_interrupt
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._is_pressed = True
+        if self._raises:
+            raise KeyboardInterrupt

@@ -1,0 +1,22 @@
+"""How large a scenario is, in words."""
+
+from __future__ import annotations
+
+from scenarios.declared import program_in, training_in
+from scenarios.model import Scenario
+from simulator.shrinking.order import Size
+
+
+def size_text(scenario: Scenario, size: Size) -> str:
+    """What of a size says something to the reader: a function, for instance, has no iterations that are known."""
+    parts = [counted(size.ranks, "rank")]
+    if training_in(scenario) is not None:
+        parts.append(counted(size.steps, "iteration"))
+    elif program_in(scenario) is not None:
+        parts.append(counted(size.calls, "call"))
+    return ", ".join([*parts, counted(size.switches, "switch", "switches")])
+
+
+def counted(count: int, one: str, several: str = "") -> str:
+    """A number and what there are so many of."""
+    return f"{count} {one if count == 1 else several or one + 's'}"

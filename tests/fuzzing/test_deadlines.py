@@ -1,0 +1,128 @@
+"""A campaign's time: runs and batches keep it, and a run that it cuts off is no finding."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from scenarios import load, run_scenario
+from scenarios.engines import Engine
+from scenarios.fuzzing import judging, named
+from scenarios.fuzzing.batch import run_batch
+from scenarios.fuzzing.judging import TimeIsUpError, judged
+from scenarios.fuzzing.named import first_look
+from scenarios.fuzzing.plan import Plan
+from scenarios.strategies.whole import Kind
+from simulator import Budget, Code, Finding, UsageError, Verdict
+
+PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
+
+ENDLESS = """\
+import time
+
+
+def endless(rank):
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.fixture
+def endless(tmp_path):
+    """It sleeps in virtual time, again and again, so only a budget ends it."""
+    (tmp_path / "own.py").write_text(ENDLESS)
+    return load(f"{tmp_path / 'own.py'}:endless")
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The time that judging goes by, which passes as the test says."""
+
+    class Clock:
+        now = 0.0
+
+        def perf_counter(self):
+            return self.now
+
+    clock = Clock()
+    monkeypatch.setattr(judging, "time", clock)
+    return clock
+
+
+def test_a_run_has_the_seconds_that_are_left(monkeypatch, clock):
+    budgets = []
+
+    def takes_two_seconds(*each, budget, **options):
+        budgets.append(budget.seconds)
+        clock.now += 2
+        return run_scenario(*each, **options)
+
+    monkeypatch.setattr(judging, "run_scenario", takes_two_seconds)
+    scenario = load("join-baseline")
+    assert len([*judged(scenario, (Engine.DDP,), 5.0), *judged(scenario, (Engine.DDP,), 5.0)]) == 2
+    third = judged(scenario, (Engine.DDP,), 5.0)
+    assert next(third).failure is None
+    with pytest.raises(TimeIsUpError):
+        list(judged(scenario, (Engine.DDP,), 5.0))
+    assert budgets == [5.0, 3.0, 1.0]
+
+
+def test_a_run_that_is_cut_off_is_no_finding(endless):
+    with pytest.raises(TimeIsUpError):
+        list(judged(endless, (Engine.DDP,), time.perf_counter() + 0.05))
+    assert run_scenario(endless, budget=Budget(seconds=0.05)).verdict is Verdict.UNKNOWN
+    (execution,) = judged(replace(endless, program=lambda rank: None), (Engine.DDP,))
+    assert execution.failure is None
+
+
+def test_a_batch_ends_when_its_seconds_are_up():
+    assert run_batch(PROGRAMS, 0, seconds=0.0).totals.count == 0
+    assert 30 <= run_batch(PROGRAMS, 0, seconds=600.0).totals.count <= 32
+
+
+def test_a_first_look_that_does_not_end_is_one_run(endless):
+    look = first_look(endless, Engine.TORCH, 0.05)
+    assert look.hangs
+    assert look.schedules == 1
+    assert str(look) == "does not come to its end: no search is possible"
+
+
+def test_a_first_look_at_what_is_stuck_is_one_run(monkeypatch):
+    runs = []
+
+    def stuck(scenario, *each, **options):
+        runs.append(options["budget"].seconds)
+        result = run_scenario("join-baseline", "ddp")
+        return replace(result, findings=(Finding(Code.STUCK, (1,), "rank 1 is blocked"),))
+
+    monkeypatch.setattr(named, "run_scenario", stuck)
+    look = first_look(load("join-baseline"), Engine.DDP, 7.0)
+    assert runs == [7.0]
+    assert look.hangs
+    assert not look.is_expected
+
+
+def test_a_first_look_says_what_it_had_time_for(monkeypatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+
+    def slow(*each, budget, **options):
+        clock.now += 2
+        return run_scenario(*each, **options)
+
+    monkeypatch.setattr(named, "time", clock)
+    monkeypatch.setattr(named, "run_scenario", slow)
+    look = first_look(load("send-send"), Engine.TORCH, 5.0)
+    assert str(look) == "fails under every schedule tried (3), as expected: no search is needed"
+
+
+def test_real_processes_take_no_budget():
+    with pytest.raises(
+        UsageError, match=r"^budget is Budget\(.*\), but real processes are no simulation: leave it out"
+    ):
+        run_scenario("send-send", transport="processes", budget=Budget())
