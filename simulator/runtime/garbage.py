@@ -25,23 +25,26 @@ _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD = 20, 1_000
 _RANKS_PER_OLD = 1_000
 """Trainings of four ranks leave some 100 MB until then, and the collection takes as long as a few of them."""
 
+_LITTLE_GARBAGE = 10_000
+"""Objects. Programs that leave no more than this in so many ranks are not worth looking again as soon."""
 
-class _RanksRun:
-    """How many ranks have run since the last old collection."""
+
+class _OldCollections:
+    """How many ranks have run since the last old collection, and after how many the next one is due."""
 
     def __init__(self) -> None:
         self._ranks = 0
+        self._due = _RANKS_PER_OLD
 
-    def add(self, ranks: int) -> bool:
-        """Count the ranks of a run; return whether a collection is due."""
+    def run(self, ranks: int) -> None:
+        """Count the ranks of a run, and collect if that is due."""
         self._ranks += ranks
-        is_due = self._ranks >= _RANKS_PER_OLD
-        if is_due:
+        if self._ranks >= self._due:
             self._ranks = 0
-        return is_due
+            self._due = 2 * self._due if gc.collect() < _LITTLE_GARBAGE else _RANKS_PER_OLD
 
 
-_RANKS_RUN = _RanksRun()
+_OLD_COLLECTIONS = _OldCollections()
 # As the collector does, it belongs to the whole process.
 
 
@@ -50,8 +53,8 @@ def fewer_collections(world_size: int) -> Iterator[None]:
     """Collect less often inside; the collector is as it was afterwards."""
     before, was_enabled = gc.get_threshold(), gc.isenabled()
     is_frozen_by_us = gc.get_freeze_count() == 0  # else the process froze objects for reasons of its own
-    if was_enabled and _RANKS_RUN.add(world_size):
-        gc.collect()
+    if was_enabled:
+        _OLD_COLLECTIONS.run(world_size)
     if is_frozen_by_us:
         gc.freeze()
     if gc.isenabled() and before[0]:

@@ -6,7 +6,7 @@ import weakref
 import pytest
 
 from simulator import simulate
-from simulator.runtime.garbage import fewer_collections
+from simulator.runtime.garbage import _OldCollections, fewer_collections
 
 
 class Node:
@@ -55,13 +55,31 @@ def test_a_rank_that_switches_the_collector_off_leaves_it_on():
 
 def test_cycles_that_outlive_their_run_go_after_a_thousand_ranks():
     gone = []
-    for number in range(8):  # two collections are due
+
+    def run(number):
         node = Node()
         node.itself = node
         weakref.finalize(node, gone.append, number)
         with fewer_collections(250):
             pass  # it is alive while what there is is set aside
-        del node
 
-    assert {0, 1, 2} <= set(gone)
-    assert 7 not in gone
+    collections = _OldCollections()
+    for number in range(3):
+        run(number)
+        collections.run(250)
+    assert 2 not in gone
+    collections.run(250)
+
+    assert sorted(gone) == [0, 1, 2]
+
+
+def test_where_little_is_found_collections_become_rare(monkeypatch):
+    found = iter([0, 9_999, 10_000, 0])
+    looks = []
+    collections = _OldCollections()
+
+    for ranks in range(100, 9_100, 100):
+        monkeypatch.setattr("gc.collect", lambda ranks=ranks: looks.append(ranks) or next(found))
+        collections.run(100)
+
+    assert looks == [1_000, 3_000, 7_000, 8_000]
