@@ -586,6 +586,13 @@ class Cause(Enum):
         "use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
         "Budget(stuck_seconds=...)",
     )
+    BLOCKED_AT_LOCK = Advice(
+        "it waits for a lock, or for what Python makes of locks (an event, a queue, an executor), that the simulation "
+        "does not have: made before the run or in an import, by a name bound before the run (`from threading import "
+        "Lock`), or of another process",
+        "make it inside the program and by its full name (threading.Lock()); wait for other ranks by torch.distributed "
+        "or its store; if this was only slow, raise Budget(stuck_seconds=...)",
+    )
     OUT_OF_TIME = Advice(
         "the ranks had not come to an end, and may or may not have gone on to one",
         "raise Budget(seconds=...), or give the ranks less to do",

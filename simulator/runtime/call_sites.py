@@ -10,8 +10,10 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import importlib.util
+import linecache
 import os
 import queue
+import re
 import sys
 import threading
 import traceback
@@ -27,6 +29,10 @@ _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_functio
 
 _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
 """Names of functions that dataclasses makes by exec, from "<string>" as `python -c` does."""
+
+_OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
+_AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
+"""A line of Python that may be blocked at a lock or a queue."""
 
 
 @lru_cache(maxsize=1)
@@ -107,3 +113,12 @@ def stack_text(frame: FrameType | None) -> str:
     frames = list(traceback.walk_stack(frame))[::-1]
     first = next((index for index, (each, _) in enumerate(frames) if is_users(each.f_code)), 0)
     return "".join(traceback.StackSummary.extract(iter(frames[first:])).format())
+
+
+def waits_for_lock(frame: FrameType | None) -> bool:
+    """True if what is blocked in `frame` seems to wait for a lock. Python's own are native: the line has to tell."""
+    if frame is None:
+        return False
+    if frame.f_globals.get("__name__") in _OF_LOCKS:
+        return True
+    return _AT_LOCK.match(linecache.getline(frame.f_code.co_filename, frame.f_lineno)) is not None

@@ -15,7 +15,7 @@ from simulator.diagnosis.situation import RankSituation, Situation, Standing, Th
 from simulator.events import Event, EventKind
 from simulator.matching.point_to_point import PointToPointTable
 from simulator.matching.slots import SlotTable
-from simulator.runtime.call_sites import site_of_error, stack_text, traceback_text
+from simulator.runtime.call_sites import site_of_error, stack_text, traceback_text, waits_for_lock
 from simulator.runtime.rank_thread import Rank, RankThread
 from simulator.verdict import Code, Finding
 
@@ -109,7 +109,9 @@ def stuck(rank: RankThread, budget: Budget, situation: Situation) -> Finding:
     """The running rank sleeps outside our control; what the others wait for may say why."""
     summary = f"{rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
     others = waiting_lines(situation)
-    return _ended("STUCK", Code.STUCK, rank, summary, Cause.BLOCKED_OUTSIDE, *others)
+    is_at_lock = waits_for_lock(sys._current_frames().get(rank.ident))
+    cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
+    return _ended("STUCK", Code.STUCK, rank, summary, cause, *others)
 
 
 def out_of_time(rank: RankThread | None, budget: Budget) -> Finding:

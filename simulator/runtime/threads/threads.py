@@ -3,16 +3,17 @@
 What is replaced while an execution runs, and put back afterwards; each replacement does something else on the thread of
 a rank only:
 
-- `threading.Thread.start`, `join`, `is_alive`;
+- `threading.Thread.start`, `join`, `is_alive`; `threading.enumerate` and `active_count`, which tell a rank of its own;
 - `threading.Lock`, `RLock`, `_allocate_lock`, `queue.SimpleQueue`, of which Python makes all the rest, and
   `threading.Event.is_set`, which looks without a lock;
 - `threading._time` and `queue.time`, the clock under their names for it;
 - `threading._counter`, `ThreadPoolExecutor._counter` and what executors have for the end of a process (names.py);
 - the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py).
 
-Not covered: `_thread` itself, native threads, locks made before the run or while a module is imported. Threads whose
-business is with other processes or with real time stay outside as they are: those of multiprocessing, of a DataLoader,
-of tqdm, and what a running asyncio loop starts. A rank that waits for those waits in real time.
+Not covered: `_thread` itself, native threads, locks made before the run or while a module is imported, or by a name
+bound before the run (`from threading import Lock`). Threads whose business is with other processes or with real time
+stay outside as they are: those of multiprocessing, of a DataLoader, of tqdm, and what a running asyncio loop starts. A
+rank that waits for those waits in real time, once no other thread can go on.
 
 A rank ends as a process does: when its program is over it waits for its threads, those of executors are told to end,
 and what is left then, its daemon threads, is carried out of what it runs. A thread that raises ends alone.
@@ -91,6 +92,8 @@ class Threads:
             (thread, "start", self._start),
             (thread, "join", self._join),
             (thread, "is_alive", self._is_alive),
+            (threading, "enumerate", self._of_rank(list)),
+            (threading, "active_count", self._of_rank(len)),
             (threading, "Lock", lambda original: self._maker(original, RankLock)),
             (threading, "RLock", lambda original: self._maker(original, RankRLock)),
             (threading, "_allocate_lock", self._inner_lock_maker),
@@ -217,6 +220,7 @@ class Threads:
         self._leaving = [each for each in self._leaving if _is_running(each)]
         me.of.threads.append(child)
         me.of.has_started_threads = True
+        self._steps.touch(me, Access(_all_of(me), Mode.CONTRIBUTE))
         scheduler.add(child)
         if self._host.observer is not None:
             self._host.observer.started(me.number, child.number)
@@ -259,9 +263,9 @@ class Threads:
                 status = Status.RAISED
                 self._tell(me, me.fate or error)
                 thread._invoke_excepthook(thread)
-        end = Access(_object(me), Mode.CONTRIBUTE)
-        self._host.checkpoint((end,))
-        self._steps.touch(me, end)
+        end = Access(_object(me), Mode.CONTRIBUTE), Access(_all_of(me), Mode.CONTRIBUTE)
+        self._host.checkpoint(end)
+        self._steps.touch(me, *end)
         self._host.record(EventKind.NOTE, text="thread ended")
         return status
 
@@ -299,6 +303,23 @@ class Threads:
             return not other.is_finished
 
         return is_alive
+
+    def _of_rank(self, kind: Callable[[list[Any]], Any]) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        """For what tells of all threads of a process, as a list or as their number."""
+
+        def replacement(original: Callable[[], Any]) -> Callable[[], Any]:
+            def threads() -> Any:
+                me = self._steps.running()
+                if me is None:
+                    return original()
+                look = Access(_all_of(me), Mode.READ)
+                self._steps.stand_before(me, (look,))
+                self._steps.touch(me, look)
+                return kind([each.thread for each in me.of.threads])
+
+            return threads
+
+        return replacement
 
     def _wait_for(self, me: RankThread, other: RankThread, timeout: float | None, *, is_at_end: bool = False) -> bool:
         """Wait until another thread has ended. False if the time-out came first."""
@@ -355,6 +376,11 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
 
 def _object(thread: RankThread) -> Object:
     return ("thread", thread.number)
+
+
+def _all_of(thread: RankThread) -> Object:
+    """Which threads the rank of a thread has."""
+    return ("thread", "all", thread.rank)
 
 
 def _restore_run(thread: Any, own_run: Callable[[], None] | None) -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Crash, EarlyReturn, Verdict, simulate
+from simulator import Budget, Crash, EarlyReturn, Verdict, explore, simulate
 from simulator.events import EventKind
 from simulator.runtime import rank_thread
 
@@ -105,6 +105,30 @@ def test_names_and_kinds_are_those_of_a_process_of_its_own():
     expected = ("Thread-1 (int)", False, "Thread-2", "ThreadPoolExecutor-0_0", True)
     assert simulate(program, 2).returns == (expected, expected)
     assert simulate(program, 2).returns == (expected, expected)
+
+
+def test_a_rank_sees_its_own_threads_only():
+    def program(rank):
+        thread = start(dist.barrier, name="caller")
+        seen = [each.name for each in threading.enumerate()], threading.active_count()
+        for each in threading.enumerate():
+            if each is not threading.current_thread():
+                each.join()
+        return *seen, threading.enumerate() == [threading.current_thread()], thread.is_alive()
+
+    for rank, seen in enumerate(simulate(program, 2, budget=Budget(stuck_seconds=1, seconds=60)).returns):
+        assert seen == ([f"ddpsim rank {rank}", "caller"], 2, True, False)
+
+
+def test_how_many_threads_there_are_depends_on_which_have_ended():
+    def program(rank):
+        start(int)
+        start(int)
+        return threading.active_count()
+
+    found = explore(program, 1, keep_going=True)
+    assert found.complete
+    assert set(found.outcomes) == {f"pass  returned ({count})" for count in (1, 2, 3)}
 
 
 def test_a_subclass_and_a_run_of_its_own():

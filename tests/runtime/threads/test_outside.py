@@ -6,6 +6,7 @@ import concurrent.futures.thread as executors
 import logging
 import multiprocessing
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -18,10 +19,17 @@ import torch.distributed as dist
 
 from simulator import Budget, simulate
 
+EarlyLock = threading.Lock
+EARLY_QUEUE = queue.Queue()
+EARLY_SIMPLE_QUEUE = queue.SimpleQueue()
+BLOCKED_AT_LOCK = "made before the run or in an import, by a name bound before the run"
+
 PLACES = [
     (threading.Thread, "start"),
     (threading.Thread, "join"),
     (threading.Thread, "is_alive"),
+    (threading, "enumerate"),
+    (threading, "active_count"),
     (threading, "Lock"),
     (threading, "RLock"),
     (threading, "_allocate_lock"),
@@ -134,6 +142,36 @@ def test_a_lock_made_before_the_run_is_a_real_one():
     real = threading.Lock()
     (finding,) = simulate(program, 2, budget=Budget(stuck_seconds=0.2, seconds=60)).findings
     assert finding.code == "stuck"
+    assert BLOCKED_AT_LOCK in str(finding)
+
+
+def take_a_lock_by_an_early_name():
+    lock = EarlyLock()
+    lock.acquire()
+    lock.acquire(timeout=3)
+
+
+def wait_for_an_early_queue():
+    EARLY_QUEUE.get(timeout=3)
+
+
+def wait_for_an_early_simple_queue():
+    EARLY_SIMPLE_QUEUE.get(timeout=3)
+
+
+@pytest.mark.parametrize(
+    ("wait", "is_at_lock"),
+    [
+        (take_a_lock_by_an_early_name, True),
+        (wait_for_an_early_queue, True),
+        (wait_for_an_early_simple_queue, True),
+        (lambda: select.select([], [], [], 3), False),
+    ],
+)
+def test_who_is_stuck_at_a_lock_is_told_which_locks_are_real(wait, is_at_lock):
+    (finding,) = simulate(lambda rank: wait(), 1, budget=Budget(stuck_seconds=0.2, seconds=60)).findings
+    assert finding.code == "stuck"
+    assert (BLOCKED_AT_LOCK in str(finding)) is is_at_lock
 
 
 def test_logging_and_annotations_work_inside():
