@@ -137,13 +137,13 @@ def _first_look(name: str, plan: Plan, seconds: float) -> Status | None:
     from simulator import Verdict
 
     scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
-    deadline, found = time.monotonic() + seconds, list[AlwaysFails]()
+    deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
     for engine in plan.engines:
-        left = deadline - time.monotonic()
         look = first_look(scenario, engine, left) if left > 0 else None
         if look is None:
             return None
         found.append(look)
+        left = deadline - time.monotonic()
         if look.hangs:
             break
     for engine, look in zip(plan.engines, found, strict=False):

@@ -9,6 +9,8 @@ from scenarios.cli import main
 from scenarios.cli.status import Status
 
 OWN = """\
+import time
+
 import torch
 import torch.distributed as dist
 
@@ -30,6 +32,11 @@ def hangs(rank):
 
 def fine(rank):
     dist.barrier()
+
+
+def endless(rank):
+    while True:
+        time.sleep(1)
 """
 
 
@@ -109,6 +116,14 @@ def test_what_fails_under_every_schedule_is_said_at_once(fuzz, tmp_path):
     assert status == Status.AS_EXPECTED
     assert out.count("--- ") == 2
     assert out.endswith("send-send fails under every schedule tried (11), as expected: no search is needed\n")
+    assert not (tmp_path / ".ddpsim").exists()
+
+
+def test_what_does_not_end_is_one_run_as_long_as_the_campaign(fuzz, tmp_path):
+    status, out, _ = fuzz("own.py:endless", "--seconds", "0.125")
+    assert status == Status.UNKNOWN
+    assert out.startswith("--- torch\nUNKNOWN  budget\n  the run took longer than 0.125 s of wall time\n")
+    assert out.endswith("\n\nown.py:endless does not come to its end: no search is possible\n")
     assert not (tmp_path / ".ddpsim").exists()
 
 
