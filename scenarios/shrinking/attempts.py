@@ -7,6 +7,7 @@ predecessor's answers, round robin, what else DPOR comes to in a few executions,
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from scenarios.engines import Engine
@@ -75,7 +76,8 @@ def _searched(scenario: Scenario, engine: Engine) -> Iterator[Result]:
             return
         result = _unless_redundant(scenario, engine, policy)
         if result is not None:
-            strategy.take(result)
+            with suppress(RedundantRun):
+                strategy.take(result)
             yield result
     for seed in range(_WALKS):
         yield run_scenario(scenario, engine, policy=RandomWalk(seed))

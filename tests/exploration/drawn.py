@@ -30,7 +30,6 @@ _OF_WORKS = {
     "poll": "seen.append(works[-1].is_completed() if works else None)",
     "wait": "works.pop(0).wait() if works else None",
 }
-_POLLS = ("check", "poll")
 _FAMILIES = (_OF_KEYS, _OF_MESSAGES, _OF_KEYS | _OF_MESSAGES, _OF_KEYS | _OF_WORKS)
 
 
@@ -44,8 +43,6 @@ def drawn_program(seed, world_size=2):
         kinds = sorted(family)
         for step in range(chance.choice((1, 2, 2, 3))):
             kind = chance.choice(kinds)
-            if kind in _POLLS:  # a full search does not look at all that several polls in a row can see
-                kinds = [each for each in kinds if each not in _POLLS]
             other = chance.choice([each for each in range(world_size) if each != rank])
             key, value = chance.choice("ab"), 10.0 * rank + step
             lines.append(f"        {family[kind].format(key=key, rank=rank, step=step, other=other, value=value)}")
