@@ -92,7 +92,7 @@ def test_a_run_that_hangs_shows_its_steps_up_to_there(replay):
     assert "DEADLOCK  deadlock.cycle" in out
 
 
-STEPS = [Step(number, 0.0, rank, "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
+STEPS = [Step(number, 0.0, rank, "", "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
 
 
 @pytest.mark.parametrize(
