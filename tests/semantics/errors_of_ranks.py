@@ -390,12 +390,14 @@ def _groups() -> Iterator[ErrorCase]:
 
 def _destroyed_twice(rank: int) -> None:
     group = dist.new_group([0, 1])
+    dist.barrier(group)  # real gloo may still be connecting on the other rank
     dist.destroy_process_group(group)
     dist.destroy_process_group(group)
 
 
 def _asked_after_destroy(rank: int) -> None:
     group = dist.new_group([0, 1])
+    dist.barrier(group)  # as above
     dist.destroy_process_group(group)
     dist.get_rank(group)
 
