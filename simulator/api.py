@@ -247,6 +247,7 @@ def _execute(
         trace=Trace(tuple(execution.events)),
         virtual_seconds=execution.clock.now,
         program=identity,
+        waiting=execution.waiting,
     )
     options = {"args": tuple(args), "transport": transport, "faults": list(faults), "check": check, "name": name}
     return result.with_replay(replay_call(program, world_size, schedule, options))

@@ -11,6 +11,7 @@ from simulator.errors import VerdictError
 from simulator.joins import Joining, joins
 from simulator.trace import Trace
 from simulator.verdict import Finding, Verdict, combine, replay_line
+from simulator.waits import Waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Result:
     program: str = ""
     replay: str = ""
     """What to paste to see this run again: a call of `replay`, or a command."""
+    waiting: tuple[Waiting, ...] = field(default=(), repr=False)
+    """Who waited for whom when nobody could go on, or a mismatch ended the run; () for one that came to its end."""
 
     @property
     def verdict(self) -> Verdict:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from simulator.calls import Site
+from simulator.calls import Call, Site
 
 
 class Verdict(Enum):
@@ -71,6 +71,8 @@ class Finding:
     """Lines of the user's program that the finding speaks of, the culprits' first."""
     cycle: tuple[int, ...] = ()
     """The ranks of the cycle in order, for `deadlock.cycle`."""
+    calls: tuple[Call, ...] = ()
+    """The calls that it speaks of: those that met and differ, or in which ranks wait."""
     replay: str = ""
     """What to paste to see the run again; set once the run is over, when its schedule is known."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from simulator.accesses import Object
 from simulator.calls import NOWHERE, Call, Site
+from simulator.choices import Who
 
 
 class CallWait(NamedTuple):
@@ -57,3 +58,15 @@ class ThreadWait:
 
 
 Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A rank, or a thread of one, that waited when its run ended, and for whom: its edges in the wait-for graph."""
+
+    who: Who
+    wait: Wait
+    waits_for: tuple[Who, ...] = ()
+    """Who has to act before it can go on; () if that is nobody in particular (the clock, a store key)."""
+    any_suffices: bool = False
+    """True if one of them is enough."""

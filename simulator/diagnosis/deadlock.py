@@ -56,6 +56,7 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
         "\n".join(lines),
         tuple(dict.fromkeys(sites)),
         reading.cycle,
+        tuple(call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls),
     )
 
 

@@ -75,7 +75,7 @@ def call_site(calls: Sequence[Call]) -> Finding:
     rows = [(call.rank, str(call), str(call.site), "") for call in calls]
     text = _text(Code.HAZARD_CALL_SITE, [*table(rows), *Cause.LINES_MEET.lines()])
     sites = tuple(dict.fromkeys(c.site for c in sorted(calls, key=lambda c: (c.rank not in culprits, c.rank))))
-    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites)
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites, calls=tuple(calls))
 
 
 def _tangled(orders: dict[int, list[Slot]]) -> set[Slot]:
@@ -150,8 +150,9 @@ def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Cal
     ]
     text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(groups=names)])
     ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
-    sites = tuple(dict.fromkeys(call.site for pair in ordered for call in pair))
-    return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, text, sites)
+    calls = tuple(call for pair in ordered for call in pair)
+    sites = tuple(dict.fromkeys(call.site for call in calls))
+    return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, text, sites, calls=calls)
 
 
 def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
@@ -167,7 +168,7 @@ def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Cause) -> Find
     first_of_rank = {call.rank: call for call in reversed(calls)}
     rows = [(rank, str(first_of_rank[rank]), str(first_of_rank[rank].site), "") for rank in ranks]
     text = _text(code, [f"  {summary}", *table(rows), *cause.lines()])
-    return Finding(code, ranks, summary, text, (calls[0].site,))
+    return Finding(code, ranks, summary, text, (calls[0].site,), calls=tuple(calls))
 
 
 def _count(calls: Sequence[Call]) -> str:

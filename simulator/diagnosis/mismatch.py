@@ -41,7 +41,8 @@ def _finding(
         lines.append(indent("note", "not every member of the group has arrived"))
     lines += advice
     ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
-    return Finding(code, culprits, summary, "\n".join(lines), tuple(dict.fromkeys(call.site for call in ordered)))
+    sites = tuple(dict.fromkeys(call.site for call in ordered))
+    return Finding(code, culprits, summary, "\n".join(lines), sites, calls=tuple(calls))
 
 
 def _sides(calls: Sequence[Call], code: Code) -> str:

@@ -26,9 +26,10 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
+from simulator.choices import Who
 from simulator.diagnosis.situation import Situation, Standing
 from simulator.verdict import Code
-from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
 Graph: TypeAlias = "nx.DiGraph[Any]"
 
@@ -124,6 +125,28 @@ def _add_store_waits(graph: Graph, situation: Situation) -> None:
         graph.add_edges_from((node, ("store", index)) for node in nodes)
         if len(alike) > 1:
             graph.add_edge(("store", index), alike[(index + 1) % len(alike)][0])
+
+
+def waiting(situation: Situation) -> tuple[Waiting, ...]:
+    """Who waits, and for whom, in the order of ranks: the graph as values, with the meetings in between left out."""
+    graph = build(situation)
+    names = {thread.number: thread.name for rank in situation.ranks for thread in rank.threads}
+    beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one meeting share the tuple of those it misses
+
+    def through(node: Any) -> tuple[Who, ...]:
+        if node not in beyond:
+            nodes = (node,) if _is_thread(node) else graph.successors(node)
+            beyond[node] = tuple(Who(_rank(each), names.get(_number(each), "")) for each in nodes)
+        return beyond[node]
+
+    found = []
+    for node, wait in _waits(situation).items():
+        if wait is not None:
+            after = list(graph.successors(node))
+            targets = through(after[0]) if len(after) == 1 else tuple(who for each in after for who in through(each))
+            is_or = any(graph.nodes[each].get("any_suffices", False) for each in (node, *after))
+            found.append(Waiting(Who(_rank(node), names.get(_number(node), "")), wait, targets, is_or))
+    return tuple(sorted(found, key=lambda each: each.who))
 
 
 def read(situation: Situation) -> tuple[Reading, ...]:

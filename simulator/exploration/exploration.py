@@ -51,6 +51,8 @@ class Exploration:
     policies that draw schedules never pass a program that leaves anything open."""
     first_failure: Result | None
     """Its schedule and its replay line reproduce it."""
+    first_pass: Result | None
+    """An execution that passed, to compare with; None if none did."""
     outcomes: Counter[str]
     """How often there was what outcome: the verdict, the findings' codes with their ranks, and what was returned if
     executions that passed differ in that."""

@@ -43,7 +43,8 @@ class Explorer:
         self._executions = 0
         self._outcomes: Counter[Outcome] = Counter()
         self._verdicts: Counter[Verdict] = Counter()
-        self._first_failure: Result | None = None
+        self._first: dict[Verdict, Result] = {}
+        """The first execution of each verdict."""
 
     def explore(self, program: str) -> Exploration:
         """Run until the end. Ctrl-C is an end, too, and leaves what was found."""
@@ -57,7 +58,8 @@ class Explorer:
             executions=self._executions,
             complete=is_complete,
             verdict=self._verdict(is_complete),
-            first_failure=self._first_failure,
+            first_failure=self._first.get(Verdict.FAIL),
+            first_pass=self._first.get(Verdict.PASS),
             outcomes=counted(self._outcomes),
             end=end,
             seconds=self._seconds,
@@ -67,7 +69,7 @@ class Explorer:
     def _loop(self) -> End:
         while (policy := self._strategy.next_policy()) is not None:
             left = self._budget.seconds - self._seconds
-            if self._first_failure is not None and not self._keep_going:
+            if self._verdicts[Verdict.FAIL] and not self._keep_going:
                 return End.FAILURE
             if self._executions >= self._budget.executions or left <= 0:
                 return End.BUDGET
@@ -89,8 +91,7 @@ class Explorer:
         self._executions += 1
         self._outcomes[outcome_of(result)] += 1
         self._verdicts[result.verdict] += 1
-        if result.verdict is Verdict.FAIL and self._first_failure is None:
-            self._first_failure = result
+        self._first.setdefault(result.verdict, result)
 
     def _tell(self) -> None:
         if self._on_progress is None:

@@ -23,6 +23,7 @@ from simulator.diagnosis.deadlock import deadlocks
 from simulator.diagnosis.meetings import early_mismatches
 from simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from simulator.diagnosis.situation import Situation
+from simulator.diagnosis.wait_graph import waiting
 from simulator.errors import InjectedCrashError
 from simulator.events import Event, EventKind
 from simulator.faults import Crash, Delay, Fault, FaultPlan
@@ -37,7 +38,7 @@ from simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThrea
 from simulator.runtime.scheduler import Scheduler
 from simulator.runtime.threads import Threads
 from simulator.verdict import Finding
-from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Wait
+from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Wait, Waiting
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
@@ -86,6 +87,7 @@ class Execution:
         self.events: list[Event] = []
         self.findings: list[Finding] = []
         self.errors: dict[int, BaseException] = {}
+        self.waiting: tuple[Waiting, ...] = ()
         self.optimizer_steps = [0] * world_size
         self.ranks = [Rank(rank, self._run_rank) for rank in range(world_size)]
         self.hazards = hazards
@@ -184,6 +186,7 @@ class Execution:
     def fail(self, *findings: Finding) -> None:
         """End the run with findings; the caller is unwound."""
         self.findings.extend(findings)
+        self.waiting = waiting(self.situation())
         if self.observer is not None:
             self.observer.cut_short(self.scheduler.enabled)
         self.scheduler.stop()
@@ -435,7 +438,9 @@ class Execution:
         if self.threads.aside.await_outsiders():
             return True
         mismatches = [finding for _, finding in early_mismatches(self.slots, self.scheduler.steps)]
-        self.findings.extend(mismatches or deadlocks(self.situation()))
+        situation = self.situation()
+        self.waiting = waiting(situation)
+        self.findings.extend(mismatches or deadlocks(situation))
         return False
 
     def situation(self) -> Situation:

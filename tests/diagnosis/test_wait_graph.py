@@ -8,8 +8,9 @@ import pytest
 from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from simulator.diagnosis import wait_graph
 from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
-from simulator.waits import CallWait, StoreWait
+from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing, ThreadSituation
+from simulator.diagnosis.wait_graph import waiting
+from simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
 
 W, RETURNED, RAISED = Standing.WAITING, Standing.RETURNED, Standing.RAISED
 
@@ -186,3 +187,50 @@ def test_the_text_of_a_large_world_takes_time_near_linear_in_its_ranks(returned)
     (finding,) = deadlocks(situation([None] * returned + calls, [meeting], dict.fromkeys(range(returned), RETURNED)))
     assert time.process_time() - start < 2
     assert len(finding.ranks) == returned
+
+
+# --- who waits for whom, as values ------------------------------------------------------------------------------------
+
+
+def edges(situation):
+    return [(each.who.rank, [who.rank for who in each.waits_for], each.any_suffices) for each in waiting(situation)]
+
+
+def test_ranks_wait_for_those_that_their_meeting_misses():
+    calls = [collective(0), collective(1)]
+    assert edges(situation([*calls, None], [Meeting(tuple(calls), (2,))], {2: RETURNED})) == [
+        (0, [2], False),
+        (1, [2], False),
+    ]
+
+
+def test_a_receive_from_any_source_needs_one_of_all():
+    call = message("recv", 1, ANY_SOURCE)
+    meeting = Meeting((call,), (0, 2), any_suffices=True)
+    assert edges(situation([None, call, None], [meeting], {0: RETURNED, 2: RETURNED})) == [(1, [0, 2], True)]
+
+
+def test_half_of_the_ranks_that_wait_for_the_other_half_share_what_is_missing():
+    calls = [collective(rank) for rank in range(512)]
+    missing = tuple(range(512, 1024))
+    all_ranks = situation([*calls, *[None] * 512], [Meeting(tuple(calls), missing)], dict.fromkeys(missing, RETURNED))
+    found = waiting(all_ranks)
+    assert len(found) == 512
+    assert len({id(each.waits_for) for each in found}) == 1
+    assert [who.rank for who in found[0].waits_for] == list(missing)
+
+
+def test_a_store_key_is_nobody_in_particular():
+    ranks = (RankSituation(0, W, StoreWait(("a",))), RankSituation(1, RETURNED))
+    assert edges(Situation(ranks, ())) == [(0, [], True)]
+
+
+def test_threads_wait_by_name():
+    lock = ("lock", 0, 0)
+    threads = (ThreadSituation(2, "reader", LockWait(lock, holder=0)),)
+    ranks = (RankSituation(0, W, ThreadWait(2, "reader"), threads=threads), RankSituation(1, RETURNED))
+    found = waiting(Situation(ranks, ()))
+    assert [(str(each.who), [str(who) for who in each.waits_for]) for each in found] == [
+        ("rank 0", ['rank 0, thread "reader"']),
+        ('rank 0, thread "reader"', ["rank 0"]),
+    ]

@@ -98,6 +98,18 @@ def test_the_first_failure_ends_it_and_can_be_replayed():
     assert simulate(overtaken, 2).verdict is Verdict.PASS, "the default schedule does not show it"
 
 
+def test_one_that_passed_is_kept_to_compare_with():
+    exploration = explore(overtaken, 2)
+    assert exploration.first_pass.verdict is Verdict.PASS
+    assert exploration.first_pass.trace.digest() != exploration.first_failure.trace.digest()
+    assert explore(overtaken, 2, budget=Budget(executions=1)).first_pass is not None
+    assert explore(always_fails, 2).first_pass is None
+
+
+def always_fails(rank):
+    raise ValueError
+
+
 def test_the_text_ends_in_the_replay_line():
     exploration = explore(overtaken, 2)
     lines = str(exploration).splitlines()
