@@ -1,0 +1,49 @@
+"""docs/findings.md has a section for each code, whose example comes to it; that examples run, its blocks' test says."""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+from scenarios import registry
+from simulator import Code
+
+TEXT = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
+SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))
+EACH_CODE = pytest.mark.parametrize("code", Code, ids=str)
+
+
+def test_a_section_for_each_code_in_their_order():
+    assert list(SECTIONS) == [str(code) for code in Code]
+    assert len(re.findall("^## ", TEXT, re.MULTILINE)) == len(SECTIONS)
+
+
+def test_no_other_code_is_named():
+    kinds = "|".join(sorted({str(code).split(".")[0] for code in Code if "." in code}))
+    assert set(re.findall(rf"\b(?:{kinds})\.(?!md\b)\w+", TEXT)) <= {str(code) for code in Code}
+
+
+@EACH_CODE
+def test_a_section_begins_with_the_verdict(code):
+    assert SECTIONS[code].startswith(f"\n**{code.verdict.value}.** ")
+
+
+@EACH_CODE
+def test_the_example_of_a_section_yields_its_code(code):
+    outputs = [each.want for each in doctest.DocTestParser().get_examples(SECTIONS[code])]
+    assert any(re.search(rf"(^|'){re.escape(code)}\b", output) for output in outputs)
+
+
+@EACH_CODE
+def test_scenarios_of_the_zoo_are_named_where_their_code_is(code):
+    found = re.search(r"^Of the zoo: (.*?)\.$", SECTIONS[code], re.MULTILINE | re.DOTALL)
+    for name in re.findall("`([^`]+)`", found[1] if found else ""):
+        assert registry[name].expected.code == code
+
+
+def test_causes_and_remedies_for_each_code():
+    for code, section in SECTIONS.items():
+        parts = re.findall(r"^- \*\*(\w+)\.\*\* ", section, re.MULTILINE)
+        assert parts[:2] == ["Causes", "Try"], code
+        assert parts[2:] in ([], ["Elsewhere"]), code
