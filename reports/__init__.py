@@ -1,7 +1,6 @@
-"""What people read after a run: text, HTML, JSON, Chrome trace and JUnit documents, computed from a trace.
+"""What people read after a run: HTML, text, JSON, a Chrome trace, JUnit XML and Graphviz dot.
 
-Level 4 of the layout: it reads only the simulator's values of levels 0 and 1 (trace, verdict, result, errors and the
-like), never live objects, and does not import torch.
-
-Here will live the document model, the pure layout of rank lanes, and one writer per format.
+All of them render one versioned value, `document.Document`, which `making` makes from a result or an exploration of the
+simulator; nothing reads live objects. Only `making` imports the simulator, and only values of its levels 0 and 1, so
+that a saved document is rendered without torch. `files` writes a folder of all forms.
 """

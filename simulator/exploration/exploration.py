@@ -67,13 +67,15 @@ class Exploration:
         return self.end is End.INTERRUPT
 
     def __str__(self) -> str:
-        lines = [f"{self.verdict.name}  {self.program}", f"  {self._extent()}"]
+        lines = [f"{self.verdict.name}  {self.program}", f"  {self.extent}"]
         lines += [f"  {count:>7}  {outcome}" for outcome, count in self.outcomes.most_common()]
         if self.first_failure is None:
             return "\n".join(lines)
         return "\n".join([*lines, "", str(self.first_failure)])
 
-    def _extent(self) -> str:
+    @property
+    def extent(self) -> str:
+        """How far it came, in a sentence."""
         runs = "1 execution" if self.executions == 1 else f"{self.executions} executions"
         limits = f" {self.limits}" if self.limits else ""
         if self.end is End.COVERED:

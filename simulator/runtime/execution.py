@@ -391,16 +391,17 @@ class Execution:
         if code is not None:
             self.fail(pair_mismatch(send, receive, code, self.scheduler.steps))
         self._pendings[id(receive)].source = send.rank
-        self._complete(send.signature, (send, receive))
+        taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
+        self._complete(send.signature, (send, receive), taken)
 
-    def _complete(self, signature: Signature, calls: Sequence[Call]) -> None:
+    def _complete(self, signature: Signature, calls: Sequence[Call], text: str = "") -> None:
         """Move the data of calls that have met; their ranks learn of it when they run next."""
         pendings = [self._pendings.pop(id(call)) for call in calls]
         if self.observer is not None:
             self.observer.completed(pendings)
         with self.threads.aside:  # a transport may have threads of its own
             error = self._move(signature, pendings, self.slots.members(calls[0].group))
-        self.record(EventKind.MATCH, call=self.me.of.last_call, text="" if error is None else "refused")
+        self.record(EventKind.MATCH, call=self.me.of.last_call, text=text if error is None else "refused")
         for pending in pendings:
             pending.is_complete = True
             pending.error = copy(error)  # one for each: what raises it adds frames

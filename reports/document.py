@@ -1,0 +1,258 @@
+"""The document: everything a report shows of one run or one exploration, as one plain, versioned value.
+
+It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere and later. Where things
+refer to each other they do so by index: events to `calls`, calls to `sites`, slots and waits to `events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+VERSION = 1
+"""Raised when a reader of the version before would misread a document."""
+
+Verdict = Literal["pass", "unknown", "fail"]
+
+EventKind = Literal[
+    "issue", "match", "wait", "done", "store", "sleep", "fault", "step", "note", "return", "raise"
+]  # as in simulator/events.py
+
+End = Literal["returned", "raised", "waiting", "stopped", "unknown"]
+"""How a rank ended: it waits for good, or it was stopped on its way because of others; unknown where no trace is."""
+
+SlotState = Literal["matched", "open", "mismatched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A line of the user's program, with a few lines around it."""
+
+    file: str
+    """Relative to the folder the run was started in, or without its folders."""
+    line: int
+    function: str
+    first: int = 0
+    """The number of the first line of `source`."""
+    source: tuple[str, ...] = ()
+    """() if the file could not be read."""
+
+    @property
+    def short(self) -> str:
+        """File name and line."""
+        return f"{self.file.rsplit('/', 1)[-1]}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, without its rank: ranks that make the same one share it."""
+
+    operation: str
+    group: str
+    sequence: int
+    signature: str
+    """What must agree beside the operation, such as "SUM float32[11]"."""
+    site: int | None = None
+    """Index into the run's `sites`."""
+    origin: str = ""
+    """What of DDP it belongs to, such as "DDP #0 bucket 1 of step 4"; "" for the user's program."""
+    bucket: int | None = None
+    parameters: tuple[str, ...] = ()
+    """Names of the parameters in the bucket."""
+    peer: int | None = None
+    """The other rank of a message; -1 for a receive from any source."""
+    tag: int = 0
+    is_shadow: bool = False
+    """Made on a joined rank to keep the others going."""
+
+    @property
+    def is_point_to_point(self) -> bool:
+        """True for a send or a receive."""
+        return self.peer is not None
+
+
+class Event(NamedTuple):
+    """One happening, in the order of the schedule; an array in JSON, as there are many."""
+
+    kind: EventKind
+    rank: int
+    step: int
+    """How many choice points came before it."""
+    time: float = 0.0
+    """Virtual seconds since the start."""
+    call: int | None = None
+    """Index into the run's `calls`."""
+    text: str = ""
+    thread: str = ""
+    """The name of the thread, if it is not the one that runs the rank's program."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where calls meet: one of a collective, or a message with the receive that takes it."""
+
+    group: str
+    sequence: int
+    issues: tuple[int, ...]
+    """Indices of the events that issued its calls, in order of arrival."""
+    state: SlotState
+    match: int | None = None
+    """Index of the event that filled it."""
+    missing: tuple[int, ...] = ()
+    """Of an open one that ranks wait in: who has not come."""
+    any_suffices: bool = False
+    """True if one of the missing ranks is enough."""
+
+
+class Who(NamedTuple):
+    """A rank, or a thread that it started."""
+
+    rank: int
+    thread: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a rank or one of its threads waited for when the run ended: an edge of the wait-for graph."""
+
+    who: Who
+    what: str
+    site: int | None = None
+    slots: tuple[int, ...] = ()
+    """The slots of the calls that it waits for; it waits for those who are missing there."""
+    waits_for: tuple[Who, ...] = ()
+    """For whom it waits otherwise: another thread, or who holds a lock."""
+    any_suffices: bool = False
+    """True if one of the slots, or of those it waits for, is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """How one rank ended."""
+
+    rank: int
+    end: End
+    text: str = ""
+    """What it raised, or waited for."""
+    site: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One diagnosed fact."""
+
+    code: str
+    verdict: Verdict
+    """What a run with it comes to; pass for hazards."""
+    ranks: tuple[int, ...]
+    """The culprits."""
+    summary: str
+    text: str
+    """The diagnosis, over several lines."""
+    sites: tuple[int, ...] = ()
+    cycle: tuple[int, ...] = ()
+    slots: tuple[int, ...] = ()
+    """Where the calls that it speaks of met, or wait."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run."""
+
+    name: str
+    world_size: int
+    verdict: Verdict
+    findings: tuple[Finding, ...]
+    text: str
+    """The whole text of the result."""
+    how: str = ""
+    """Engine, policy, transport, as one reads it in the head line."""
+    is_expected: bool | None = None
+    """None if nothing was expected."""
+    conclusion: str = ""
+    """What was expected, and whether it was found."""
+    ranks: tuple[Rank, ...] = ()
+    sites: tuple[Site, ...] = ()
+    calls: tuple[Call, ...] = ()
+    events: tuple[Event, ...] = ()
+    slots: tuple[Slot, ...] = ()
+    waiting: tuple[Waiting, ...] = ()
+    joins: tuple[str, ...] = ()
+    """Who joined when, and what it shadowed."""
+    schedule: str = ""
+    """The replay token."""
+    replay: str = ""
+    """What to paste to see the run again."""
+    digest: str = ""
+    """Of the trace."""
+    virtual_seconds: float = 0.0
+    seconds: float | None = None
+    """Wall time, if it was measured."""
+
+    @property
+    def leading(self) -> Finding | None:
+        """The finding that the text begins with."""
+        return self.findings[0] if self.findings else None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What several executions of an exploration came to."""
+
+    text: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Where two runs part: the first event that is not the same in both."""
+
+    failing: int | None
+    """Index of the event of the run that failed; None if that run ended there."""
+    passing: int | None
+    text: str
+    """What each did there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exploration:
+    """Many executions of one program; the two that stand for them are runs of the document."""
+
+    program: str
+    verdict: Verdict
+    executions: int
+    is_complete: bool
+    extent: str
+    """How far it came, in a sentence."""
+    outcomes: tuple[Outcome, ...]
+    """The most frequent first."""
+    seconds: float
+    failing: int | None = None
+    """Index into the document's `runs`: the first that failed."""
+    passing: int | None = None
+    """The first that passed."""
+    difference: Difference | None = None
+    """None unless there are both."""
+    is_expected: bool | None = None
+    conclusion: str = ""
+    """What was expected, and whether it was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a report shows."""
+
+    title: str
+    runs: tuple[Run, ...]
+    exploration: Exploration | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    """Versions and platform, by name."""
+    version: int = VERSION
+
+    @property
+    def verdict(self) -> Verdict:
+        """That of the exploration, or the worst of the runs."""
+        if self.exploration is not None:
+            return self.exploration.verdict
+        found = {run.verdict for run in self.runs}
+        return "fail" if "fail" in found else "unknown" if "unknown" in found else "pass"

@@ -1,0 +1,50 @@
+"""Reports as files: one folder for a document, with every form of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from reports.document import Document
+from reports.errors import ReportError
+from reports.json_form import to_json
+
+FORMS: dict[str, Callable[[Document], bytes]] = {
+    "result.json": to_json,
+}
+"""The files of a report, each with what writes it."""
+
+
+def write_reports(document: Document, folder: Path) -> tuple[Path, ...]:
+    """Write every form of a document into a folder, which is made if need be; return the files.
+
+    Raises ReportError if the folder cannot be written.
+    """
+    check_folder(folder)
+    paths = []
+    for name, form in FORMS.items():
+        path = folder / name
+        try:
+            path.write_bytes(form(document))
+        except OSError as error:
+            raise _cannot_write(folder, error) from None
+        paths.append(path)
+    return tuple(paths)
+
+
+def check_folder(folder: Path) -> None:
+    """Make a folder for reports if there is none. Raises ReportError if it cannot be made or written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / ".ddpsim"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise _cannot_write(folder, error) from None
+
+
+def _cannot_write(folder: Path, error: OSError) -> ReportError:
+    return ReportError(
+        f"report folder {folder} cannot be written ({error.strerror}), expected a folder or a place for one: "
+        "give another one"
+    )

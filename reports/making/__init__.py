@@ -1,0 +1,1 @@
+"""Documents, made from what the simulator returns: `result.document_of` and `exploration.document_of_exploration`."""

@@ -1,0 +1,188 @@
+"""A document of one run, made from its result. What the result does not know, the caller says."""
+
+from __future__ import annotations
+
+from reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
+from reports.making.environment import environment
+from reports.making.sites import Sites
+from reports.making.slots import Slots
+from simulator.calls import Call as IssuedCall
+from simulator.calls import Phase
+from simulator.events import Event as TraceEvent
+from simulator.events import EventKind
+from simulator.result import Result
+from simulator.verdict import Finding as Diagnosed
+from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from simulator.waits import Waiting as Waited
+
+
+def document_of(
+    result: Result,
+    *,
+    name: str = "",
+    how: str = "",
+    is_expected: bool | None = None,
+    conclusion: str = "",
+    seconds: float | None = None,
+) -> Document:
+    """A document with this run. `name` is by default what the result calls its program; `seconds` is wall time."""
+    run = run_of(result, name=name, how=how, is_expected=is_expected, conclusion=conclusion, seconds=seconds)
+    return Document(run.name, (run,), environment=environment())
+
+
+def run_of(
+    result: Result,
+    *,
+    name: str = "",
+    how: str = "",
+    is_expected: bool | None = None,
+    conclusion: str = "",
+    seconds: float | None = None,
+) -> Run:
+    """The run of a result, for a document of several."""
+    making = _Making(result)
+    return Run(
+        name=name or result.program,
+        world_size=result.world_size,
+        verdict=result.verdict.value,
+        findings=making.findings,
+        text=str(result),
+        how=how,
+        is_expected=is_expected,
+        conclusion=conclusion,
+        ranks=making.ranks(),
+        sites=making.sites.table(),
+        calls=making.calls,
+        events=making.events,
+        slots=making.slots,
+        waiting=making.waiting,
+        joins=tuple(line.strip() for joining in result.joins for line in str(joining).splitlines()),
+        schedule=str(result.schedule),
+        replay=result.replay,
+        digest=result.trace.digest() if result.trace else "",
+        virtual_seconds=result.virtual_seconds,
+        seconds=seconds,
+    )
+
+
+class _Making:
+    """The parts of a run that refer to each other by index, made in one pass over the events."""
+
+    def __init__(self, result: Result) -> None:
+        self._result = result
+        self.sites = Sites()
+        self._calls: dict[Call, int] = {}
+        self._met = Slots()
+        self.events = tuple(self._event(index, event) for index, event in enumerate(result.trace))
+        self.calls = tuple(self._calls)
+        self.findings = tuple(map(self._finding, result.findings))
+        self.waiting = tuple(map(self._waiting, result.waiting))
+        self.slots = self._met.table(self._mismatched(), *self._missing())
+
+    def _event(self, index: int, event: TraceEvent) -> Event:
+        self._met.take(index, event)
+        call = None if event.call is None else self._call(event.call)
+        return Event(event.kind.value, event.rank, event.step, event.time, call, event.text, event.thread)
+
+    def _call(self, call: IssuedCall) -> int:
+        origin = call.origin
+        shared = Call(
+            operation=call.operation,
+            group=call.group,
+            sequence=call.sequence,
+            signature=str(call.signature).partition(" ")[2],
+            site=self.sites.index(call.site),
+            origin="" if origin.phase is Phase.USER else str(origin),
+            bucket=origin.bucket,
+            parameters=origin.parameters,
+            peer=call.peer,
+            tag=call.tag,
+            is_shadow=origin.shadow,
+        )
+        return self._calls.setdefault(shared, len(self._calls))
+
+    def _finding(self, finding: Diagnosed) -> Finding:
+        return Finding(
+            code=finding.code.value,
+            verdict=finding.code.verdict.value,
+            ranks=finding.ranks,
+            summary=finding.summary,
+            text=finding.body,
+            sites=self.sites.indices(finding.sites),
+            cycle=finding.cycle,
+            slots=self._met.of(finding.calls),
+        )
+
+    def _mismatched(self) -> set[int]:
+        return {slot for each in self.findings if each.code.startswith("mismatch.") for slot in each.slots}
+
+    def _waiting(self, waited: Waited) -> Waiting:
+        wait, who = waited.wait, Who(*waited.who)
+        text = wait_text(wait)
+        if isinstance(wait, CallWait):
+            site = self.sites.index(wait.calls[0].site)
+            slots = self._met.of(wait.calls)
+            return Waiting(who, text, site, slots, any_suffices=waited.any_suffices)
+        others = tuple(Who(*each) for each in waited.waits_for)
+        return Waiting(who, text, self.sites.index(wait.site), (), others, waited.any_suffices)
+
+    def _missing(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
+        """Who is missing in the slots that ranks wait in, and in which of them one is enough.
+
+        A wait for one of several calls does not tell them apart; each then lacks all of them.
+        """
+        missing: dict[int, tuple[int, ...]] = {}
+        any_suffices = set()
+        for waited, waiting in zip(self._result.waiting, self.waiting, strict=True):
+            for slot in waiting.slots:
+                if slot not in missing:
+                    missing[slot] = tuple(who.rank for who in waited.waits_for)
+                if waited.any_suffices and len(waiting.slots) == 1:
+                    any_suffices.add(slot)
+        return missing, any_suffices
+
+    def ranks(self) -> tuple[Rank, ...]:
+        """How each rank ended."""
+        ended = {
+            event.rank: event.kind
+            for event in self._result.trace
+            if event.kind in (EventKind.RETURN, EventKind.RAISE) and not event.thread
+        }
+        waiting = {each.who.rank: each for each in self.waiting if not each.who.thread}
+        return tuple(self._rank(rank, ended.get(rank), waiting.get(rank)) for rank in range(self._result.world_size))
+
+    def _rank(self, rank: int, ended: EventKind | None, waiting: Waiting | None) -> Rank:
+        error = self._result.errors.get(rank)
+        if error is not None:
+            return Rank(rank, "raised", _error_text(error))
+        if waiting is not None and ended is None:
+            return Rank(rank, "waiting", waiting.what, waiting.site)
+        return Rank(rank, self._end(ended))
+
+    def _end(self, ended: EventKind | None) -> End:
+        if ended is not None:
+            return "returned" if ended is EventKind.RETURN else "raised"
+        return "stopped" if self._result.trace else "unknown"
+
+
+def wait_text(wait: Wait) -> str:
+    """What a rank waits for, in a few words."""
+    if isinstance(wait, CallWait):
+        call, more = wait.calls[0], len(wait.calls) - 1
+        return f"{call}{f' (or one of {more} other calls)' if more else ''}"
+    if isinstance(wait, StoreWait):
+        return f"store key {', '.join(map(repr, wait.keys))}"
+    if isinstance(wait, ClockWait):
+        return f"the clock ({wait.seconds:g} s)"
+    if isinstance(wait, LockWait):
+        return wait.what
+    assert isinstance(wait, ThreadWait)
+    return f'the end of thread "{wait.name}"'
+
+
+def _error_text(error: BaseException) -> str:
+    try:
+        message = str(error).strip().partition("\n")[0]
+    except Exception:  # its text is the user's code
+        message = ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__

@@ -1,0 +1,56 @@
+"""The lines of the user's program that a document speaks of, each with a few lines around it."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from collections.abc import Iterable
+
+from reports.document import Site
+from simulator.calls import NOWHERE
+from simulator.calls import Site as CallSite
+
+_AROUND = 3
+"""So many lines before a line, and after it."""
+_LONGEST = 200
+"""Characters of a line of source; the rest is left out."""
+
+
+class Sites:
+    """The table of sites, in the order in which they are first asked for."""
+
+    def __init__(self) -> None:
+        self._indices: dict[CallSite, int] = {}
+
+    def index(self, site: CallSite | None) -> int | None:
+        """The index of a site; None for none."""
+        if site is None or site == NOWHERE:
+            return None
+        return self._indices.setdefault(site, len(self._indices))
+
+    def indices(self, sites: Iterable[CallSite]) -> tuple[int, ...]:
+        """The indices of sites, without those that are none."""
+        return tuple(index for site in sites if (index := self.index(site)) is not None)
+
+    def table(self) -> tuple[Site, ...]:
+        """The sites with their source, read now: a file that has changed since shows its present lines."""
+        return tuple(map(_with_source, self._indices))
+
+
+def _with_source(site: CallSite) -> Site:
+    lines = linecache.getlines(site.path)
+    if not 1 <= site.line <= len(lines):
+        return Site(_shown(site), site.line, site.function)
+    first = max(1, site.line - _AROUND)
+    around = lines[first - 1 : site.line + _AROUND]
+    source = tuple(line.rstrip("\r\n")[:_LONGEST] for line in around)
+    return Site(_shown(site), site.line, site.function, first, source)
+
+
+def _shown(site: CallSite) -> str:
+    """The path as it is shown: relative to the working folder, or just the name, so that no home folder is told."""
+    try:
+        path = os.path.relpath(site.path)
+    except ValueError:  # another drive
+        return site.file
+    return site.file if path.startswith(os.pardir) else path.replace(os.sep, "/")
