@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 from simulator import simulate
+from simulator.events import EventKind
 
 
 def run(program, world_size=2, **options):
@@ -30,6 +31,34 @@ def test_a_rank_may_send_to_itself_asynchronously():
 
 def test_a_rank_that_waits_for_its_own_message_is_its_own_cycle():
     assert codes(lambda rank: dist.recv(torch.zeros(1), rank) if rank == 1 else None) == [("deadlock.cycle", (1,))]
+
+
+@pytest.mark.parametrize("receiver_is_first", [True, False])
+def test_the_trace_says_whose_message_a_receive_from_any_source_took(receiver_is_first):
+    def program(rank):
+        received = torch.zeros(1)
+        if rank == 0:
+            if not receiver_is_first:
+                dist.barrier()
+            return [dist.recv(received) for _ in range(2)]
+        dist.isend(torch.ones(1), 0).wait() if receiver_is_first else dist.isend(torch.ones(1), 0)
+        if not receiver_is_first:
+            dist.barrier()
+        return []
+
+    result = simulate(program, 3)
+    taken = [f"from rank {source}" for source in result.returns[0]]
+    assert sorted(taken) == ["from rank 1", "from rank 2"]
+    matches = [event for event in result.trace if event.kind is EventKind.MATCH and event.call.is_point_to_point]
+    assert [event.text for event in matches] == taken
+
+
+def test_a_receive_from_one_source_says_no_more():
+    def program(rank):
+        dist.recv(torch.zeros(1), 1) if rank == 0 else dist.send(torch.ones(1), 0)
+
+    matches = [event for event in simulate(program, 2).trace if event.kind is EventKind.MATCH]
+    assert [event.text for event in matches] == [""]
 
 
 def test_which_sender_a_receive_from_any_source_takes_is_a_choice():
