@@ -1,7 +1,7 @@
 """Scenarios: programs of several ranks, each with what is expected of it; and the command line that runs them.
 
 `registry` maps names to scenarios, `load` finds one by name (or in a file of yours), and `run_scenario` simulates it.
-`@scenario` makes one of a function, and `@repairs` its repaired twin.
+`@scenario` makes one of a function, and `@repairs` its repaired twin. `per_rank` makes fixtures for pytest.
 """
 
 import importlib
@@ -10,6 +10,7 @@ import typing
 if typing.TYPE_CHECKING:
     from scenarios.loader import load
     from scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
+    from scenarios.pytest_plugin.fixtures import per_rank
     from scenarios.registered import registry
     from scenarios.runner import replay_scenario, run_scenario
     from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
@@ -21,6 +22,7 @@ _HOMES = {
     "ShrunkScenario": "scenarios.shrinking.shrinker",
     "finds": "scenarios.model",
     "load": "scenarios.loader",
+    "per_rank": "scenarios.pytest_plugin.fixtures",
     "registry": "scenarios.registered",
     "repairs": "scenarios.model",
     "replay_scenario": "scenarios.runner",
@@ -36,6 +38,7 @@ __all__ = [
     "ShrunkScenario",
     "finds",
     "load",
+    "per_rank",
     "registry",
     "repairs",
     "replay_scenario",

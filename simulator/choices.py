@@ -97,30 +97,18 @@ class Schedule:
         Raises ReplayError if it is damaged, of another version, or of another program.
         """
         token = token.strip()
-        found = _TOKEN.fullmatch(token)
-        version = token.partition(":")[0]
-        if re.fullmatch(r"s\d+", version) and version != VERSION:
-            raise ReplayError(
-                f"replay token {_shown(token)} has version {version}, this ddpsim reads {VERSION}: "
-                "record the failure again with this version"
-            )
-        if found is None:
-            raise ReplayError(
-                f"replay token {_shown(token)} is not whole, expected something like "
-                f"{VERSION}:0x12.1.2:9c1e03ab: copy the token to its end"
-            )
-        name, check = found["program"], found["check"]
-        if _checksum(f"{version}:{found['answers']}{name}") != check:
-            raise ReplayError(
-                f"replay token {_shown(token)} does not match its own checksum, expected an unchanged token: "
-                "copy it again from the report"
-            )
-        if name != _checksum(program):
+        found = _whole(token)
+        if found["program"] != _checksum(program):
             raise ReplayError(
                 f"replay token {_shown(token)} was recorded for another program or world size than {program}: "
                 "replay it with the ones it came from"
             )
         return cls(_without_defaults_at_the_end(list(_decode(found["answers"], token))), program)
+
+    @classmethod
+    def is_recorded_for(cls, token: str, program: str) -> bool:
+        """True if a token was recorded for `program`. Raises ReplayError if it is damaged, or of another version."""
+        return _whole(token)["program"] == _checksum(program)
 
 
 def program_on(name: str, world_size: int) -> str:
@@ -138,6 +126,29 @@ def answers_text(answers: Sequence[int]) -> str:
 def answers_in(text: str) -> tuple[int, ...]:
     """The answers in a text that `answers_text` wrote. Raises ReplayError for another text."""
     return _without_defaults_at_the_end(list(_decode(text, text)))
+
+
+def _whole(token: str) -> re.Match[str]:
+    """The parts of a token that is undamaged. Raises ReplayError for another."""
+    token = token.strip()
+    found = _TOKEN.fullmatch(token)
+    version = token.partition(":")[0]
+    if re.fullmatch(r"s\d+", version) and version != VERSION:
+        raise ReplayError(
+            f"replay token {_shown(token)} has version {version}, this ddpsim reads {VERSION}: "
+            "record the failure again with this version"
+        )
+    if found is None:
+        raise ReplayError(
+            f"replay token {_shown(token)} is not whole, expected something like "
+            f"{VERSION}:0x12.1.2:9c1e03ab: copy the token to its end"
+        )
+    if _checksum(f"{version}:{found['answers']}{found['program']}") != found["check"]:
+        raise ReplayError(
+            f"replay token {_shown(token)} does not match its own checksum, expected an unchanged token: "
+            "copy it again from the report"
+        )
+    return found
 
 
 def _shown(token: str) -> str:

@@ -6,6 +6,8 @@ from math import isfinite
 import pytest
 import torch
 
+pytest_plugins = ["pytester"]
+
 
 def pytest_addoption(parser):
     parser.addoption(

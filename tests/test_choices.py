@@ -66,3 +66,14 @@ def test_a_token_of_another_program_or_world_size_is_refused(program):
 def test_garbage_is_refused_in_one_short_line(token):
     with pytest.raises(ReplayError, match=r"^replay token [^\n]{0,200}$"):
         Schedule.parse(token, program="p")
+
+
+@pytest.mark.parametrize(("program", "is_its_own"), [("p on 4 ranks", True), ("p on 5 ranks", False), ("", False)])
+def test_a_token_tells_whether_it_was_recorded_for_a_program(program, is_its_own):
+    assert Schedule.is_recorded_for(TOKEN, program) is is_its_own
+    assert Schedule.is_recorded_for(f" {TOKEN}\n", program) is is_its_own
+
+
+def test_a_damaged_token_belongs_to_nobody_and_says_so():
+    with pytest.raises(ReplayError, match="is not whole"):
+        Schedule.is_recorded_for(TOKEN[:-1], "p on 4 ranks")

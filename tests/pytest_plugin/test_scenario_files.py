@@ -1,10 +1,8 @@
-"""The pytest plugin: a saved failure is a test. Run in pytest's own test directories."""
+"""Scenario files as tests: a saved failure is a test. Run in pytest's own test directories."""
 
 import sys
 
 import pytest
-
-pytest_plugins = ["pytester"]
 
 EXTRA_CALL = """ddpsim = 1
 summary = "rank 1 makes a call more than rank 0"

@@ -1,4 +1,4 @@
-"""pytest plugin: a scenario file is a test, which passes if the run comes to what the file expects.
+"""Scenario files: each is a test, which passes if the run comes to what the file expects.
 
 A TOML file is collected if it says `ddpsim = 1`, as saved ones do, or is named on the command line. torch is imported
 when such a test is collected, not before.
@@ -21,7 +21,7 @@ _FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
 
 
-def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+def collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
     """A file of a scenario; None for another one."""
     if file_path.suffix != ".toml" or not (parent.session.isinitpath(file_path) or _says_version(file_path)):
         return None

@@ -1,0 +1,130 @@
+"""pytest plugin: tests that run on every rank (`@pytest.mark.ranks(4)`), and scenario files as tests.
+
+Every session of pytest loads this, so it imports next to nothing: torch and the simulator come when a marked test runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare
+from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, world_size
+from scenarios.pytest_plugin.marker import DESCRIPTION
+from scenarios.pytest_plugin.scenario_files import collect_file
+
+__all__ = ["ddpsim_seed", "rank", "world_size"]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The options of the command line."""
+    group = parser.getgroup("ddpsim", "tests on simulated ranks (ddpsim)")
+    group.addoption(
+        "--ddpsim-policy",
+        choices=("round_robin", "random", "pct"),
+        help="the policy of all tests marked ranks that run once, whatever their markers say",
+    )
+    group.addoption(
+        "--ddpsim-seed", type=int, metavar="N", help="the seed of all tests marked ranks; policy random unless given"
+    )
+    group.addoption(
+        "--ddpsim-replay", metavar="TOKEN", help="run the test that a replay token belongs to under its schedule"
+    )
+    group.addoption(
+        "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked ranks into a folder in DIR"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register the marker."""
+    config.addinivalue_line("markers", DESCRIPTION)
+
+
+def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+    """Scenario files."""
+    return collect_file(file_path, parent)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, name: str, obj: object) -> pytest.Item | None:
+    """What the marker cannot stand on."""
+    return make_unusable(collector, name, obj)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Tests with `seeds=`."""
+    add_seeds(metafunc, metafunc.config.getoption("ddpsim_seed"))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Check the marked tests; choose those that a replay token belongs to."""
+    prepare(items)
+    token = config.getoption("ddpsim_replay")
+    if token is not None:
+        _keep_replayed(config, items, token)
+
+
+def _keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
+    from scenarios.pytest_plugin.running import belongs_to
+    from simulator import ReplayError
+
+    found = list(marked(items))
+    try:
+        kept: list[pytest.Item] = [item for item, options in found if belongs_to(item, options, token)]
+    except ReplayError as error:
+        raise pytest.UsageError(f"--ddpsim-replay: {error}") from None
+    if not kept:
+        raise pytest.UsageError(
+            f"--ddpsim-replay: {token} belongs to none of the {len(found)} tests marked ranks that were collected: "
+            "name the file and the test as the replay line does"
+        )
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Prepare a marked test with `@given`, before hypothesis' own plugin looks at it."""
+    __tracebackhide__ = True
+    is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
+    if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
+        return (yield)
+    from scenarios.pytest_plugin.drawn import fit_for_ranks
+
+    with fit_for_ranks(item):
+        return (yield)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a marked test on its ranks."""
+    __tracebackhide__ = True
+    if OPTIONS_KEY not in pyfuncitem.stash:
+        return None
+    from scenarios.pytest_plugin.running import run_test
+
+    run_test(pyfuncitem)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Say in the report of a failing test which rank it was, and how to see it again."""
+    report = yield
+    if OPTIONS_KEY in item.stash and call.when == "call":
+        from scenarios.pytest_plugin.failure import annotate
+        from scenarios.pytest_plugin.running import RUN_KEY
+
+        run = item.stash.get(RUN_KEY, None)
+        if report.failed:
+            annotate(report, call.excinfo and call.excinfo.value, run)
+        if run is not None:
+            del item.stash[RUN_KEY]  # it holds on to all that the ranks had
+    return report

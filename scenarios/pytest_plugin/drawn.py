@@ -1,0 +1,86 @@
+"""Tests whose arguments hypothesis draws: each example is a run on ranks of its own.
+
+hypothesis calls what stands in `test.hypothesis.inner_test` with what it drew, and that place is there for plugins. So
+the whole search, shrinking and the database included, goes on as it does elsewhere, outside the simulation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.control import _current_build_context
+
+from scenarios.pytest_plugin.fixtures import names_on_ranks
+
+RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
+
+
+class _EachRanksOwn:
+    """In the place of a rank's own fixture, where hypothesis shows an example."""
+
+    def __repr__(self) -> str:
+        return "<each rank's own>"
+
+
+def run_drawn(item: pytest.Function, run: RunOnRanks, arguments: Mapping[str, Any]) -> None:
+    """Run a test with `@given`: every example on all ranks."""
+    __tracebackhide__ = True
+    own = {name: _EachRanksOwn() for name in names_on_ranks(item) if name in item._fixtureinfo.argnames}
+    with _examples_run_by(item, run, frozenset(own)):
+        item.obj(**arguments, **own)
+
+
+@contextmanager
+def _examples_run_by(item: pytest.Function, run: RunOnRanks, own: frozenset[str]) -> Iterator[None]:
+    handle = item.obj.hypothesis
+    original = handle.inner_test
+
+    @wraps(original)
+    def on_ranks(*arguments: Any, **named: Any) -> None:
+        __tracebackhide__ = True
+        context = _current_build_context.value
+
+        def in_context(*arguments: Any, **named: Any) -> None:
+            __tracebackhide__ = True
+            with _current_build_context.with_value(context):  # a thread has its own
+                original(*arguments, **named)
+
+        run(in_context, arguments, {name: value for name, value in named.items() if name not in own})
+
+    handle.inner_test = on_ranks
+    try:
+        yield
+    finally:
+        handle.inner_test = original
+
+
+@contextmanager
+def fit_for_ranks(item: pytest.Function) -> Iterator[None]:
+    """Let hypothesis treat a test as it runs here; called around what its own plugin does.
+
+    No deadline, unless the test sets one: the first use of much of torch takes a second, and how long a run takes says
+    little of the program. And no checks of who calls, and of fixtures per function, which ranks' own fixtures are:
+    those are made anew for each example.
+    """
+    function = getattr(item.obj, "__func__", item.obj)
+    before = function._hypothesis_internal_use_settings
+    default = settings.default
+    is_default = default is not None and before.deadline == default.deadline
+    function._hypothesis_internal_use_settings = settings(
+        before,
+        deadline=None if is_default else before.deadline,
+        suppress_health_check={
+            *before.suppress_health_check,
+            HealthCheck.function_scoped_fixture,
+            HealthCheck.differing_executors,
+        },
+    )
+    try:
+        yield
+    finally:
+        function._hypothesis_internal_use_settings = before

@@ -1,0 +1,161 @@
+"""What a run on ranks came to, in pytest's terms: nothing, a skip, the error of a rank, or a text.
+
+The error of a rank comes out as it is, so pytest shows it as ever; which rank it was, what else was found, and the
+command to see it again stand below it. Deadlocks, mismatches and what was not as expected are their own text.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pytest
+
+from scenarios.model import found_text
+from simulator import Code, Exploration, Finding, Result, Verdict
+from simulator.verdict import replay_line
+from simulator.wording import rank_list
+
+_OWN_FOLDERS = tuple(
+    os.path.join(os.path.dirname(os.path.abspath(file)), "")
+    for file in (__file__, Path(__file__).parents[2] / "simulator" / "__init__.py")
+)
+
+
+class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
+    """A run on ranks failed by no error of a rank's own. The text is all there is to know."""
+
+    def __init__(self, text: str, line: str = "") -> None:
+        super().__init__(text, pytrace=False)
+        self.line = line or text.partition("\n")[0]
+        """What stands in the summary of the session."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What a test on ranks came to."""
+
+    result: Result
+    exploration: Exploration | None = None
+    error: BaseException | None = None
+    """What it raised."""
+
+    def __str__(self) -> str:
+        """The whole diagnosis."""
+        return str(self.result if self.exploration is None else self.exploration)
+
+
+def judge(run: Run, expect: str | None) -> BaseException | None:
+    """What a test is to raise; None if it passes."""
+    left = _way_out(run.result)
+    if left is not None:
+        return left
+    if expect is not None:
+        return None if has(run.result, Code(expect)) else RanksFailed(_not_as_expected(run, Code(expect)))
+    verdict = run.result.verdict if run.exploration is None else run.exploration.verdict
+    if verdict is Verdict.PASS:
+        return None
+    error = next(iter(run.result.errors.values()), None)
+    if error is not None:
+        return error.with_traceback(_without_ours(error.__traceback__))
+    leading = next(iter(run.result.findings), None)
+    return RanksFailed(str(run), f"{leading.code}: {leading.summary}" if leading else "")
+
+
+def has(result: Result, code: Code) -> bool:
+    """True if a run has a finding, and comes to what it stands for: a hazard is none of a run that failed."""
+    return result.verdict is code.verdict and any(finding.code is code for finding in result.findings)
+
+
+def _not_as_expected(run: Run, code: Code) -> str:
+    found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
+    return f"not as expected: found {found}; expected {code.verdict.value}, {code}\n\n{run}"
+
+
+def _way_out(result: Result) -> BaseException | None:
+    """The error that ends a test in another way than by failing.
+
+    One rank that leaves the session, or gives a drawn example up, is enough. So is one that skips, unless another one
+    has failed on its own: the ranks that went on wait for it in vain.
+    """
+    errors = result.errors.values()
+    for error in errors:
+        if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or _is_hypothesis(error):
+            return error
+    skips = {rank: each for rank, each in result.errors.items() if isinstance(each, _SKIPS)}
+    if not skips or len(skips) < len(result.errors):
+        return None
+    first = next(iter(skips.values()))
+    if len(skips) < result.world_size:
+        first.msg = f"{first.msg} ({rank_list(skips)} of {result.world_size})"
+    return first
+
+
+_SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
+
+
+def _is_hypothesis(error: BaseException) -> bool:
+    """True for what hypothesis raises to steer its search: `assume`, or an example that asks for too much."""
+    return type(error).__module__.startswith("hypothesis.")
+
+
+def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
+    """A traceback from the first frame on that is no machinery of ours."""
+    while traceback is not None and traceback.tb_frame.f_code.co_filename.startswith(_OWN_FOLDERS):
+        traceback = traceback.tb_next
+    return traceback
+
+
+# --- the report of a test ---------------------------------------------------------------------------------------------
+
+
+def annotate(report: pytest.TestReport, error: BaseException | None, run: Run | None) -> None:
+    """Say below the error of a rank whose it was, what else was found, and how to see it again."""
+    shown: Any = report.longrepr
+    if isinstance(error, RanksFailed):
+        shown.reprcrash.message = error.line
+    elif run is not None and hasattr(shown, "addsection"):
+        _annotate_error(shown, run)
+
+
+def _annotate_error(shown: Any, run: Run) -> None:
+    raisers = rank_list([rank for rank, each in run.result.errors.items() if each is run.error] or run.result.errors)
+    if shown.reprcrash is not None:
+        shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
+    shown.addsection("ddpsim", "\n".join(_below_the_error(run)))
+
+
+def _below_the_error(run: Run) -> list[str]:
+    lines = []
+    if run.exploration is not None:
+        lines += [*str(dataclasses.replace(run.exploration, first_failure=None)).splitlines(), ""]
+    for number, finding in enumerate(run.result.findings):
+        lines += _told(finding, is_shown=number == 0, is_assertion=isinstance(run.error, AssertionError))
+    return [*lines, replay_line(run.result.replay)]
+
+
+def _told(finding: Finding, *, is_shown: bool, is_assertion: bool) -> list[str]:
+    """A finding, where pytest shows the traceback of the first already."""
+    if finding.code is Code.RANK_ERROR:
+        _, cause, advice = finding.body.partition("\n  cause ")
+        with_advice = cause + advice if is_shown and not is_assertion else ""
+        return [f"  {finding.summary}{with_advice}"]
+    return [f"  {finding.summary}"] if finding.code is Code.DEADLOCK_DEAD_RANK else ["", finding.body]
+
+
+def replay_command(item: pytest.Function, token: str) -> str:
+    """What to paste in the folder pytest was started from, to see a run again."""
+    path = os.path.relpath(item.path, item.config.invocation_params.dir)
+    seed = item.config.getoption("ddpsim_seed")
+    again = [] if seed is None else ["--ddpsim-seed", str(seed)]
+    return shlex.join(["pytest", "::".join([path, *names_in_file(item)]), *again, "--ddpsim-replay", token])
+
+
+def names_in_file(item: pytest.Function) -> list[str]:
+    """What a test is called within its file: its classes, and its own name with its parameters."""
+    return [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Function))]

@@ -1,0 +1,160 @@
+"""The marker `@pytest.mark.ranks(4, ...)`: what it takes, checked as far as that can be done without torch.
+
+Names of policies and finding codes are the simulator's to know, which is loaded when a marked test runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, cast
+
+import pytest
+
+MARKER = "ranks"
+DESCRIPTION = (
+    "ranks(world_size, *, policy, seed, seeds, transport, explore, expect, faults, check, budget): "
+    "run the test on every rank of a simulated world (ddpsim)"
+)
+OPTIONS = ("policy", "seed", "seeds", "transport", "explore", "expect", "faults", "check", "budget")
+
+_EXPLORE = ("policy", "depth", "preemptions")
+_SAMPLING = ("random", "pct")
+"""Policies that draw schedules: they cover nothing for certain, so an exploration by them does not pass."""
+
+
+class MarkerError(Exception):
+    """Something about a marked test, or its marker, cannot be worked with; the text is one line."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(f"@pytest.mark.{MARKER}: {text}")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a marker says."""
+
+    world_size: int
+    policy: Any = None
+    """None where the marker leaves it open: round robin, or random where it gives seeds."""
+    seed: int | None = None
+    seeds: tuple[int, ...] = ()
+    transport: str = "memory"
+    explore: Mapping[str, Any] | None = None
+    """The options of an exploration; None for a single run."""
+    expect: str | None = None
+    faults: Any = ()
+    check: str | None = None
+    budget: Any = None
+    """A Budget, or a mapping of what it takes."""
+    given: frozenset[str] = field(default=frozenset())
+    """The options that the marker names."""
+
+
+def options_of(mark: pytest.Mark) -> Options:
+    """What a marker says. Raises MarkerError for what cannot be worked with."""
+    values = dict(mark.kwargs)
+    if not mark.args and "world_size" not in values:
+        raise MarkerError("no world size is given, expected a whole number: write ranks(4) for instance")
+    _check_names(mark)
+    values.setdefault("world_size", mark.args[0] if mark.args else None)
+    _check_world_size(values["world_size"])
+    given = frozenset(values) - {"world_size"}
+    _check_together(values)
+    _check_seeds(values)
+    _check_expect(values.get("expect"))
+    if "budget" in values:
+        _check_budget(values["budget"])
+    values["explore"] = _exploration(values.get("explore"), values.get("expect"))
+    values["seeds"] = tuple(values["seeds"]) if values.get("seeds") is not None else ()
+    return Options(**values, given=given)
+
+
+def _check_names(mark: pytest.Mark) -> None:
+    if len(mark.args) + ("world_size" in mark.kwargs) > 1:
+        raise MarkerError(
+            f"{len(mark.args)} arguments stand without a name, expected the world size alone: name the others"
+        )
+    for name in mark.kwargs:
+        if name not in OPTIONS and name != "world_size":
+            close = get_close_matches(name, OPTIONS, n=1)
+            remedy = f"did you mean {close[0]}?" if close else "leave it out"
+            raise MarkerError(f"unknown option {name!r}, expected one of {', '.join(OPTIONS)}: {remedy}")
+
+
+def _check_world_size(world_size: object) -> None:
+    if not _is_whole(world_size) or cast(int, world_size) < 1:
+        raise MarkerError(
+            f"world size is {world_size!r}, expected a whole number from 1 on: say how many ranks run the test"
+        )
+
+
+def _check_together(values: Mapping[str, Any]) -> None:
+    explores = values.get("explore") not in (None, False)
+    for one, others, remedy in (
+        ("seeds", ("seed",), "keep one of them"),
+        ("explore" if explores else "", ("policy", "seeds"), "an exploration chooses its schedules itself"),
+    ):
+        for other in others:
+            if one in values and other in values:
+                raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
+    if values.get("policy") == "round_robin" and ("seed" in values or "seeds" in values):
+        raise MarkerError("a seed is given, but policy 'round_robin' draws nothing: write policy='random' or 'pct'")
+
+
+def _check_seeds(values: Mapping[str, Any]) -> None:
+    if "seed" in values and not _is_whole(values["seed"]):
+        raise MarkerError(f"seed is {values['seed']!r}, expected a whole number")
+    if "seeds" not in values:
+        return
+    seeds = values["seeds"]
+    if isinstance(seeds, (str, bytes)) or not isinstance(seeds, Iterable):
+        raise MarkerError(f"seeds is {seeds!r}, expected whole numbers: write seeds=range(20) for instance")
+    if not isinstance(seeds, (range, list, tuple)):
+        raise MarkerError(
+            f"seeds is of type {type(seeds).__name__}, expected a range, a list or a tuple, in a fixed order"
+        )
+    wrong = [seed for seed in seeds if not _is_whole(seed)]
+    if wrong or not seeds or len(set(seeds)) < len(seeds):
+        found = f"seeds has {wrong[0]!r}" if wrong else "seeds has a number twice" if seeds else "seeds is empty"
+        raise MarkerError(f"{found}, expected one or more different whole numbers: write seeds=range(20) for instance")
+
+
+def _check_expect(expect: object) -> None:
+    if expect is not None and not isinstance(expect, str):
+        raise MarkerError(f"expect is {expect!r}, expected a finding code, such as 'deadlock.missing_rank'")
+
+
+def _check_budget(budget: object) -> None:
+    limits = ("executions", "seconds", "steps", "polls", "stuck_seconds")
+    if isinstance(budget, Mapping):
+        unknown = [name for name in budget if name not in limits]
+        if unknown:
+            raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(limits)}")
+    elif not (budget is None or type(budget).__name__ == "Budget"):
+        raise MarkerError(f"budget is {budget!r}, expected a simulator.Budget or {{'seconds': 10}} for instance")
+
+
+def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
+    if explore is None or explore is False:
+        return None
+    options = {"policy": "dpor"} if explore is True else {"policy": explore} if isinstance(explore, str) else explore
+    if not isinstance(options, Mapping):
+        raise MarkerError(
+            f"explore is {explore!r}, expected True, the name of a policy, or {{'policy': 'dfs', 'preemptions': 2}}"
+        )
+    unknown = [name for name in options if name not in _EXPLORE]
+    if unknown:
+        raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}")
+    policy = options.get("policy", "dpor")
+    if policy in _SAMPLING and expect is None:
+        raise MarkerError(
+            f"explore is {policy!r}, which draws schedules and never covers all, expected 'dpor' or 'dfs': for a "
+            f"number of drawn schedules write policy={policy!r}, seeds=range(20)"
+        )
+    return {"policy": policy, **options}
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)

@@ -1,0 +1,61 @@
+"""An exploration that looks for something: it ends at the first execution that has it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simulator.choices import Policy
+from simulator.exploration.named import strategy_of
+from simulator.result import Result
+from simulator.verdict import Finding
+
+
+class Search:
+    """A strategy of the simulator, which has no more schedules once what is looked for was found."""
+
+    def __init__(
+        self,
+        explore: Mapping[str, Any],
+        world_size: int,
+        seed: int,
+        is_wanted: Callable[[Result], bool] | None,
+        *,
+        on_next: Callable[[], None],
+    ) -> None:
+        """`explore` has the policy and its options; `on_next` is called before each execution."""
+        self._strategy = strategy_of(world_size=world_size, seed=seed, **explore)
+        self._is_wanted = is_wanted
+        self._on_next = on_next
+        self.found: Result | None = None
+        self.last: Result | None = None
+
+    def next_policy(self) -> Policy | None:
+        """That of the strategy, until something was found."""
+        policy = None if self.found else self._strategy.next_policy()
+        if policy is not None:
+            self._on_next()
+        return policy
+
+    def take(self, result: Result) -> Finding | None:
+        """Look at an execution, and let the strategy learn from it."""
+        finding = self._strategy.take(result)
+        self.last = result
+        if self._is_wanted is not None and self._is_wanted(result):
+            self.found = result
+        return finding
+
+    @property
+    def is_complete(self) -> bool:
+        """As the strategy says."""
+        return self._strategy.is_complete
+
+    @property
+    def coverage(self) -> float | None:
+        """As the strategy says."""
+        return self._strategy.coverage
+
+    @property
+    def limits(self) -> str:
+        """As the strategy says."""
+        return self._strategy.limits
