@@ -1,21 +1,26 @@
-"""The examples do what they say; that of the README's first screen has its tests in test_readme.py."""
+"""The examples do what they say, and their own tests pass and find the mistakes that are planted in them."""
 
 from __future__ import annotations
 
+import importlib
 import io
 import re
 import runpy
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from simulator import simulate
 from simulator.calls import Phase
 from simulator.events import EventKind
 
-PATH = Path(__file__).resolve().parents[1] / "examples" / "weighted_loss.py"
+FOLDER = Path(__file__).resolve().parents[1] / "examples"
+PATH = FOLDER / "weighted_loss.py"
 EXAMPLE = runpy.run_path(str(PATH))
 FEATURES = EXAMPLE["FEATURES"]
 
@@ -133,3 +138,102 @@ def test_weighted_loss_as_a_script(capsys, monkeypatch):
     assert match[3] == f"{negatives / positives:.3f}"
     # Two rounds over batches of 5 samples, 6, and so on: two on rank 0, five on rank 3.
     assert positives + negatives == 2 * sum(sum(range(5, 7 + rank)) for rank in range(4))
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """Imports a file of the folder by its name, as the tests there do."""
+    known = set(sys.modules)
+    monkeypatch.syspath_prepend(FOLDER)
+    yield importlib.import_module
+    for name in set(sys.modules) - known:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(str(FOLDER)):
+            del sys.modules[name]
+
+
+def codes(result):
+    return [(str(finding.code), finding.ranks) for finding in result.findings]
+
+
+def test_the_tests_of_the_examples():
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", FOLDER]
+    output = subprocess.run(command, cwd=FOLDER.parent, stdout=subprocess.PIPE, text=True, check=False).stdout
+    told = re.findall(r"^examples/(\S+\.py)::(\S+) (\w+)", output, re.MULTILINE)
+    assert told == [
+        ("test_communication_hook.py", "test_it_trains_as_one_process_would", "PASSED"),
+        *(("test_communication_hook.py", f"test_in_any_interleaving[seed{n}]", "PASSED") for n in range(5)),
+        ("test_communication_hook.py", "test_what_is_kept_by_bucket_goes_to_other_parameters", "PASSED"),
+        ("test_communication_hook.py", "test_a_hook_that_makes_no_call_on_some_ranks", "PASSED"),
+        ("test_joinable.py", "test_every_rank_has_the_losses_of_all_steps", "PASSED"),
+        ("test_joinable.py", "test_in_every_interleaving", "PASSED"),
+        ("test_joinable.py", "test_a_shadow_that_forgets_a_collective", "PASSED"),
+        ("test_joined.py", "test_every_rank_ends_with_the_model_of_plain_training", "PASSED"),
+        ("test_joined.py", "test_the_rank_that_joins_first_may_be_the_last_one", "PASSED"),
+        ("test_joined.py", "test_without_join_it_hangs", "PASSED"),
+    ], output
+
+
+@pytest.mark.parametrize(("name", "findings"), [("hang", [("deadlock.missing_rank", (2,))]), ("joined", [])])
+def test_what_join_mends(example, name, findings):
+    assert codes(simulate(example(name).train, 4)) == findings
+
+
+def test_who_joins_when(example):
+    (joining,) = simulate(example("joined").train, 4).joins
+    assert [(each.rank, each.step) for each in joining.ranks] == [(2, 4), (0, 5), (1, 5), (3, 5)]
+
+
+def test_the_mistakes_in_the_hook(example):
+    hook, tests = example("communication_hook"), example("test_communication_hook")
+    assert codes(simulate(hook.train, 3)) == []
+    assert codes(simulate(hook.train, 3, args=(tests.sends_nothing_small,))) == [("mismatch.origin", (0,))]
+    silent = simulate(hook.train, 3, args=(tests.kept_by_bucket,), check="replicas")
+    assert codes(silent) == []
+    with pytest.raises(AssertionError, match="not close"):
+        tests.check(silent.returns[0], 3)
+
+
+def test_the_hook_keeps_what_it_does_not_send(example):
+    """Of what goes into it, nothing is lost: what came out times the ranks, and what is kept, add up to it."""
+    hook = example("communication_hook")
+
+    def train(rank):
+        kept, total_in, total_out = {}, {}, {}
+
+        def add(totals, gradients):
+            for parameter, gradient in zip(kept, gradients, strict=True):
+                totals[parameter] = totals.get(parameter, 0) + gradient
+
+        def watched(_, bucket):
+            kept.update({each: kept.get(each, torch.zeros_like(each)) for each in bucket.parameters()})
+            before = dict(zip(bucket.parameters(), [each.clone() for each in bucket.gradients()], strict=True))
+            add(total_in, [before[parameter] for parameter in kept])
+            return hook.send_larger_half(kept, bucket)
+
+        model = nn.parallel.DistributedDataParallel(hook.make_model())
+        model.register_comm_hook(None, watched)
+        for batch in hook.batches(rank):
+            model.zero_grad()
+            model(batch).square().mean().backward()
+            add(total_out, [parameter.grad.clone() for parameter in kept])
+        for parameter in kept:
+            put_in = total_in[parameter] - kept[parameter]
+            dist.all_reduce(put_in)
+            torch.testing.assert_close(total_out[parameter] * dist.get_world_size(), put_in)
+
+    assert codes(simulate(train, 3)) == []
+
+
+def test_the_mistake_in_the_joinable(example):
+    joinable, tests = example("joinable"), example("test_joinable")
+    assert codes(simulate(joinable.train, 4)) == []
+    assert codes(simulate(joinable.train, 4, args=(tests.ForgetfulMeter,))) == [("mismatch.shape", (0,))]
+
+
+@pytest.mark.parametrize("name", ["communication_hook", "joinable", "joined"])
+def test_a_training_as_a_script(name, capsys, monkeypatch):
+    for key, value in {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}.items():
+        monkeypatch.setenv(key, value)
+    runpy.run_path(str(FOLDER / f"{name}.py"), run_name="__main__")
+    assert re.fullmatch(r"rank 0: (bias|means) \S.*\n", capsys.readouterr().out)
+    assert not dist.is_initialized()
