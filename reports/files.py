@@ -8,9 +8,13 @@ from pathlib import Path
 from reports.document import Document
 from reports.errors import ReportError
 from reports.json_form import to_json
+from reports.junit import to_junit
+from reports.text import to_text
 
 FORMS: dict[str, Callable[[Document], bytes]] = {
+    "report.txt": to_text,
     "result.json": to_json,
+    "junit.xml": to_junit,
 }
 """The files of a report, each with what writes it."""
 
@@ -24,12 +28,17 @@ def write_reports(document: Document, folder: Path) -> tuple[Path, ...]:
     paths = []
     for name, form in FORMS.items():
         path = folder / name
-        try:
-            path.write_bytes(form(document))
-        except OSError as error:
-            raise _cannot_write(folder, error) from None
+        write_file(path, form(document))
         paths.append(path)
     return tuple(paths)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write one file of a report. Raises ReportError if it cannot be written."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        raise _cannot_write(path.parent, error) from None
 
 
 def check_folder(folder: Path) -> None:

@@ -2,67 +2,99 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
-from reports.document import VERSION, Document
+from reports.document import VERSION, Document, Event, Who
 from reports.errors import ReportError
+from reports.references import first_broken
 
-LARGEST_BYTES = 1 << 30
-"""A file that is larger is none that people read."""
+Decoded = TypeVar("Decoded")
+
+LARGEST_BYTES = 1 << 28
+"""Of a file. A larger one, with millions of events, is none that people read."""
 
 
 def to_json(document: Document) -> bytes:
     """The document as UTF-8 JSON."""
-    return msgspec.json.encode(document)
+    try:
+        return msgspec.json.encode(document)
+    except UnicodeEncodeError:  # half a character, as Python puts it into a file name that is no text
+        plain = json.dumps(msgspec.to_builtins(document), ensure_ascii=False, separators=(",", ":"))
+        return plain.encode(errors="replace")
 
 
 def from_json(data: bytes, *, name: str = "the file") -> Document:
     """The document in JSON that `to_json` wrote. Raises ReportError for anything else; `name` is what it calls it."""
-    try:
-        version = msgspec.json.decode(data, type=_Versioned).version
-    except msgspec.DecodeError as error:
-        raise ReportError(_refused(name, error)) from None
+    version = _decoded(data, _Versioned, name).version
     if version != VERSION:
         raise ReportError(
             f"{name} has version {version}, this ddpsim reads {VERSION}: write it again with this ddpsim, or read it "
             "with the one that wrote it"
         )
-    try:
-        return msgspec.json.decode(data, type=Document)
-    except msgspec.DecodeError as error:
-        raise ReportError(_refused(name, error)) from None
+    document = _decoded(data, Document, name)
+    if problem := first_broken(document):
+        raise _no_report(name, problem)
+    return document
 
 
 def read(path: Path) -> Document:
     """The document in a file. Raises ReportError if there is none that can be read."""
     try:
-        size = path.stat().st_size
-        if size > LARGEST_BYTES:
-            raise ReportError(
-                f"{path} has {size >> 20} MiB, expected at most {LARGEST_BYTES >> 20}: record a shorter run"
-            )
-        return from_json(path.read_bytes(), name=str(path))
+        with path.open("rb") as file:
+            data = file.read(LARGEST_BYTES + 1)
     except OSError as error:
         raise ReportError(
             f"{path} cannot be read ({error.strerror}), expected a result.json that --report wrote: check the path"
         ) from None
+    if len(data) > LARGEST_BYTES:
+        raise ReportError(
+            f"{path} has more than {LARGEST_BYTES >> 20} MiB, which no reader could show: report a shorter run"
+        )
+    return from_json(data, name=str(path))
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema (draft 2020-12) of what `to_json` writes."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"A ddpsim report, version {VERSION}"}
-    return head | msgspec.json.schema(Document)
+    made = head | msgspec.json.schema(Document)
+    parts = made["$defs"]
+    parts["Document"]["required"].append("version")
+    parts["Document"]["properties"]["version"] = {"const": VERSION}
+    for of in (Event, Who):  # arrays, which are written whole
+        items = [
+            item | {"title": name} for item, name in zip(parts[of.__name__]["prefixItems"], of._fields, strict=True)
+        ]
+        parts[of.__name__] |= {"prefixItems": items, "minItems": len(items), "maxItems": len(items)}
+    return made
+
+
+def schema_text() -> str:
+    """The schema as it is published."""
+    return msgspec.json.format(json.dumps(schema()), indent=2) + "\n"
 
 
 class _Versioned(msgspec.Struct):
     version: int
 
 
-def _refused(name: str, error: msgspec.DecodeError) -> str:
-    text = str(error)
-    if isinstance(error, msgspec.ValidationError):
-        return f"{name} is no report of ddpsim ({text}), expected a result.json that --report wrote: check the path"
-    return f"{name} is not whole JSON ({text}), expected a result.json that --report wrote: write it again"
+def _decoded(data: bytes, of: type[Decoded], name: str) -> Decoded:
+    try:
+        return msgspec.json.decode(data, type=of)
+    except msgspec.ValidationError as error:
+        raise _no_report(name, str(error)) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise ReportError(
+            f"{name} is not whole JSON ({error}), expected a result.json that --report wrote: write it again"
+        ) from None
+    except RecursionError:
+        raise _no_report(name, "it is nested too deeply") from None
+
+
+def _no_report(name: str, why: str) -> ReportError:
+    return ReportError(
+        f"{name} is no report of ddpsim ({why}), expected a result.json that --report wrote: check the path"
+    )

@@ -18,6 +18,7 @@ from scenarios.cli.explore import explore
 from scenarios.cli.fuzz import fuzz
 from scenarios.cli.listing import list_
 from scenarios.cli.replay import replay
+from scenarios.cli.report import report
 from scenarios.cli.run import run
 from scenarios.cli.shrink import shrink
 from scenarios.cli.status import Status
@@ -63,6 +64,7 @@ app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuz
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)
+app.command(epilog="Example: ddpsim report reports/result.json --html -o shared.html")(report)
 
 
 def _usage_message(error: Exception) -> str | None:
@@ -77,4 +79,6 @@ def _usage_message(error: Exception) -> str | None:
     simulator = sys.modules.get("simulator")  # without it, nothing of ours has raised yet
     if simulator is not None and isinstance(error, (simulator.UsageError, simulator.ReplayDivergedError)):
         return str(error)
-    return None
+    # Also of a report rendered without the simulator.
+    errors = sys.modules.get("reports.errors")
+    return str(error) if errors is not None and isinstance(error, errors.ReportError) else None

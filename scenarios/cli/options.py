@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,6 +73,19 @@ Tags = Annotated[
     typer.Option("--tag", help="Only those with this tag; given again, those with all of them.", show_default=False),
 ]
 
+ReportFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--report",
+        metavar="DIR",
+        help="Write reports into this folder: HTML, text, JSON, JUnit XML and others.",
+        show_default=False,
+    ),
+]
+Opens = Annotated[
+    bool, typer.Option("--open", help="Show the report in a browser; without --report, from a temporary folder.")
+]
+
 
 def engines_named(name: str) -> tuple[Engine, ...]:
     """The engine of that name, or all of them for "both". Raises UsageError if there is none."""
@@ -95,6 +109,11 @@ def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[in
         return f"{on}schedule {answers_text(answers)}"
     policy = policy or "round_robin"
     return f"{on}policy {policy}" + (f", seed {seed}" if policy != "round_robin" else "")
+
+
+def by_text(engine: Engine) -> str:
+    """The engine, as a head line names it where it is not the one that people expect."""
+    return "" if engine.value == "torch" else f"engine {engine.value}  "
 
 
 @contextmanager

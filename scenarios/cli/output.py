@@ -15,16 +15,6 @@ Each = TypeVar("Each")
 _WIDTH = 120
 """A line of a list on a terminal that is not wider."""
 
-_STYLES = (
-    (r"(?m)^(?:DEADLOCK|MISMATCH|ERROR|STUCK|DIVERGENCE)\b|^not as expected", "bold red"),
-    (r"(?m)^(?:HAZARD|UNKNOWN)\b|^unknown", "bold yellow"),
-    (r"(?m)^PASS\b|^as expected", "bold green"),
-    (r"(?m)^  (?:cause|try|note|cycle|replay) ", "bold"),
-    (r"(?m)^  ranks? [\d, -]+", "cyan"),
-    (r"(?m)^--- .*$", "bold"),
-    (r"(?m)(?<=\d  )! .*$", "bold red"),
-)
-
 
 def show(text: str) -> None:
     """Print a text at once, with colours if it goes to a terminal."""
@@ -35,8 +25,10 @@ def show(text: str) -> None:
     from rich.console import Console
     from rich.text import Text
 
+    from reports.highlight import STYLES
+
     styled = Text(text)
-    for pattern, style in _STYLES:
+    for pattern, style in STYLES:
         styled.highlight_regex(pattern, style)
     Console().print(styled, soft_wrap=True)
 

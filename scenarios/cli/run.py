@@ -9,19 +9,24 @@ from typing import TYPE_CHECKING
 from scenarios.cli import output
 from scenarios.cli.options import (
     Name,
+    Opens,
     OwnOrEngines,
     OwnOrPolicy,
+    ReportFolder,
     Seed,
     Timeout,
     TransportName,
     WorldSize,
+    by_text,
     engines_named,
     how_text,
     prepared_for,
 )
+from scenarios.cli.reporting import reporting
 from scenarios.cli.status import worst
 
 if TYPE_CHECKING:
+    from scenarios.cli.reporting import Report
     from scenarios.engines import Engine
     from scenarios.model import Scenario
     from simulator import Result
@@ -35,6 +40,8 @@ def run(
     seed: Seed = 0,
     transport: TransportName = "memory",
     timeout: Timeout = None,
+    report: ReportFolder = None,
+    opens: Opens = False,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
     from scenarios.loader import load
@@ -53,7 +60,9 @@ def run(
 
     scenario = load(name)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
-    return _run(scenario, engines, transport, how_text(transport, policy, seed, scenario.answers), run_once)
+    how = how_text(transport, policy, seed, scenario.answers)
+    with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:
+        return _run(scenario, engines, transport, how, run_once, reported)
 
 
 def _run(
@@ -62,6 +71,7 @@ def _run(
     transport: str,
     how: str,
     run_once: Callable[[Scenario, Engine], Result],
+    report: Report,
 ) -> int:
     from scenarios.cli.judgement import conclusion, judge
 
@@ -74,13 +84,14 @@ def _run(
             if len(engines) > 1:
                 output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
             expected = scenario.expected_by(engine)
+            text = conclusion(expected, result, transport)
             output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
-            output.show(conclusion(expected, result, transport))
+            output.show(text)
             statuses.append(judge(expected, result, transport))
+            report.add_run(scenario, engine, result, how=how, status=statuses[-1], conclusion=text, seconds=seconds)
     return worst(statuses)
 
 
 def head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
     """What was run; the engine stands there where it is not the one that people expect."""
-    by = "" if engine.value == "torch" else f"  engine {engine.value}"
-    return f"{scenario.name}  world size {result.world_size}{by}  {how}"
+    return f"{scenario.name}  world size {result.world_size}  {by_text(engine)}{how}"

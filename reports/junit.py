@@ -1,0 +1,127 @@
+"""JUnit XML, which CI systems list and count: a test case for each run, or for a whole exploration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+from xml.etree import ElementTree
+
+from reports.document import Document, Run, Verdict
+
+State = Literal["passed", "failed", "unknown", "not run"]
+"""Passed is what came out as expected, whatever the verdict."""
+
+_FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""XML 1.0, section 2.2: characters that no document may contain, not even escaped."""
+_TAGS = {"failed": "failure", "unknown": "error", "not run": "skipped"}
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What CI shows of one run."""
+
+    name: str
+    suite: str
+    """Its dotted group, such as "ddpsim.torch"."""
+    state: State
+    seconds: float = 0.0
+    kind: str = ""
+    """The finding's code."""
+    message: str = ""
+    """In one line, why it did not pass."""
+    text: str = ""
+    """All of it."""
+    replay: str = ""
+
+
+def state_of(verdict: Verdict, is_expected: bool | None) -> State:
+    """Whether a run counts as passed."""
+    if is_expected or (is_expected is None and verdict == "pass"):
+        return "passed"
+    return "unknown" if verdict == "unknown" else "failed"
+
+
+def to_junit(document: Document) -> bytes:
+    """The document as JUnit XML."""
+    return junit_of(cases_of(document), name=document.title)
+
+
+def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
+    """A case for each run; one for an exploration, whose runs stand for others."""
+    exploration = document.exploration
+    if exploration is None:
+        return [_case(run, suite) for run in document.runs]
+    failing = None if exploration.failing is None else document.runs[exploration.failing]
+    leading = None if failing is None else failing.leading
+    counts = "\n".join(f"{outcome.count:>7}  {outcome.text}" for outcome in exploration.outcomes)
+    return [
+        Case(
+            name=exploration.program,
+            suite=suite,
+            state=state_of(exploration.verdict, exploration.is_expected),
+            seconds=exploration.seconds,
+            kind=leading.code if leading else exploration.verdict,
+            message=exploration.conclusion or exploration.extent,
+            text="\n\n".join(filter(None, [exploration.extent, counts, failing.text if failing else ""])),
+            replay=failing.replay if failing else "",
+        )
+    ]
+
+
+def _case(run: Run, suite: str) -> Case:
+    leading = run.leading
+    return Case(
+        name=run.name,
+        suite=suite,
+        state=state_of(run.verdict, run.is_expected),
+        seconds=run.seconds or 0.0,
+        kind=leading.code if leading else run.verdict,
+        message=run.conclusion or (leading.summary if leading else run.verdict),
+        text=run.text,
+        replay=run.replay,
+    )
+
+
+def junit_of(cases: Sequence[Case], *, name: str) -> bytes:
+    """The cases as one suite."""
+    states = [case.state for case in cases]
+    suite = ElementTree.Element(
+        "testsuite",
+        name=_allowed(name),
+        tests=str(len(cases)),
+        failures=str(states.count("failed")),
+        errors=str(states.count("unknown")),
+        skipped=str(states.count("not run")),
+        time=_seconds(sum(case.seconds for case in cases)),
+    )
+    for case in cases:
+        _add(suite, case)
+    root = ElementTree.Element("testsuites")
+    root.append(suite)
+    ElementTree.indent(root)
+    return b"%s\n" % ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
+
+
+def _add(suite: ElementTree.Element, case: Case) -> None:
+    element = ElementTree.SubElement(
+        suite, "testcase", classname=_allowed(case.suite), name=_allowed(case.name), time=_seconds(case.seconds)
+    )
+    if tag := _TAGS.get(case.state):
+        why = ElementTree.SubElement(element, tag, type=_allowed(case.kind), message=_allowed(case.message))
+        why.text = _allowed(case.text)
+    lines = [f"replay  {case.replay}"] if case.replay else []
+    if case.state == "passed":
+        lines = [case.message, "", case.text]
+    if lines:
+        ElementTree.SubElement(element, "system-out").text = _allowed("\n".join(lines))
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3f}"
+
+
+def _allowed(text: str) -> str:
+    """The text with a replacement character for each that XML forbids."""
+    return _FORBIDDEN.sub("\N{REPLACEMENT CHARACTER}", text)

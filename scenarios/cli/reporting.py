@@ -1,0 +1,129 @@
+"""What `--report DIR` writes, and what `--open` opens.
+
+The folder is made before anything runs, so that nobody waits for a report that cannot be written. `reports` is imported
+only if somebody wants one.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import webbrowser
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scenarios.cli import output
+from scenarios.cli.options import by_text
+from scenarios.cli.status import Status
+
+if TYPE_CHECKING:
+    from reports.document import Document
+    from reports.index import Entry, Row
+    from scenarios.engines import Engine
+    from scenarios.model import Scenario
+    from simulator import Result
+
+
+@contextmanager
+def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[Report]:
+    """What a command reports to. With a title there is an index of several runs; else there is one, or an exploration.
+
+    What was reported stays and is indexed, also if the command ends early. Raises ReportError for a folder that cannot
+    be written, at once.
+    """
+    report = Report(_made(folder, opens=opens), title)
+    try:
+        yield report
+    finally:
+        place = report.finish()
+        if place is not None:
+            show_place(place, opens=opens)
+
+
+def _made(folder: Path | None, *, opens: bool) -> Path | None:
+    if folder is None and not opens:
+        return None
+    from reports.files import check_folder
+
+    made = Path(tempfile.mkdtemp(prefix="ddpsim-")) if folder is None else folder
+    check_folder(made)
+    return made
+
+
+class Report:
+    """Where a command reports its runs to: a folder, or nowhere if no report is wanted."""
+
+    def __init__(self, folder: Path | None, title: str) -> None:
+        self._folder = folder
+        self._title = title
+        self._entries: list[Entry] = []
+        self._place: Path | None = None
+
+    def add_run(
+        self,
+        scenario: Scenario,
+        engine: Engine,
+        result: Result,
+        *,
+        how: str,
+        status: Status,
+        conclusion: str,
+        seconds: float,
+    ) -> None:
+        """Add a run that was judged."""
+        if self._folder is None:
+            return
+        from reports.index import Row
+        from reports.making.result import document_of
+        from scenarios.model import found_text
+
+        document = document_of(
+            result,
+            name=scenario.name,
+            how=f"{by_text(engine)}{how}",
+            is_expected=status is Status.AS_EXPECTED,
+            conclusion=conclusion,
+            seconds=seconds,
+        )
+        if not self._title:
+            self._write(document, self._folder)
+            return
+        expected = scenario.expected_by(engine).text(result.world_size)
+        row = Row(scenario.name, engine.value, expected, found_text(result))
+        self._write_beside(document, self._folder, row)
+
+    def add_exploration(self, make: Callable[[], Document]) -> None:
+        """Add the one exploration of a command, whose document is made only if it is wanted."""
+        if self._folder is not None:
+            self._write(make(), self._folder)
+
+    def _write(self, document: Document, folder: Path) -> None:
+        from reports.files import write_reports
+
+        write_reports(document, folder)
+        self._place = folder / "report.html"
+
+    def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
+        from reports.index import Entry, folder_name
+        from reports.junit import cases_of
+
+        own = folder_name(f"{row.name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
+        self._write(document, folder / own)
+        (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
+        self._entries.append(Entry(row, case, own))
+
+    def finish(self) -> Path | None:
+        """Write the index, if there is one to write; return what to open, if anything was written."""
+        if self._folder is None or not self._entries:
+            return self._place
+        from reports.index import write_index
+
+        return write_index(self._entries, self._folder, title=self._title)
+
+
+def show_place(path: Path, *, opens: bool) -> None:
+    """Say where a report is, and open it if asked."""
+    output.show(f"report  {path}")
+    if opens:
+        webbrowser.open(path.resolve().as_uri())

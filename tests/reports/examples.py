@@ -1,0 +1,58 @@
+"""Documents that the tests of several forms look at."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
+from reports.making.result import document_of
+from scenarios import run_scenario
+
+MISSING = "uneven-inputs-without-join"
+CYCLE = "send-send"
+MISMATCH = "op-type-differs"
+THREADS = "two-threads-one-group"
+
+HOSTILE = (
+    "</script><script>alert(1)</script>",
+    "\"'&amp;]]>-->{{ 7 * 7 }}",
+    "\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe e\N{COMBINING ACUTE ACCENT}" + "\N{COMBINING ACUTE ACCENT}" * 20,
+    "line\nbreak\ttab\r\x00\x07\x1b[31m\x7f\x85\ufffe",
+    "\udcff half a character",
+    "x" * 10_000,
+)
+"""Names that a careless writer would let through as something else than text."""
+
+
+@cache
+def document(name: str, engine: str = "torch") -> Document:
+    """That of a scenario, run under round robin."""
+    return document_of(run_scenario(name, engine), name=name, how="policy round_robin")
+
+
+def hostile(text: str) -> Document:
+    """A document in which every text that a user chooses is this one: a rank waits for another that returned."""
+    call = Call(text, text, 0, text, site=0, origin=text, bucket=0, parameters=(text, text))
+    events = (
+        Event("note", 1, 0, text=text, thread=text),
+        Event("return", 1, 0),
+        Event("issue", 0, 1, call=0),
+        Event("wait", 0, 1, call=0),
+    )
+    run = Run(
+        name=text,
+        world_size=2,
+        verdict="fail",
+        findings=(Finding("deadlock.missing_rank", "fail", (1,), text, text, sites=(0,), slots=(0,)),),
+        text=text,
+        how=text,
+        conclusion=text,
+        ranks=(Rank(0, "waiting", text, 0), Rank(1, "returned", text)),
+        sites=(Site(text, 1, text, 1, (text,)),),
+        calls=(call,),
+        events=events,
+        slots=(Slot(text, 0, (2,), "open", missing=(1,)),),
+        waiting=(Waiting(Who(0), text, 0, (0,)),),
+        replay=text,
+    )
+    return Document(text, (run,), environment={text: text})

@@ -1,0 +1,225 @@
+"""JSON: exact round trips, the published schema, and one line for whatever is no report."""
+
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+import pytest
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError
+
+import reports
+from reports.document import VERSION, Difference, Document
+from reports.errors import ReportError
+from reports.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
+from reports.making.exploration import document_of_exploration
+from scenarios.exploring import explore_scenario
+from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
+
+FAMILIES = (
+    MISSING,  # one of each family of findings
+    "uneven-inputs",
+    CYCLE,
+    MISMATCH,
+    THREADS,
+    "rank-crash",
+    "exception-on-one-rank",
+    "momentum-loaded-on-rank0",
+    "async-result-never-waited-for",
+    "results-taken-in-order-of-arrival",
+)
+PUBLISHED = Path(reports.__file__).parent / "assets/document.schema.json"
+
+
+@pytest.fixture(scope="module")
+def validator():
+    Draft202012Validator.check_schema(schema())
+    return Draft202012Validator(schema())
+
+
+def explored(name):
+    return document_of_exploration(explore_scenario(name, keep_going=True), name=name)
+
+
+def without_trace(name):
+    """As of real processes, which have no events."""
+    made = document(name)
+    bare = dataclasses.replace(made.runs[0], calls=(), events=(), slots=(), waiting=(), schedule="", digest="")
+    return dataclasses.replace(made, runs=(dataclasses.replace(bare, findings=()),))
+
+
+def test_the_published_schema_is_that_of_the_document():
+    # If it is not: python -c "from reports.json_form import schema_text; print(schema_text(), end='')" into that file.
+    assert PUBLISHED.read_text(encoding="utf-8") == schema_text()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_run_is_read_as_it_was_written_and_fits_the_schema(name, validator):
+    made = document(name)
+    data = to_json(made)
+    assert from_json(data) == made
+    assert to_json(from_json(data)) == data
+    validator.validate(json.loads(data))
+
+
+@pytest.mark.parametrize("name", ["results-taken-in-order-of-arrival", "uneven-inputs-without-join"])
+def test_an_exploration_is_read_as_it_was_written_and_fits_the_schema(name, validator):
+    made = explored(name)
+    assert from_json(to_json(made)) == made
+    validator.validate(json.loads(to_json(made)))
+
+
+def test_a_run_without_a_trace_is_read_as_it_was_written_and_fits_the_schema(validator):
+    made = without_trace(MISSING)
+    assert from_json(to_json(made)) == made
+    validator.validate(json.loads(to_json(made)))
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_text(text, validator):
+    made = hostile(text)
+    data = to_json(made)
+    whole = text.replace("\udcff", "?")  # half a character has no UTF-8
+    assert from_json(data) == hostile(whole)
+    validator.validate(json.loads(data))
+
+
+def edited(change):
+    """The JSON of a document after a change of its plain values."""
+    plain = json.loads(to_json(document(MISSING)))
+    change(plain)
+    return json.dumps(plain).encode()
+
+
+BROKEN = {
+    "no version": lambda d: d.pop("version"),
+    "no runs": lambda d: d.pop("runs"),
+    "a verdict that there is not": lambda d: d["runs"][0].update(verdict="maybe"),
+    "a kind of event that there is not": lambda d: d["runs"][0]["events"][0].__setitem__(0, "think"),
+    "an event too long": lambda d: d["runs"][0]["events"][0].append(""),
+    "a rank that is no number": lambda d: d["runs"][0]["events"][0].__setitem__(1, "0"),
+    "an end that there is not": lambda d: d["runs"][0]["ranks"][0].update(end="lost"),
+    "a state that there is not": lambda d: d["runs"][0]["slots"][0].update(state="half"),
+    "an environment of numbers": lambda d: d.update(environment={"torch": 2}),
+}
+
+
+@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
+def test_what_the_schema_refuses_is_not_read_either(change, validator):
+    data = edited(change)
+    with pytest.raises(ValidationError):
+        validator.validate(json.loads(data))
+    with pytest.raises(
+        ReportError, match=r"^r\.json is no report of ddpsim \(.*\), expected a result\.json that --rep"
+    ):
+        from_json(data, name="r.json")
+
+
+def test_the_schema_wants_whole_events(validator):
+    with pytest.raises(ValidationError, match="is too short"):
+        validator.validate(json.loads(edited(lambda d: d["runs"][0]["events"][0].pop())))
+
+
+def put(*path, value):
+    """A change that puts a value into a run."""
+
+    def change(plain):
+        place = plain["runs"][0]
+        for step in path[:-1]:
+            place = place[step]
+        place[path[-1]] = value
+
+    return change
+
+
+REFERENCES = {
+    "calls[0] names site 2 of 2": put("calls", 0, "site", value=2),
+    "events[1] names call 10 of 10": put("events", 1, 4, value=10),
+    "events[1] names call -1 of 10": put("events", 1, 4, value=-1),
+    "events[1] names rank 4 of 4": put("events", 1, 1, value=4),
+    "slots[9] names event 122 of 122": put("slots", 9, "issues", 2, value=122),
+    "slots[0] names event -5 of 122": put("slots", 0, "match", value=-5),
+    "slots[9] names rank 4 of 4": put("slots", 9, "missing", value=[4]),
+    "slots[9] names event 121, no call": lambda d: (
+        d["runs"][0]["events"][121].__setitem__(4, None),
+        d["runs"][0]["slots"][9]["issues"].append(121),
+    ),
+    "waiting[0] names rank 7 of 4": put("waiting", 0, "who", value=[7, ""]),
+    "waiting[1] names rank -1 of 4": put("waiting", 1, "waits_for", value=[[-1, ""]]),
+    "waiting[2] names slot 10 of 10": put("waiting", 2, "slots", value=[10]),
+    "waiting[2] names site 2 of 2": put("waiting", 2, "site", value=2),
+    "findings[0] names rank 4 of 4": put("findings", 0, "ranks", value=[4]),
+    "findings[0] names rank 5 of 4": put("findings", 0, "cycle", value=[5]),
+    "findings[0] names site 9 of 2": put("findings", 0, "sites", value=[9]),
+    "findings[0] names slot 10 of 10": put("findings", 0, "slots", value=[10]),
+    "ranks[3] names site 2 of 2": put("ranks", 3, "site", value=2),
+    "ranks are 4, expected one for each of 1000000000000 in order": put("world_size", value=10**12),
+    "ranks are 4, expected one for each of 4 in order": put("ranks", 0, "rank", value=1),
+}
+
+
+@pytest.mark.parametrize(("problem", "change"), REFERENCES.items(), ids=REFERENCES)
+def test_a_reference_that_leads_nowhere_is_told(problem, change):
+    with pytest.raises(ReportError, match=rf"^the file is no report of ddpsim \(runs\[0\]\.{re.escape(problem)}\), "):
+        from_json(edited(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"failing": 2}, "exploration names run 2 of 2"),
+        ({"passing": -1}, "exploration names run -1 of 2"),
+        ({"passing": None}, "exploration.difference compares runs that are not there"),
+        ({"difference": Difference(10_000, None, "")}, "exploration.difference names event 10000 of "),
+    ],
+)
+def test_a_reference_of_an_exploration_that_leads_nowhere_is_told(change, problem):
+    made = explored("results-taken-in-order-of-arrival")
+    assert made.exploration.difference is not None
+    broken = dataclasses.replace(made, exploration=dataclasses.replace(made.exploration, **change))
+    with pytest.raises(ReportError, match=re.escape(f"({problem}")):
+        from_json(to_json(broken))
+
+
+NO_JSON = {
+    "empty": b"",
+    "cut short": to_json(Document("a run", ()))[:-9],
+    "another kind": b"%PDF-1.7",
+    "bytes that are no text": b'{"version":1,"title":"\xff","runs":[]}',
+}
+
+
+@pytest.mark.parametrize("data", NO_JSON.values(), ids=NO_JSON)
+def test_what_is_not_whole_json_is_told(data):
+    with pytest.raises(ReportError, match=r"^the file is not whole JSON \(.*\), expected .*: write it again$"):
+        from_json(data)
+
+
+@pytest.mark.parametrize("data", [b"null", b"[1]", b"{}", b'{"a":' * 100_000, b'{"version":"1"}', b'{"version":1e400}'])
+def test_json_that_is_something_else_is_told(data):
+    with pytest.raises(ReportError, match=r"^the file is no report of ddpsim \(.*\), expected .*: check the path$"):
+        from_json(data)
+
+
+def test_another_version_is_told_whatever_else_the_file_has():
+    for version in (VERSION + 1, 0, -1):
+        with pytest.raises(
+            ReportError, match=rf"^r\.json has version {version}, this ddpsim reads {VERSION}: write it"
+        ):
+            from_json(b'{"version":%d,"runs":"other"}' % version, name="r.json")
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path):
+    with pytest.raises(ReportError, match=r"nowhere\.json cannot be read \(No such file or directory\), expected"):
+        read(tmp_path / "nowhere.json")
+    with pytest.raises(ReportError, match=r"cannot be read \(Is a directory\), expected"):
+        read(tmp_path)
+
+
+def test_a_huge_file_is_refused_before_it_is_looked_at(tmp_path):
+    path = tmp_path / "huge.json"
+    with path.open("wb") as file:
+        file.truncate(LARGEST_BYTES + 1)  # takes no room on the disk
+    with pytest.raises(ReportError, match=r"huge\.json has more than 256 MiB, which no reader could show"):
+        read(path)
