@@ -1,0 +1,55 @@
+"""Every code block that readers see runs, and shows what one gets. CONTRIBUTING.md has the convention."""
+
+import markdown
+import pytest
+
+from tests.docs.blocks import blocks_of, name_of, pages
+from tests.docs.commands import forget_modules
+from tests.docs.page_run import PageRun
+
+NOT_RUN = {
+    "README.md": [
+        ("python3", ".ci/run does, in a fresh clone"),
+        ("python3", ".ci/run does, in a fresh clone"),
+        ("torchrun", "needs two machines"),
+    ],
+    "docs/agreement.md": [("$ ddpsim agree", "a minute and a half on two cores")],
+    "docs/exploring.md": [("ddpsim fuzz", "ten minutes of four processes; a cluster"), ("ddpsim fuzz", "an hour")],
+    "docs/processes.md": [("ddpsim zoo", "ten minutes"), ("torchrun", "needs two machines")],
+}
+"""Of each page: how a block begins, and why it is not run. What is merely long is made short instead."""
+
+
+@pytest.fixture
+def a_readers_folder(tmp_path, monkeypatch):
+    """An empty folder to work in, on a plain terminal, with none of this session's settings."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+    yield tmp_path
+    forget_modules(tmp_path)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages() if blocks_of(page)])
+def test_blocks_of(page, a_readers_folder):
+    # If a text has become better: paste what the command prints now.
+    running = PageRun(a_readers_folder)
+    problems = [f"{block.place}: {said}" for block in blocks_of(page) for said in running.problems(block)]
+    assert not problems, "\n\n".join(problems)
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages()])
+def test_what_is_not_run(page):
+    found = [(block.text, block.notes["not run"]) for block in blocks_of(page) if "not run" in block.notes]
+    expected = NOT_RUN.get(name_of(page), [])
+    assert [reason for _, reason in found] == [reason for _, reason in expected]
+    assert all(text.startswith(start) for (text, _), (start, _) in zip(found, expected, strict=True))
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages()])
+def test_no_block_is_overlooked(page):
+    """As many as a reader of Markdown finds: also those that are only indented."""
+    rendered = markdown.markdown(page.read_text(encoding="utf-8"), extensions=["fenced_code", "tables"])
+    assert rendered.count("<pre>") == len(blocks_of(page))

@@ -1,0 +1,57 @@
+"""docs/scenarios.md names every key, action, network and option there is; its blocks run in test_blocks.py."""
+
+import re
+
+import pytest
+
+from scenarios import load, run_scenario, toml_file
+from scenarios.models import NETWORKS
+from scenarios.training import Action, CommunicationHook, OptimizerName
+from simulator import UsageError
+from tests.docs.blocks import ROOT
+
+TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
+
+
+def known_keys(tmp_path, text):
+    """The keys that a file may have, from what it says to one that it may not."""
+    path = tmp_path / "unknown.toml"
+    path.write_text(text)
+    with pytest.raises(UsageError) as caught:
+        load(str(path))
+    return re.search(r"expected one of ([\w, ]+)", str(caught.value))[1].split(", ")
+
+
+def test_the_example_in_the_reader(tmp_path):
+    (tmp_path / "own.toml").write_text("".join(re.findall(r"^    (?:.*\n)|^\n", toml_file.__doc__, re.MULTILINE)))
+    for engine in ("torch", "ddp"):
+        assert run_scenario(str(tmp_path / "own.toml"), engine).findings == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "unknown = 1",
+        'summary = "x"\noptimizer = { unknown = 1 }',
+        'summary = "x"\njoin = { unknown = 1 }',
+        'summary = "x"\niterations = { unknown = 1 }',
+        'summary = "x"\n[[exception]]\nunknown = 1',
+        'summary = "x"\n[[fault]]\nkind = "delay"\nunknown = 1',
+        'summary = "x"\n[[fault]]\nkind = "crash"\nunknown = 1',
+        'summary = "x"\n[expect]\nunknown = 1',
+    ],
+)
+def test_every_key_is_in_the_text(tmp_path, text):
+    for key in known_keys(tmp_path, ('summary = "x"\n' + text) if text == "unknown = 1" else text):
+        assert re.search(rf"\b{key}\b", TEXT), key
+
+
+@pytest.mark.parametrize("kind", [Action, CommunicationHook, OptimizerName])
+def test_every_choice_is_in_the_text(kind):
+    for member in kind:
+        assert f"`{member.value}`" in TEXT
+
+
+def test_every_network_is_in_the_text():
+    for name in NETWORKS:
+        assert re.search(rf"\b{name}\b", TEXT), name
