@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,6 +16,9 @@ from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked,
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, world_size
 from scenarios.pytest_plugin.marker import DESCRIPTION
 from scenarios.pytest_plugin.scenario_files import collect_file
+
+if TYPE_CHECKING:
+    from scenarios.pytest_plugin.failure import Run
 
 __all__ = ["ddpsim_seed", "rank", "world_size"]
 
@@ -39,8 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
+    """Register the marker, and make the folder for reports, if there are to be any."""
     config.addinivalue_line("markers", DESCRIPTION)
+    folder = config.getoption("ddpsim_report")
+    if folder is not None and not hasattr(config, "workerinput"):
+        from scenarios.pytest_plugin.reporting import prepare_folder
+
+        prepare_folder(config, folder)
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -117,14 +126,33 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Say in the report of a failing test which rank it was, and how to see it again."""
-    report = yield
-    if OPTIONS_KEY in item.stash and call.when == "call":
-        from scenarios.pytest_plugin.failure import annotate
-        from scenarios.pytest_plugin.running import RUN_KEY
+    if OPTIONS_KEY not in item.stash or call.when != "call":
+        return (yield)
+    from scenarios.pytest_plugin.failure import annotate
+    from scenarios.pytest_plugin.running import add_sections, forget, run_of
 
-        run = item.stash.get(RUN_KEY, None)
-        if report.failed:
-            annotate(report, call.excinfo and call.excinfo.value, run)
-        if run is not None:
-            del item.stash[RUN_KEY]  # it holds on to all that the ranks had
+    add_sections(item)
+    report = yield
+    run = run_of(item)
+    if report.failed:
+        annotate(report, call.excinfo and call.excinfo.value, run)
+        _write_report(item, report, run)
+    forget(item)
     return report
+
+
+def _write_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> None:
+    folder = item.config.getoption("ddpsim_report")
+    if folder is not None and run is not None:
+        from scenarios.pytest_plugin.reporting import write_report
+
+        write_report(item, report, run, Path(folder))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Say where the reports are."""
+    folder = config.getoption("ddpsim_report")
+    if folder is not None:
+        from scenarios.pytest_plugin.reporting import summary_line
+
+        terminalreporter.write_line(summary_line(terminalreporter.getreports("failed"), folder))

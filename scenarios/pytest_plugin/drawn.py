@@ -12,7 +12,7 @@ from functools import wraps
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.control import _current_build_context
 
 from scenarios.pytest_plugin.fixtures import names_on_ranks
@@ -64,8 +64,8 @@ def fit_for_ranks(item: pytest.Function) -> Iterator[None]:
     """Let hypothesis treat a test as it runs here; called around what its own plugin does.
 
     No deadline, unless the test sets one: the first use of much of torch takes a second, and how long a run takes says
-    little of the program. And no checks of who calls, and of fixtures per function, which ranks' own fixtures are:
-    those are made anew for each example.
+    little of the program. No checks of who calls, and of fixtures per function, which ranks' own fixtures are: those
+    are made anew for each example. And no phase of explaining, which watches lines of the host, not of the ranks.
     """
     function = getattr(item.obj, "__func__", item.obj)
     before = function._hypothesis_internal_use_settings
@@ -79,6 +79,7 @@ def fit_for_ranks(item: pytest.Function) -> Iterator[None]:
             HealthCheck.function_scoped_fixture,
             HealthCheck.differing_executors,
         },
+        phases=[phase for phase in before.phases if phase is not Phase.explain],
     )
     try:
         yield

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from scenarios.model import found_text
+from scenarios.pytest_plugin.output import Output
 from simulator import Code, Exploration, Finding, Result, Verdict
 from simulator.verdict import replay_line
 from simulator.wording import rank_list
@@ -41,6 +42,7 @@ class Run:
     """What a test on ranks came to."""
 
     result: Result
+    output: Output
     exploration: Exploration | None = None
     error: BaseException | None = None
     """What it raised."""
@@ -60,7 +62,7 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
     verdict = run.result.verdict if run.exploration is None else run.exploration.verdict
     if verdict is Verdict.PASS:
         return None
-    error = next(iter(run.result.errors.values()), None)
+    error = next((each for each in run.result.errors.values() if not isinstance(each, _SKIPS)), None)
     if error is not None:
         return error.with_traceback(_without_ours(error.__traceback__))
     leading = next(iter(run.result.findings), None)
@@ -119,8 +121,14 @@ def annotate(report: pytest.TestReport, error: BaseException | None, run: Run | 
     shown: Any = report.longrepr
     if isinstance(error, RanksFailed):
         shown.reprcrash.message = error.line
+        if run is not None:  # before the replay line, what hypothesis says of the example
+            shown.reprtraceback.reprentries[-1].lines[-1:-1] = _notes(error)
     elif run is not None and hasattr(shown, "addsection"):
         _annotate_error(shown, run)
+
+
+def _notes(error: BaseException) -> list[str]:
+    return [f"  {line}" for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
 
 
 def _annotate_error(shown: Any, run: Run) -> None:

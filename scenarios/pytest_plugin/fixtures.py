@@ -112,7 +112,10 @@ class RankFixtures:
         if not inspect.isgeneratorfunction(maker):
             return maker(**arguments)
         made: Iterator[Any] = maker(**arguments)
-        value = next(made)
+        try:
+            value = next(made)
+        except StopIteration:
+            pytest.fail(f"fixture {name!r} did not yield, expected one yield", pytrace=False)
         self._open.append((name, made))
         return value
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, NoReturn
+from math import inf
+from typing import Any, NoReturn, cast
 
 import pytest
 
 from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, names_in_file, replay_command
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
-from scenarios.pytest_plugin.marker import MARKER, MarkerError, Options
+from scenarios.pytest_plugin.marker import MarkerError, Options
 from scenarios.pytest_plugin.output import Output
 from scenarios.pytest_plugin.search import Search
 from simulator import Budget, Code, ReplayDivergedError, Result, UsageError, explore, replay, simulate
-from simulator.choices import program_on
+from simulator.choices import Schedule, program_on
 
-RUN_KEY = pytest.StashKey[Run]()
+_RUN = pytest.StashKey[Run]()
 """What the last run of a test came to, on its item, until the test is reported."""
 
 
@@ -53,8 +55,10 @@ def run_on_ranks(
             fixtures.close()
 
     failure = _outcome(item, program, options, output)
-    if failure is not None:
+    if isinstance(failure, RanksFailed):
         _raise(failure)
+    if failure is not None:
+        raise failure
 
 
 def _outcome(
@@ -66,13 +70,33 @@ def _outcome(
     except (UsageError, ReplayDivergedError, MarkerError) as error:
         return RanksFailed(str(error))
     failure = judge(run, options.expect)
-    item.stash[RUN_KEY] = dataclasses.replace(run, error=failure)
-    output.add_to(item)
+    item.stash[_RUN] = dataclasses.replace(run, error=failure)
     return failure
 
 
-def _raise(failure: BaseException) -> NoReturn:
-    """From a frame that is not hidden: pytest says so below a text if all are."""
+def run_of(item: pytest.Item) -> Run | None:
+    """The last run of a test that was not reported yet; None if it did not come to one."""
+    return item.stash.get(_RUN, None)
+
+
+def forget(item: pytest.Item) -> None:
+    """The test is reported. Its run holds on to all that the ranks had."""
+    if _RUN in item.stash:
+        del item.stash[_RUN]
+
+
+def add_sections(item: pytest.Item) -> None:
+    """Add to the report of a test what the ranks of its last run printed, and the hazards of one that passed."""
+    run = run_of(item)
+    if run is None:
+        return
+    run.output.add_to(item)
+    if run.error is None and run.result.findings:
+        item.add_report_section("call", "findings", "\n\n".join(finding.body for finding in run.result.findings))
+
+
+def _raise(failure: RanksFailed) -> NoReturn:
+    """From a frame that is not hidden: pytest remarks on it below a text if all are."""
     raise failure
 
 
@@ -82,7 +106,7 @@ def _run(item: pytest.Function, program: Callable[[int], None], options: Options
         "transport": options.transport,
         "faults": options.faults,
         "check": options.check,
-        "budget": Budget(**options.budget) if isinstance(options.budget, Mapping) else options.budget,
+        "budget": _budget(item, options),
         "name": program_name(item),
     }
     token, seed = item.config.getoption("ddpsim_replay"), _seed(item, options)
@@ -95,7 +119,14 @@ def _run(item: pytest.Function, program: Callable[[int], None], options: Options
         policy = item.config.getoption("ddpsim_policy") or options.policy
         policy = policy or ("round_robin" if seed is None else "random")
         result = simulate(program, options.world_size, policy=policy, seed=seed or 0, **world)
-    return Run(_with_command(item, result))
+    return Run(_with_command(item, result), output)
+
+
+def _budget(item: pytest.Function, options: Options) -> Budget | None:
+    given = Budget(**options.budget) if isinstance(options.budget, Mapping) else options.budget
+    if item.config.getoption("usepdb") or item.config.getoption("trace"):
+        return dataclasses.replace(given or Budget(), seconds=inf, stuck_seconds=inf)  # a rank waits for who debugs it
+    return cast("Budget | None", given)
 
 
 def _explore(
@@ -116,7 +147,7 @@ def _explore(
     result = _with_command(item, shown)
     if exploration.first_failure is not None:
         exploration = dataclasses.replace(exploration, first_failure=_with_command(item, exploration.first_failure))
-    return Run(result, exploration)
+    return Run(result, output, exploration)
 
 
 def _with_command(item: pytest.Function, result: Result) -> Result:
@@ -132,8 +163,6 @@ def _seed(item: pytest.Function, options: Options) -> int | None:
 def _check_expect(expect: str | None) -> None:
     codes = [code.value for code in Code]
     if expect is not None and expect not in codes:
-        from difflib import get_close_matches
-
         close = get_close_matches(expect, codes, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(codes)}"
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")
@@ -146,9 +175,4 @@ def program_name(item: pytest.Function) -> str:
 
 def belongs_to(item: pytest.Function, options: Options, token: str) -> bool:
     """True if a replay token was recorded for a test. Raises ReplayError for a damaged token."""
-    from simulator.choices import Schedule
-
     return Schedule.is_recorded_for(token, program_on(program_name(item), options.world_size))
-
-
-__all__ = ["MARKER", "RUN_KEY", "belongs_to", "run_test"]

@@ -1,30 +1,79 @@
-"""What the tests of the plugin share: test files written and run by pytest's own pytester, in this process."""
+"""What the tests of the plugin share: test files, written and run by pytest's own pytester.
 
+Most sessions run in this process. pytester makes Python forget what such a session imports, and torch can be imported
+only once; so all that the sessions use is imported, and used, before the first of them.
+"""
+
+import os
+from pathlib import Path
+
+import hypothesis
 import pytest
+import torch
+from hypothesis import strategies as st
 
+import reports.making.exploration
+import scenarios.cli.judgement
+import scenarios.loader
+import scenarios.pytest_plugin.drawn
+import scenarios.pytest_plugin.reporting  # noqa: F401
+from scenarios import registry, run_scenario
+from simulator import Verdict, explore
 
-@pytest.fixture(autouse=True)
-def only_our_plugin(monkeypatch):
-    """The sessions inside load what they are told to, and colour nothing."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    monkeypatch.delenv("CI", raising=False)
-
-
-@pytest.fixture
-def run(pytester, only_our_plugin):
-    """Write a test file, and run pytest on it in this process."""
-
-    def run_pytest(source, *arguments):
-        pytester.makepyfile(test_it=HEAD + source)
-        return pytester.runpytest_inprocess(*PLUGIN, *arguments)
-
-    return run_pytest
-
-
-PLUGIN = ("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers")
+ROOT = Path(__file__).parents[2]
+PLUGIN = ("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", "--color=no")
 HEAD = """\
 import pytest, torch
 import torch.distributed as dist
 from scenarios import per_rank
 
 """
+
+
+@pytest.fixture(scope="session")
+def everything_is_imported():
+    """What Python and torch import when it is first needed."""
+
+    @hypothesis.settings(database=None, max_examples=2)
+    @hypothesis.given(st.integers(), st.data())
+    def draws(number, data):
+        data.draw(st.booleans())
+
+    draws()
+    assert explore(lambda rank: torch.distributed.barrier(), 2).complete
+    for engine in ("torch", "ddp"):
+        assert run_scenario(registry["uneven-inputs"], engine=engine).verdict is Verdict.PASS
+
+
+@pytest.fixture(autouse=True)
+def same_everywhere(monkeypatch):
+    """The sessions load what they are told to, and print the same on every machine."""
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def run(pytester, everything_is_imported):
+    """Write a test file, if a source is given, and run pytest on it in this process."""
+
+    def run_pytest(source, *arguments):
+        if source:
+            pytester.makepyfile(test_it=HEAD + source)
+        return pytester.runpytest_inprocess(*PLUGIN, *arguments)
+
+    return run_pytest
+
+
+@pytest.fixture
+def run_apart(pytester):
+    """The same in a process of its own."""
+
+    def run_pytest(source, *arguments):
+        if source:
+            pytester.makepyfile(test_it=HEAD + source)
+        return pytester.runpytest_subprocess(*PLUGIN, *arguments)
+
+    return run_pytest

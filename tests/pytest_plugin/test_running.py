@@ -1,4 +1,6 @@
-"""A marked test runs on every rank: what it gets, and what a failure looks like."""
+"""A marked test runs on every rank; what it gets there, and what pytest's own means do there."""
+
+import pytest
 
 
 def test_every_rank_runs_it_with_its_own_number(run):
@@ -9,5 +11,337 @@ def test_sum(rank, world_size):
     dist.all_reduce(each)
     assert (world_size, each.item()) == (4, 10.0)
 """)
+
     result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*warning*")
+
+
+def test_without_the_marker_a_test_runs_once_outside(run):
+    result = run("""
+def test_plain():
+    assert not dist.is_initialized()
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+def test_fixtures_parametrize_and_tmp_path_are_made_once_and_shared(run):
+    result = run("""
+made = []
+
+@pytest.fixture
+def box(tmp_path):
+    made.append(tmp_path)
+    yield [tmp_path]
+    made.append("gone")
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.ranks(3)
+def test_shared(box, rank, n, tmp_path):
+    assert box[0] == tmp_path
+    box.append(rank)
+    dist.barrier()
+    assert sorted(box[1:]) == [0, 1, 2] and len(made) == 2 * n - 1
+
+def test_afterwards():
+    assert made[1::2] == ["gone", "gone"] and made[0] != made[2]
+""")
+
+    result.assert_outcomes(passed=3)
+
+
+def test_methods_run_with_their_own_instance(run):
+    result = run("""
+class TestIt:
+    def setup_method(self):
+        self.seen = []
+
+    @pytest.mark.ranks(2)
+    def test_a(self, rank):
+        self.seen.append(rank)
+        dist.barrier()
+        assert sorted(self.seen) == [0, 1]
+
+    @pytest.mark.ranks(3)
+    def test_b(self, rank):
+        self.seen.append(rank)
+        dist.barrier()
+        assert sorted(self.seen) == [0, 1, 2]
+""")
+
+    result.assert_outcomes(passed=2)
+
+
+def test_a_marker_of_a_parameter_sets_the_world_size(run):
+    result = run("""
+@pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.ranks(n)) for n in (1, 2, 5)])
+def test_sizes(n, world_size, rank):
+    assert n == world_size == dist.get_world_size() and rank < n
+""")
+
+    result.assert_outcomes(passed=3)
+
+
+def test_a_skip_on_all_ranks_skips_the_test(run):
+    result = run(
+        """
+@pytest.mark.ranks(2)
+def test_skips(rank):
+    pytest.skip("not today")
+""",
+        "-rs",
+    )
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*: not today"])
+
+
+def test_a_skip_on_some_ranks_skips_the_test_and_says_so(run):
+    result = run(
+        """
+@pytest.mark.ranks(4)
+def test_skips(rank):
+    if rank in (1, 2):
+        pytest.skip("not here")
+    dist.barrier()
+""",
+        "-rs",
+    )
+
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*: not here (ranks 1, 2 of 4)"])
+
+
+def test_a_failure_of_another_rank_wins_over_a_skip(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_both(rank):
+    if rank == 0:
+        pytest.skip("no")
+    assert not rank
+""")
+
+    result.assert_outcomes(failed=1)
+
+
+def test_xfail_fail_and_raises_mean_the_same_on_a_rank(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_xfail(rank):
+    pytest.xfail("known")
+
+@pytest.mark.ranks(2)
+def test_fail(rank):
+    pytest.fail("on purpose")
+
+@pytest.mark.ranks(2)
+def test_raises(rank):
+    with pytest.raises(ZeroDivisionError):
+        rank / 0
+    dist.barrier()
+""")
+
+    result.assert_outcomes(xfailed=1, failed=1, passed=1)
+    result.stdout.fnmatch_lines(["E       Failed: on purpose"])
+
+
+def test_a_strict_xfail_is_met_by_a_deadlock_and_broken_by_a_pass(run):
+    result = run("""
+@pytest.mark.xfail(strict=True)
+@pytest.mark.ranks(2)
+def test_hangs(rank):
+    if rank:
+        dist.barrier()
+
+@pytest.mark.xfail(strict=True)
+@pytest.mark.ranks(2)
+def test_runs(rank):
+    dist.barrier()
+
+@pytest.mark.xfail(raises=AssertionError)
+@pytest.mark.ranks(2)
+def test_asserts(rank):
+    assert not rank
+
+@pytest.mark.xfail(raises=AssertionError)
+@pytest.mark.ranks(2)
+def test_other(rank):
+    if rank:
+        dist.barrier()
+""")
+
+    result.assert_outcomes(xfailed=2, failed=2)
+    result.stdout.fnmatch_lines(["*XPASS(strict)*"])
+
+
+def test_exit_on_a_rank_ends_the_session(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_exits(rank):
+    pytest.exit("enough")
+
+def test_never():
+    pass
+""")
+
+    result.assert_outcomes()
+    result.stdout.fnmatch_lines(["*Exit: enough*"])
+
+
+def test_x_stops_after_the_first_failure(run):
+    source = """
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("n", range(4))
+def test_hangs(rank, n):
+    if rank == n:
+        dist.barrier()
+"""
+    run(source, "-x").assert_outcomes(failed=1)
+    run(source, "--maxfail=2").assert_outcomes(failed=2)
+    run(source).assert_outcomes(failed=2, passed=2)
+
+
+def test_last_failed_runs_the_failing_one_again(run):
+    source = """
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("n", range(4))
+def test_hangs(rank, n):
+    if rank == n == 1:
+        dist.barrier()
+"""
+    run(source, "-p", "cacheprovider").assert_outcomes(failed=1, passed=3)
+    result = run("", "-p", "cacheprovider", "--lf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["run-last-failure: rerun previous 1 failure"])
+
+
+def test_pdb_looks_at_the_rank_that_failed_afterwards(run, monkeypatch):
+    typed = iter(["p ('here', rank, own)", "c"])
+    monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
+
+    result = run(
+        """
+@pytest.mark.ranks(3)
+def test_fails(rank):
+    own = rank * 10
+    dist.barrier()
+    assert own < 20
+""",
+        "--pdb",
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*('here', 2, 20)"])
+
+
+@pytest.mark.parametrize("style", ["short", "line", "native", "no", "long"])
+def test_styles_of_tracebacks(run, style):
+    result = run(
+        """
+@pytest.mark.ranks(2)
+def test_fails(rank):
+    assert rank == 0
+
+@pytest.mark.ranks(2)
+def test_hangs(rank):
+    if rank:
+        dist.barrier()
+""",
+        f"--tb={style}",
+    )
+
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "FAILED test_it.py::test_fails - rank 1: assert 1 == 0",
+            "FAILED test_it.py::test_hangs - deadlock.missing_rank: rank 1 waits for rank 0, which*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+
+
+def test_full_traces_and_locals_are_shown_on_demand(run):
+    source = """
+@pytest.mark.ranks(2)
+def test_fails(rank):
+    own = rank + 70
+    assert rank == 0
+"""
+    run(source, "--showlocals").stdout.fnmatch_lines(["own        = 71"])
+    run(source, "--full-trace").stdout.fnmatch_lines(["*running.py*"])
+    run(source).stdout.no_fnmatch_line("*running.py*")
+
+
+# --- pytest's fixtures inside ranks -----------------------------------------------------------------------------------
+
+
+def test_monkeypatch_warns_and_caplog_work_on_ranks(run):
+    result = run("""
+import logging, os, warnings
+
+@pytest.mark.ranks(2)
+def test_all(rank, monkeypatch, caplog):
+    assert os.environ["HOME"]
+    monkeypatch.setenv("OWN", str(rank))
+    with pytest.warns(UserWarning, match=f"rank {rank}"):
+        warnings.warn(f"rank {rank}")
+    logging.getLogger("own").warning("from %d", rank)
+    dist.barrier()
+    assert os.environ["OWN"] == str(rank)  # each has its own
+    assert sorted(caplog.messages) == ["from 0", "from 1"]
+
+def test_gone():
+    assert "OWN" not in os.environ
+""")
+
+    result.assert_outcomes(passed=2)
+
+
+def test_a_warning_of_a_rank_is_counted_and_can_be_an_error(run):
+    source = """
+import warnings
+
+@pytest.mark.ranks(2)
+def test_warns(rank):
+    warnings.warn("careful", DeprecationWarning)
+    dist.barrier()
+"""
+    result = run(source)
+    result.assert_outcomes(passed=1, warnings=2)
+    result.stdout.fnmatch_lines(["*DeprecationWarning: careful"])
+
+    result = run(source, "-W", "error::DeprecationWarning")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E       DeprecationWarning: careful"])
+
+
+def test_a_fixture_set_up_outside_may_replace_what_ranks_call(run):
+    result = run("""
+import math
+
+@pytest.fixture
+def seven(monkeypatch):
+    monkeypatch.setattr(math, "floor", lambda number: 7)
+
+@pytest.mark.ranks(2)
+def test_patched(rank, seven):
+    assert math.floor(rank) == 7
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+def test_a_rank_that_is_stuck_is_told_with_its_stack(run):
+    result = run("""
+import _thread
+
+@pytest.mark.ranks(2, budget={"stuck_seconds": 0.2})
+def test_stuck(rank):
+    if rank == 1:
+        lock = _thread.allocate_lock()
+        lock.acquire()
+        lock.acquire()
+    dist.barrier()
+""")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["STUCK  stuck", "*lock.acquire()*", "  replay  pytest test_it.py::test_stuck*"])

@@ -1,9 +1,8 @@
 """Scenario files as tests: a saved failure is a test. Run in pytest's own test directories."""
 
-import sys
-
 import pytest
 
+PLUGIN = ("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider")
 EXTRA_CALL = """ddpsim = 1
 summary = "rank 1 makes a call more than rank 0"
 
@@ -20,16 +19,13 @@ EXPECTED_TO_PASS = EXTRA_CALL + "\n[expect]\n"
 
 
 @pytest.fixture
-def run(pytester, monkeypatch):
+def run(pytester, everything_is_imported):
     """Write files, run pytest on some, and return what it says."""
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     def run_pytest(files, *arguments):
         for name, text in files.items():
             pytester.makefile(".toml", **{name.removesuffix(".toml"): text})
-        trains = not all("[[rank]]" in text for text in files.values())  # which imports what pytester would forget
-        start = pytester.runpytest_subprocess if trains else pytester.runpytest_inprocess
-        return start("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider", *arguments)
+        return pytester.runpytest_inprocess(*PLUGIN, *arguments)
 
     return run_pytest
 
@@ -54,7 +50,7 @@ def test_what_comes_to_something_else_fails_with_the_diagnosis_and_no_traceback(
         ]
     )
     result.stdout.no_fnmatch_line("*Traceback*")
-    result.stdout.no_fnmatch_line("*pytest_plugin.py*")
+    result.stdout.no_fnmatch_line("*scenario_files.py*")
 
 
 def test_the_engine_of_the_file_runs_it(run):
@@ -106,14 +102,3 @@ def test_a_file_that_cannot_be_read_is_one_line_and_the_others_run(run, text, to
     result.assert_outcomes(errors=1, passed=1)
     result.stdout.fnmatch_lines([told])
     result.stdout.no_fnmatch_line("*Traceback*")
-
-
-def test_without_scenario_files_torch_is_not_imported(pytester, monkeypatch):
-    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile("import sys\n\ndef test_it():\n    assert 'torch' not in sys.modules\n")
-
-    result = pytester.run(
-        sys.executable, "-m", "pytest", "-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider", timeout=60
-    )
-
-    result.assert_outcomes(passed=1)

@@ -1,0 +1,73 @@
+"""`--ddpsim-report DIR`: a report of each failing test, in a folder of its own.
+
+A folder is named after its test alone, so the workers of xdist, each of which writes what it has run, never meet.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from reports.document import Document
+from reports.errors import ReportError
+from reports.files import check_folder, write_reports
+from reports.making.exploration import document_of_exploration
+from reports.making.result import document_of
+from scenarios.pytest_plugin.failure import Run
+
+_PROPERTY = "ddpsim_report"
+"""Under this name pytest's own report of a test says where ours is, also across processes."""
+
+_LONGEST_NAME = 80
+
+
+def prepare_folder(config: pytest.Config, folder: str) -> None:
+    """Make the folder for reports, from where pytest was started. Raises UsageError if it cannot be written."""
+    path = config.invocation_params.dir / folder
+    try:
+        check_folder(path)
+    except ReportError as error:
+        raise pytest.UsageError(f"--ddpsim-report: {error}") from None
+    config.option.ddpsim_report = str(path)  # the workers of xdist are told this one
+
+
+def write_report(item: pytest.Item, report: pytest.TestReport, run: Run, folder: Path) -> None:
+    """Write the report of a failing test, and note in pytest's own that there is one."""
+    place = folder / folder_name(item.nodeid)
+    try:
+        write_reports(_document(item, report, run), place)
+    except ReportError as error:
+        report.sections.append(("ddpsim report", str(error)))
+    else:
+        report.user_properties.append((_PROPERTY, str(place)))
+
+
+def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Document:
+    conclusion = getattr(run.error, "line", "")
+    if run.exploration is not None:
+        return document_of_exploration(
+            run.exploration, name=item.nodeid, how="pytest", is_expected=False, conclusion=conclusion
+        )
+    return document_of(
+        run.result,
+        name=item.nodeid,
+        how="pytest",
+        is_expected=False,
+        conclusion=conclusion,
+        seconds=report.duration,
+    )
+
+
+def folder_name(nodeid: str) -> str:
+    """A name that every file system takes, another one for each test."""
+    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", nodeid).strip("-.")
+    return f"{plain[-_LONGEST_NAME:].lstrip('-.')}-{zlib.crc32(nodeid.encode()):08x}"
+
+
+def summary_line(reports: list[pytest.TestReport], folder: str) -> str:
+    """Where the reports of a session are."""
+    count = sum(1 for report in reports if _PROPERTY in dict(report.user_properties))
+    return f"ddpsim: {count} {'report' if count == 1 else 'reports'} in {folder}"
