@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
+from rich.text import Text
+
 from reports.document import Document, Exploration, Run
+from reports.highlight import STYLES
+from reports.narrow_lanes import narrow_lanes
+from reports.wording import printable, printable_lines
 
 WIDTH = 120
 """Of report.txt."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""A terminal would obey these."""
 
 
 def to_text(document: Document) -> bytes:
     """The document as UTF-8 text without colours."""
-    return f"{text_of(document, WIDTH)}\n".encode(errors="replace")
+    return f"{text_of(document, WIDTH).plain}\n".encode()
 
 
-def text_of(document: Document, width: int) -> str:
-    """The document as lines, the lanes no wider than that."""
-    text = "\n\n".join(_parts(document, width))
-    return _CONTROL.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
+def text_of(document: Document, width: int) -> Text:
+    """The document as lines with colours; the lanes are no wider than that, the diagnosis is as wide as it is."""
+    return Text("\n\n").join(_parts(document, width))
 
 
-def _parts(document: Document, width: int) -> Iterator[str]:
+def _parts(document: Document, width: int) -> Iterator[Text]:
     exploration = document.exploration
     if exploration is not None:
-        yield _exploration(exploration)
+        yield _coloured(_exploration(exploration))
     for run in document.runs:
         if len(document.runs) > 1:
-            yield f"--- {run.name}"
+            yield _coloured(f"--- {printable(run.name)}")
         yield from _run(run, width)
     if exploration is not None and exploration.conclusion:
-        yield exploration.conclusion
+        yield _coloured(exploration.conclusion)
 
 
 def _exploration(exploration: Exploration) -> str:
@@ -44,13 +45,23 @@ def _exploration(exploration: Exploration) -> str:
     return "\n".join(lines)
 
 
-def _run(run: Run, width: int) -> Iterator[str]:
-    yield _head(run)
-    yield run.text
+def _run(run: Run, width: int) -> Iterator[Text]:
+    yield Text(_head(run))
+    yield _coloured(run.text)
+    lanes = narrow_lanes(run, width)
+    if lanes is not None:
+        yield lanes
     if run.conclusion:
-        yield run.conclusion
+        yield _coloured(run.conclusion)
 
 
 def _head(run: Run) -> str:
     time = "" if run.seconds is None else f"{run.seconds * 1000:.0f} ms"
-    return "  ".join(filter(None, [run.name, f"world size {run.world_size}", run.how, time]))
+    return "  ".join(filter(None, [printable(run.name), f"world size {run.world_size}", printable(run.how), time]))
+
+
+def _coloured(text: str) -> Text:
+    coloured = Text(printable_lines(text))
+    for pattern, style in STYLES:
+        coloured.highlight_regex(pattern, style)
+    return coloured

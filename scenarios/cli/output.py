@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from scenarios.model import Expectation, Scenario
 
 Each = TypeVar("Each")
@@ -22,7 +24,6 @@ def show(text: str) -> None:
         print(text, flush=True)
         return
     # Imported here: a pipe needs no colours, and a mistyped option no rich.
-    from rich.console import Console
     from rich.text import Text
 
     from reports.highlight import STYLES
@@ -30,7 +31,17 @@ def show(text: str) -> None:
     styled = Text(text)
     for pattern, style in STYLES:
         styled.highlight_regex(pattern, style)
-    Console().print(styled, soft_wrap=True)
+    show_styled(styled)
+
+
+def show_styled(text: Text) -> None:
+    """Print a text at once; its colours show if it goes to a terminal, unless NO_COLOR is set."""
+    from rich.console import Console
+
+    if sys.stdout.isatty():
+        Console().print(text, soft_wrap=True)
+    else:
+        print(text.plain, flush=True)
 
 
 def note(text: str) -> None:

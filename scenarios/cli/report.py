@@ -42,9 +42,8 @@ def report(
 
 
 def _write_html(document: Document, path: Path, *, opens: bool) -> None:
-    from reports.html import to_html
-
     from reports.files import write_file
+    from reports.html import to_html
 
     write_file(path, to_html(document))
     show_place(path, opens=opens)
@@ -58,4 +57,4 @@ def _show_text(document: Document, path: Path | None) -> None:
         write_file(path, to_text(document))
         return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
-    output.show(text_of(document, width))
+    output.show_styled(text_of(document, width))

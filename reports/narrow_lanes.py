@@ -1,0 +1,159 @@
+"""The lanes of a run as lines of text: a row a rank, a character a call, calls that met under each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from rich.text import Text
+
+from reports.document import Run
+from reports.lanes import Lane, Lanes, lanes_of
+from reports.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
+from reports.wording import printable, rank_list
+
+_SEPARATE_RANKS = 16
+"""Of more, those whose rows are the same share one."""
+_MOST_ROWS = 40
+_LONGEST_LABEL = 24
+_LEAST_TEXT = 12
+"""Columns for how a rank ended, if the terminal is narrow."""
+_STYLES = {MISSING: "bold red", ODD: "bold red", WAITS: "yellow", LATE: "dim"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A lane as text."""
+
+    label: str
+    cells: str
+    text: str
+    lane: Lane
+    ranks: tuple[int, ...]
+
+    @property
+    def is_telling(self) -> bool:
+        """It belongs to the cause, so it is not left out."""
+        return self.lane.is_culprit or MISSING in self.cells or ODD in self.cells
+
+
+def narrow_lanes(run: Run, width: int) -> Text | None:
+    """The lanes with a legend, in lines of at most so many columns; None for a run without calls."""
+    lanes = lanes_of(run)
+    if not lanes.columns:
+        return None
+    letters = letters_for(run.calls)
+    rows = _rows(run, lanes, letters)
+    shown = _chosen(rows)
+    columns = len(rows[0].cells)
+    first, room = _window(shown, columns, width)
+    lines = [_head(columns, first, room), *(_line(row, first, room, _label_width(shown)) for row in shown)]
+    if len(shown) < len(rows):
+        lines.append(Text(f"  {len(rows) - len(shown)} more lanes are in result.json", "dim"))
+    seen = "".join(row.cells[first : first + room] for row in shown)
+    lines += _wrapped(legend_of(run.calls, letters, seen), width)
+    for line in lines:
+        line.truncate(width, overflow="ellipsis")
+    return Text("\n").join(lines)
+
+
+def _rows(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[_Row]:
+    """A row for each lane; for many ranks, one for all that show the same."""
+    cells, ends = _cells(run, lanes, letters), _ends(run, lanes)
+    rows = [
+        _Row(_label(lane.ranks, lane), row, end, lane, lane.ranks)
+        for lane, row, end in zip(lanes.lanes, cells, ends, strict=True)
+    ]
+    return rows if run.world_size <= _SEPARATE_RANKS else _merged(rows)
+
+
+def _cells(run: Run, lanes: Lanes, letters: dict[Kind, str]) -> list[str]:
+    """A row of characters for each lane."""
+    width = lanes.columns + any(bar.end is None for bar in lanes.bars)  # so that a wait in the last one shows
+    rows = [[" "] * width for _ in lanes.lanes]
+    for bar in lanes.bars:
+        end = width if bar.end is None else ceil(bar.end)
+        for column in range(max(ceil(bar.start), 0), end):
+            rows[bar.lane][column] = WAITS if bar.end is None else LATE
+    for item in lanes.items:
+        call = run.calls[item.call]
+        letter = letters[kind_of(call)]
+        rows[item.lane][item.column] = ODD if item.odd else letter.lower() if call.is_shadow else letter
+    for missing in lanes.missing:
+        rows[missing.lane][missing.column] = MISSING
+    return ["".join(row) for row in rows]
+
+
+def _label(ranks: tuple[int, ...], lane: Lane) -> str:
+    name = rank_list(ranks)
+    return f'{name} "{printable(lane.who.thread)}"' if lane.who.thread else name
+
+
+def _ends(run: Run, lanes: Lanes) -> list[str]:
+    """How each lane ended, and what is odd about its calls."""
+    waits = {each.who: f"waits {'in' if each.slots else 'for'} {each.what}" for each in run.waiting}
+    odd = {item.lane: f"differs: {item.odd}" for item in lanes.items if item.odd}
+    ends = []
+    for index, lane in enumerate(lanes.lanes):
+        ended = "" if lane.end == "unknown" else " ".join(filter(None, [lane.end, lane.text]))
+        parts = [waits.get(lane.who, ended), odd.get(index, "")]
+        ends.append(printable("; ".join(filter(None, parts))))
+    return ends
+
+
+def _merged(rows: Sequence[_Row]) -> list[_Row]:
+    """Rows that show the same become one, where the first of them stands."""
+    alike: dict[tuple[str, str, str], list[_Row]] = {}
+    for row in rows:
+        alike.setdefault((row.lane.who.thread, row.cells, row.text), []).append(row)
+    merged = []
+    for same in alike.values():
+        ranks = tuple(rank for row in same for rank in row.ranks)
+        merged.append(_Row(_label(ranks, same[0].lane), same[0].cells, same[0].text, same[0].lane, ranks))
+    return merged
+
+
+def _chosen(rows: Sequence[_Row]) -> list[_Row]:
+    """At most so many rows: first those that tell the cause, in their order."""
+    by_worth = sorted(range(len(rows)), key=lambda index: (not rows[index].is_telling, index))
+    return [rows[index] for index in sorted(by_worth[:_MOST_ROWS])]
+
+
+def _window(rows: Sequence[_Row], columns: int, width: int) -> tuple[int, int]:
+    """The first column that is shown, and how many: the last that fit, as it is at the end that things go wrong."""
+    text = max(len(row.text) for row in rows)
+    left = width - _label_width(rows) - 4
+    room = max(left - max(min(text, left // 2), _LEAST_TEXT), 1)
+    return max(columns - room, 0), min(columns, room)
+
+
+def _label_width(rows: Sequence[_Row]) -> int:
+    return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL)
+
+
+def _head(columns: int, first: int, room: int) -> Text:
+    cut = f", the last {room} of {columns} columns" if first else ""
+    return Text(f"lanes  calls that met stand under each other{cut}", "bold")
+
+
+def _line(row: _Row, first: int, room: int, label_width: int) -> Text:
+    label = Text(row.label, "bold red" if row.lane.is_culprit else "")
+    label.truncate(label_width, overflow="ellipsis", pad=True)
+    cells = Text(row.cells[first : first + room])
+    for sign, style in _STYLES.items():
+        cells.highlight_words([sign], style)
+    line = Text.assemble(label, "  ", cells, "  ", row.text)
+    line.rstrip()
+    return line
+
+
+def _wrapped(entries: Sequence[str], width: int) -> list[Text]:
+    """The entries in as many lines as they need."""
+    lines: list[str] = []
+    for entry in map(printable, entries):
+        if lines and len(lines[-1]) + 3 + len(entry) <= width:
+            lines[-1] += f"   {entry}"
+        else:
+            lines.append(f"  {entry}")
+    return [Text(line, "dim") for line in lines]

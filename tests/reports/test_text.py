@@ -1,0 +1,205 @@
+"""A report as text: the lanes in a narrow form, on wide and narrow terminals, coloured only where one looks at them."""
+
+import dataclasses
+import io
+import re
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from reports.document import Call, Document, Event, Exploration, Outcome, Rank, Run, Slot, Waiting, Who
+from reports.narrow_lanes import narrow_lanes
+from reports.text import text_of, to_text
+from reports.wording import rank_list
+from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
+
+
+def lanes(name, width=120):
+    """The lines of a scenario's lanes."""
+    return narrow_lanes(document(name).runs[0], width).plain.splitlines()
+
+
+def test_the_place_of_the_missing_call_is_marked():
+    # At construction shapes are compared and parameters sent in two broadcasts of one bucket each; then there is an
+    # all_reduce for each of 5 batches, after the first of which buckets are rebuilt by two broadcasts. Rank 1 has 4.
+    assert lanes(MISSING) == [
+        "lanes  calls that met stand under each other",
+        'rank 0  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
+        "rank 1  ABBRBBRRR?   returned",
+        'rank 2  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
+        'rank 3  ABBRBBRRRR=  waits in all_reduce #9  SUM float32[11]  group "default"',
+        "  A all_gather   B broadcast   R all_reduce   = waits for good   ? never came",
+    ]
+
+
+def test_where_nothing_is_missing_nothing_is_marked():
+    lines = lanes("uneven-inputs-without-join-repaired")
+    assert not re.search("[?!=]", "".join(lines))
+    assert [line.split("  ")[-1] for line in lines[1:5]] == ["returned"] * 4
+    assert "small: by a joined rank, to keep the others going" in lines[-1]
+
+
+def test_the_odd_call_is_marked_and_what_differs():
+    assert lanes(MISMATCH) == [
+        "lanes  calls that met stand under each other",
+        'rank 0  A=  waits in all_reduce #0  MAX float32[1]  group "default"',
+        'rank 1  !=  waits in broadcast #0  float32[1] root 0  group "default"; differs: broadcast',
+        'rank 2  A=  waits in all_reduce #0  MAX float32[1]  group "default"',
+        "rank 3  A   stopped",
+        "  A all_reduce   = waits for good   ! differs",
+    ]
+
+
+def test_messages_are_arrows_and_each_waits_for_the_next():
+    assert lanes(CYCLE)[1:] == [
+        *(
+            f'rank {rank}  >?=  waits in send #0  float32[1]  to rank {(rank + 1) % 4}  group "default"'
+            for rank in range(4)
+        ),
+        "  > send   = waits for good   ? never came",
+    ]
+
+
+def test_a_thread_has_a_lane_below_its_rank():
+    assert [line.split("  ")[0] for line in lanes(THREADS)[1:9]] == [
+        text for rank in range(4) for text in (f"rank {rank}", f'rank {rank} "reporter"')
+    ]
+
+
+def test_groups_have_characters_of_their_own():
+    found = lanes("groups-in-a-ring")
+    legend = " ".join(found[5:])
+    letters = re.findall(r'([A-Z]) all_reduce "(\d)"', legend)
+    assert sorted(group for _, group in letters) == ["1", "2", "3", "4"]
+    assert len({letter for letter, _ in letters}) == 4
+
+
+def barriers(world_size, calls, *, absent=(), group="default"):
+    """Ranks that meet in so many barriers, the last of which some do not come to."""
+    events, slots = [], []
+    for number in range(calls):
+        last = number + 1 == calls
+        coming = [rank for rank in range(world_size) if not (last and rank in absent)]
+        issues = tuple(range(len(events), len(events) + len(coming)))
+        events += [Event("issue", rank, len(events), call=number) for rank in coming]
+        if last and absent:
+            slots.append(Slot(group, number, issues, "open", missing=tuple(absent)))
+            events += [Event("wait", rank, len(events), call=number) for rank in coming]
+        else:
+            slots.append(Slot(group, number, issues, "matched", len(events)))
+            events.append(Event("match", coming[-1], len(events), call=number))
+    waiting = [rank for rank in range(world_size) if absent and rank not in absent]
+    return Run(
+        name="barriers",
+        world_size=world_size,
+        verdict="fail" if absent else "pass",
+        findings=(),
+        text="",
+        ranks=tuple(Rank(rank, "waiting" if rank in waiting else "returned") for rank in range(world_size)),
+        calls=tuple(Call("barrier", group, number, "") for number in range(calls)),
+        events=tuple(events),
+        slots=tuple(slots),
+        waiting=tuple(Waiting(Who(rank), "barrier", slots=(calls - 1,)) for rank in waiting),
+    )
+
+
+def test_of_more_than_16_ranks_those_alike_share_a_row():
+    assert [line.split("  ")[0] for line in narrow_lanes(barriers(16, 2), 80).plain.splitlines()[1:-1]] == [
+        f"rank {rank}" for rank in range(16)
+    ]
+    assert narrow_lanes(barriers(1024, 3, absent=(7, 9)), 80).plain.splitlines() == [
+        "lanes  calls that met stand under each other",
+        "ranks 0-6, 8, 10-1023  BBB=  waits in barrier",
+        "ranks 7, 9             BB?   returned",
+        "  B barrier   = waits for good   ? never came",
+    ]
+
+
+def test_rows_that_differ_too_much_are_counted_and_the_telling_stay():
+    run = barriers(60, 2, absent=(59,))
+    ends = tuple(dataclasses.replace(rank, end="raised", text=f"E{rank.rank}") for rank in run.ranks)
+    lines = narrow_lanes(dataclasses.replace(run, ranks=ends, waiting=()), 80).plain.splitlines()
+    assert [line.split("  ")[0] for line in lines[1:41]] == [f"rank {rank}" for rank in (*range(39), 59)]
+    assert lines[41] == "  20 more lanes are in result.json"
+
+
+@pytest.mark.parametrize("width", [1, 20, 40, 80, 120])
+@pytest.mark.parametrize("name", [MISSING, MISMATCH, CYCLE, THREADS, "groups-in-a-ring"])
+def test_no_line_of_the_lanes_is_wider_than_the_terminal(name, width):
+    assert all(cell_len(line) <= width for line in lanes(name, width))
+
+
+def test_the_last_columns_are_shown_as_many_as_fit():
+    lines = narrow_lanes(barriers(2, 90, absent=(1,)), 60).plain.splitlines()
+    # 60 columns less the label of 6, two gaps of 2 and the 16 of "waits in barrier": 34 of 90 calls and the wait.
+    assert lines[0] == "lanes  calls that met stand under each other, the last 34 o\N{HORIZONTAL ELLIPSIS}"
+    assert lines[1] == f"rank 0  {'B' * 33}=  waits in barrier"
+    assert lines[2] == f"rank 1  {'B' * 32}?   returned"
+
+
+def test_a_run_without_calls_has_no_lanes():
+    run = document(MISSING).runs[0]
+    bare = dataclasses.replace(run, calls=(), events=(), slots=(), waiting=())
+    assert narrow_lanes(bare, 80) is None
+    assert "lanes" not in to_text(Document("", (bare,))).decode()
+
+
+def printed(made, *, terminal, environ=None):
+    file = io.StringIO()
+    colours = "truecolor" if terminal else "auto"
+    console = Console(file=file, force_terminal=terminal, color_system=colours, width=80, _environ=environ or {})
+    console.print(text_of(made, 80), soft_wrap=True)
+    return file.getvalue()
+
+
+def test_colours_are_for_terminals_and_nobody_gets_them_who_does_not_want_them():
+    made = document(MISSING)
+    plain = f"{text_of(made, 80).plain}\n"
+    assert "\x1b[1;31m?\x1b[0m" in printed(made, terminal=True)  # the missing call, bold and red
+    assert "\x1b[1;31mDEADLOCK\x1b[0m" in printed(made, terminal=True)
+    assert printed(made, terminal=False) == plain
+    assert not re.search(r"\x1b\[[\d;]*3\d", printed(made, terminal=True, environ={"NO_COLOR": "1"}))
+    assert "\x1b" not in plain
+
+
+def test_the_order_of_a_report():
+    made = document(MISSING)
+    run = dataclasses.replace(made.runs[0], seconds=0.0123, conclusion="as expected: fail")
+    text = to_text(Document("t", (run,))).decode()
+    head, diagnosis, drawn, conclusion = text.split("\n\n")
+    assert head == f"{MISSING}  world size 4  policy round_robin  12 ms"
+    assert diagnosis == run.text
+    assert drawn.startswith("lanes  ")
+    assert conclusion == "as expected: fail\n"
+
+
+def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
+    passing, failing = (dataclasses.replace(document(name).runs[0], name=name) for name in ("uneven-inputs", MISSING))
+    exploration = Exploration(
+        "p", "fail", 7, False, "Far.", (Outcome("pass", 5), Outcome("fail, x", 2)), 1.0, 1, 0, None, True, "as expected"
+    )
+    lines = to_text(Document("p", (passing, failing), exploration)).decode().splitlines()
+    assert lines[:5] == ["FAIL  p", "  Far.", "        5  pass", "        2  fail, x", ""]
+    assert [line for line in lines if line.startswith("--- ")] == ["--- uneven-inputs", f"--- {MISSING}"]
+    assert lines[-1] == "as expected"
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_a_name_has_no_power_over_a_terminal(text):
+    shown = to_text(hostile(text)).decode()
+    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", shown)
+    lines = narrow_lanes(hostile(text).runs[0], 80).plain.splitlines()
+    heads = [line[:6] for line in lines]
+    assert heads[:4] == ["lanes ", "rank 0", "rank 1", "rank 1"]  # rank 1 has a thread
+    assert 5 <= len(lines) <= 6  # the legend may take two
+    assert all(line.startswith("  ") for line in lines[4:])
+    assert all(cell_len(line) <= 80 for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"),
+    [((3,), "rank 3"), ((0, 1), "ranks 0, 1"), ((0, 1, 2, 4, 6, 7), "ranks 0-2, 4, 6, 7"), ((5, 9), "ranks 5, 9")],
+)
+def test_lists_of_ranks(ranks, text):
+    assert rank_list(ranks) == text
