@@ -7,11 +7,13 @@ from pathlib import Path
 
 from reports.document import Document
 from reports.errors import ReportError
+from reports.html import to_html
 from reports.json_form import to_json
 from reports.junit import to_junit
 from reports.text import to_text
 
 FORMS: dict[str, Callable[[Document], bytes]] = {
+    "report.html": to_html,
     "report.txt": to_text,
     "result.json": to_json,
     "junit.xml": to_junit,

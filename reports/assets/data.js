@@ -1,0 +1,133 @@
+// The data of the page, decoded: columns of numbers, and the indices by which the other scripts find things.
+//
+// A *place* is where a call stands, or where one is missing: places 0 to items-1 are the calls, in the order in which
+// they were issued, the others the missing ones.
+
+/**
+ * @typedef {{rank: number, ranks: number[][], thread: string, end: string, text: number, culprit: boolean}} Lane
+ * @typedef {{lane: number, position: number, events: number[]}} Mark
+ * @typedef {{lane: number, start: number, end: number|null, wait: number, done: number|null}} Bar
+ */
+
+const DATA = JSON.parse(document.getElementById("data").textContent);
+
+/** @param {number} index @returns {string} */
+function textAt(index) {
+  return DATA.texts[index];
+}
+
+/** Sums of differences. @param {number[]} differences @returns {number[]} */
+function summed(differences) {
+  let total = 0;
+  return differences.map((difference) => (total += difference));
+}
+
+/** A run, ready to be drawn. */
+class Run {
+  /** @param {any} raw as reports/view.py makes it */
+  constructor(raw) {
+    this.world = raw.world;
+    this.columns = raw.columns;
+    /** @type {Lane[]} */
+    this.lanes = raw.lanes;
+    this.sites = raw.sites;
+    this.calls = raw.calls;
+    this.marked = raw.marked;
+    this.kinds = raw.events.kind;
+    this.eventLane = raw.events.lane;
+    this.eventCall = raw.events.call;
+    this.eventStep = summed(raw.events.step);
+    this.eventText = new Map(raw.events.text);
+    this.times = raw.events.time;
+    this.slots = raw.slots;
+    this.anySuffices = new Set(raw.slots.any);
+    /** @type {Mark[]} */
+    this.marks = raw.marks.map(([lane, position, ...events]) => ({ lane, position, events }));
+    /** @type {Bar[]} */
+    this.bars = raw.bars.map(([lane, start, end, wait, done]) => ({ lane, start, end, wait, done }));
+    this.readPlaces(raw);
+    this.indexPlaces();
+    this.lead = this.marks.some((mark) => mark.position < 0) ? 1 : 0;
+  }
+
+  /** @param {any} raw */
+  readPlaces(raw) {
+    this.items = raw.items.slot.length;
+    this.placeEvent = summed(raw.items.event);
+    this.placeSlot = [...raw.items.slot, ...raw.missing.map((place) => place[2])];
+    this.placeColumn = [...raw.items.column, ...raw.missing.map((place) => place[1])];
+    this.placeLane = [...this.placeEvent.map((event) => this.eventLane[event]), ...raw.missing.map((place) => place[0])];
+    this.odd = new Map(raw.items.odd);
+  }
+
+  indexPlaces() {
+    /** Places of each lane, from left to right. @type {number[][]} */
+    this.byLane = this.lanes.map(() => []);
+    /** Places of each slot. @type {number[][]} */
+    this.bySlot = Array.from(this.slots.state, () => []);
+    for (let place = 0; place < this.placeSlot.length; place++) {
+      this.byLane[this.placeLane[place]].push(place);
+      this.bySlot[this.placeSlot[place]].push(place);
+    }
+    for (const places of this.byLane) places.sort((one, other) => this.placeColumn[one] - this.placeColumn[other]);
+    for (const places of this.bySlot) places.sort((one, other) => this.placeLane[one] - this.placeLane[other]);
+    this.marksOf = this.lanes.map(() => []);
+    for (const mark of this.marks) this.marksOf[mark.lane].push(mark);
+    for (const marks of this.marksOf) marks.sort((one, other) => one.position - other.position);
+  }
+
+  /** @param {number} place */
+  isMissing(place) {
+    return place >= this.items;
+  }
+
+  /** The call of a place; for a missing one, that which others of its slot made. @param {number} place */
+  callAt(place) {
+    const made = this.isMissing(place) ? this.bySlot[this.placeSlot[place]][0] : place;
+    return this.isMissing(made) ? this.firstCall(this.placeSlot[place]) : this.eventCall[this.placeEvent[made]];
+  }
+
+  /** @param {number} slot */
+  firstCall(slot) {
+    const made = this.bySlot[slot].find((place) => !this.isMissing(place));
+    return made === undefined ? -1 : this.eventCall[this.placeEvent[made]];
+  }
+
+  /** One field of a call as text. @param {number} call @param {string} field */
+  textOf(call, field) {
+    return call < 0 ? "" : textAt(this.calls[field][call]);
+  }
+
+  /** True if a rank waits for good in the slot of a place. @param {number} slot */
+  lacks(slot) {
+    return this.slots.state[slot] === "o" && this.slots.missing[slot] !== undefined;
+  }
+
+  /** Virtual seconds. @param {number} event */
+  timeOf(event) {
+    let found = 0;
+    for (const [index, time] of this.times) {
+      if (index > event) break;
+      found = time;
+    }
+    return found;
+  }
+
+  /** Where an event is seen: its call's place, or the last one before it in its lane; -1 if there is none. @param {number} event */
+  placeOf(event) {
+    const lane = this.eventLane[event];
+    const call = this.eventCall[event];
+    let found = -1;
+    for (const place of this.byLane[lane]) {
+      if (this.isMissing(place) || this.placeEvent[place] > event) continue;
+      if (this.eventCall[this.placeEvent[place]] === call) return place;
+      found = place;
+    }
+    return found;
+  }
+
+  /** The groups that calls were made on, in the order of their first calls. */
+  groups() {
+    return [...new Set(this.calls.group)];
+  }
+}

@@ -1,0 +1,83 @@
+// Words for what is drawn.
+
+const EVENT_WORDS = {
+  i: "issues", m: "completes", w: "waits for", d: "goes on after", k: "store", z: "sleeps", f: "fault", s: "finishes step",
+  n: "", r: "returns", x: "raises",
+};
+const END_WORDS = {
+  returned: "returned", raised: "raised", waiting: "waits", stopped: "stopped", unknown: "",
+};
+const END_SIGNS = { returned: "\u2713", raised: "\u2717", waiting: "\u2026", stopped: "\u25a0", unknown: "" };
+
+/** "0-2, 5". @param {number[][]} spans */
+function spansText(spans) {
+  return spans.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
+}
+
+/** @param {number[][]} spans */
+function spansCount(spans) {
+  return spans.reduce((total, [first, last]) => total + last - first + 1, 0);
+}
+
+/** "rank 3", or "ranks 0-511, 513-1023 · 1,023 alike". @param {Lane} lane */
+function laneName(lane) {
+  if (lane.thread) return `rank ${lane.rank}, thread ${lane.thread}`;
+  const count = spansCount(lane.ranks);
+  if (count === 1) return `rank ${lane.rank}`;
+  return `ranks ${spansText(lane.ranks)} \u00b7 ${count.toLocaleString("en")} alike`;
+}
+
+/** "all_reduce #9". @param {Run} run @param {number} call */
+function callName(run, call) {
+  return call < 0 ? "a call" : `${run.textOf(call, "operation")} #${run.calls.sequence[call]}`;
+}
+
+/** What became of the call of a place, in a few words. @param {Run} run @param {number} place */
+function fateOf(run, place) {
+  const slot = run.placeSlot[place];
+  if (run.isMissing(place)) return "missing: it never came";
+  if (run.odd.has(place)) return `differs: ${textAt(run.odd.get(place))}`;
+  if (run.slots.state[slot] === "x") return "others of its slot differ";
+  if (run.slots.state[slot] === "m") return "matched";
+  const missing = run.slots.missing[slot];
+  if (missing === undefined) return "never matched";
+  const absent = spansCount(missing);
+  const enough = run.anySuffices.has(slot) ? ", one of them is enough" : "";
+  return `waits, ${absent} of ${absent + run.slots.size[slot]} missing${enough}`;
+}
+
+/** What a screen reader says of a place. @param {Run} run @param {number} place */
+function placeLabel(run, place) {
+  const lane = run.lanes[run.placeLane[place]];
+  return `${laneName(lane)}, ${callName(run, run.callAt(place))}, ${fateOf(run, place)}`;
+}
+
+/** The line that hovering shows. @param {Run} run @param {number} place */
+function placeLine(run, place) {
+  const call = run.callAt(place);
+  const parts = [placeLabel(run, place), run.textOf(call, "signature"), `group "${run.textOf(call, "group")}"`];
+  parts.push(run.textOf(call, "origin"));
+  return parts.filter((part) => part).map((part) => shortened(part)).join(" \u00b7 ");
+}
+
+/** @param {string} text */
+function shortened(text, longest = 120) {
+  const letters = Array.from(text);
+  return letters.length <= longest ? text : `${letters.slice(0, longest - 1).join("")}\u2026`;
+}
+
+/** What happened in an event. @param {Run} run @param {number} event */
+function eventLine(run, event) {
+  const call = run.eventCall[event];
+  const kind = run.kinds[event];
+  const text = run.eventText.has(event) ? textAt(run.eventText.get(event)) : "";
+  const what = call < 0 ? text : [callName(run, call), text].filter((part) => part).join(" ");
+  const words = [laneName(run.lanes[run.eventLane[event]]), EVENT_WORDS[kind], what].filter((part) => part);
+  return words.map((part) => shortened(part)).join(" ");
+}
+
+/** @param {Run} run @param {Mark} mark */
+function markLine(run, mark) {
+  const more = mark.events.length > 1 ? ` (and ${mark.events.length - 1} more)` : "";
+  return eventLine(run, mark.events[0]) + more;
+}

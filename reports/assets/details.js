@@ -1,0 +1,151 @@
+// The details of a call, of a missing one, or of a mark, beside the lanes.
+
+class Details {
+  /** @param {HTMLElement} panel @param {Run} run */
+  constructor(panel, run) {
+    this.panel = panel;
+    this.run = run;
+    this.body = panel.querySelector(".details-body");
+    panel.querySelector("button").addEventListener("click", () => this.close());
+    /** Called when it opens or closes. */
+    this.onToggle = () => {};
+  }
+
+  get isOpen() {
+    return !this.panel.hidden;
+  }
+
+  close() {
+    if (!this.isOpen) return;
+    this.panel.hidden = true;
+    this.onToggle();
+  }
+
+  open(title, content) {
+    this.panel.querySelector("h3").textContent = title;
+    this.body.replaceChildren(...content);
+    const wasOpen = this.isOpen;
+    this.panel.hidden = false;
+    if (!wasOpen) this.onToggle();
+  }
+
+  /** @param {number} place */
+  showPlace(place) {
+    const { run } = this;
+    const call = run.callAt(place);
+    const title = `${laneName(run.lanes[run.placeLane[place]])}: ${callName(run, call)}${run.isMissing(place) ? " is missing" : ""}`;
+    this.open(title, [listOf(this.placeRows(place, call)), ...this.source(call, place)]);
+  }
+
+  /** @param {number} place @param {number} call */
+  placeRows(place, call) {
+    const { run } = this;
+    const rows = [["state", fateOf(run, place)], ...callRows(run, call)];
+    if (!run.isMissing(place)) {
+      const event = run.placeEvent[place];
+      rows.push(["issued", `in event ${event + 1}, after ${run.eventStep[event]} choices${atTime(run, event)}`]);
+    }
+    return [...rows, ...slotRows(run, place)].filter(([, text]) => text !== "");
+  }
+
+  /** @param {Mark} mark */
+  showMark(mark) {
+    const { run } = this;
+    const rows = mark.events.map((event) => [`event ${event + 1}`, eventLine(run, event) + atTime(run, event)]);
+    this.open(laneName(run.lanes[mark.lane]), [listOf(rows)]);
+  }
+
+  /** The lines around the call. A missing one has none of its own. */
+  source(call, place) {
+    const index = call < 0 ? null : this.run.calls.site[call];
+    if (index === null || index === undefined) return [];
+    const site = this.run.sites[index];
+    const where = html("p", { class: "where" }, html("bdi", {}, `${site.file}:${site.line}`), " in ", html("bdi", {}, site.function));
+    if (this.run.isMissing(place)) where.prepend("the others called it at ");
+    const lines = site.source.map((text, offset) => sourceLine(site.first + offset, text, site.line));
+    return lines.length ? [where, html("pre", { class: "source", tabindex: "0", "aria-label": "source" }, ...lines)] : [where];
+  }
+}
+
+function sourceLine(number, text, marked) {
+  const isMarked = number === marked;
+  const sign = isMarked ? "\u25b6" : " ";
+  const line = html("span", { class: isMarked ? "line marked" : "line" }, `${sign}${String(number).padStart(5)}  `, html("bdi", {}, text), "\n");
+  if (isMarked) line.setAttribute("aria-current", "true");
+  return line;
+}
+
+/** @param {Run} run @param {number} call @returns {[string, string][]} */
+function callRows(run, call) {
+  if (call < 0) return [];
+  const { calls } = run;
+  const peer = calls.peer[call];
+  return [
+    ["operation", run.textOf(call, "operation")],
+    ["group", run.textOf(call, "group")],
+    ["sequence", `#${calls.sequence[call]}`],
+    ["signature", run.textOf(call, "signature")],
+    ["message", peer === null ? "" : messageText(run, call, peer)],
+    ["origin", run.textOf(call, "origin") || "the program itself"],
+    ["bucket", calls.bucket[call] === null ? "" : String(calls.bucket[call])],
+    ["parameters", calls.parameters[call].map(textAt).join(", ")],
+    ["shadow", calls.shadow[call] ? "made on a joined rank to keep the others going" : ""],
+  ];
+}
+
+function messageText(run, call, peer) {
+  const direction = run.textOf(call, "operation") === "recv" ? "from" : "to";
+  return `${direction} ${peer < 0 ? "any rank" : `rank ${peer}`}, tag ${run.calls.tag[call]}`;
+}
+
+/** With whom it met, or who is missing. @param {Run} run @param {number} place @returns {[string, string][]} */
+function slotRows(run, place) {
+  const slot = run.placeSlot[place];
+  const match = run.slots.match[slot];
+  const others = run.bySlot[slot].filter((other) => other !== place && !run.isMissing(other));
+  const spans = others.flatMap((other) => run.lanes[run.placeLane[other]].ranks).sort((one, other) => one[0] - other[0]);
+  const missing = run.slots.missing[slot];
+  const state = run.slots.state[slot];
+  const met = state === "m" ? "met" : "beside it";
+  return [
+    ["matched", match < 0 ? "no" : `in event ${match + 1}`],
+    [met, spans.length ? `ranks ${spansText(joined(spans))}` : ""],
+    ["waits for", missing && !run.isMissing(place) ? `ranks ${spansText(missing)}` : ""],
+    ["differs", state === "x" ? differences(run, slot) : ""],
+  ];
+}
+
+/** Spans that touch, put together. */
+function joined(spans) {
+  const found = [];
+  for (const [first, last] of spans) {
+    const before = found.at(-1);
+    if (before && before[1] >= first - 1) before[1] = Math.max(last, before[1]);
+    else found.push([first, last]);
+  }
+  return found;
+}
+
+/** Who called what in a slot whose calls differ. */
+function differences(run, slot) {
+  const made = run.bySlot[slot].filter((place) => !run.isMissing(place));
+  const words = new Map();
+  for (const place of made) {
+    const call = run.callAt(place);
+    const what = [run.textOf(call, "operation"), run.textOf(call, "signature"), run.textOf(call, "origin")].filter((part) => part).join(" ");
+    words.set(what, [...(words.get(what) ?? []), ...run.lanes[run.placeLane[place]].ranks]);
+  }
+  return [...words].map(([what, spans]) => `ranks ${spansText(joined(spans))}: ${what}`).join("\n");
+}
+
+function atTime(run, event) {
+  const time = run.timeOf(event);
+  return time ? `, at ${Number(time.toPrecision(6))} s` : "";
+}
+
+/** @param {string[][]} rows */
+function listOf(rows) {
+  const list = html("dl");
+  for (const [name, text] of rows) list.append(html("dt", {}, name), html("dd", {}, html("bdi", {}, text)));
+  return list;
+}

@@ -1,0 +1,298 @@
+// Draws what is in view of the lanes. Calls stand in few elements when there are many, in one each when there are few.
+
+const FEW = 1500;
+const SMALLEST_LABELLED = 8;
+
+/** What has happened by now, lane by lane. */
+class Progress {
+  /** @param {Run} run @param {number} now the last event that has happened */
+  constructor(run, now) {
+    this.now = now;
+    this.isEnd = now >= run.kinds.length - 1;
+    /** @type {string[]} */
+    this.state = run.lanes.map(() => "");
+    for (let event = 0; event <= now && event < run.kinds.length; event++) this.take(run, event);
+    if (this.isEnd) this.state = run.lanes.map((lane, index) => (lane.end === "unknown" ? this.state[index] : lane.end));
+    this.running = this.isEnd ? -1 : run.eventLane[now];
+  }
+
+  take(run, event) {
+    const kind = run.kinds[event];
+    const states = { w: "waiting", d: "", i: "", r: "returned", x: "raised" };
+    if (kind in states) this.state[run.eventLane[event]] = states[kind];
+  }
+}
+
+class Drawing {
+  /** @param {Run} run @param {Geometry} geometry @param {Progress} progress @param {{group: number|null, name: string}} options */
+  constructor(run, geometry, progress, { group, name }) {
+    this.name = name;
+    this.run = run;
+    this.geometry = geometry;
+    this.progress = progress;
+    this.group = group;
+    this.lanes = geometry.visibleLanes();
+    [this.first, this.last] = geometry.visibleColumns();
+    const visible = this.lanes.length * (this.last - this.first);
+    this.isDetailed = visible <= FEW;
+  }
+
+  /** Everything, from back to front. @returns {SVGElement[]} */
+  layers() {
+    const { geometry, name } = this;
+    const clip = svg("clipPath", { id: `${name}-columns` }, svg("rect", { x: geometry.label, y: 0, width: Math.max(0, geometry.edge - geometry.label), height: geometry.height }));
+    const hidden = svg("clipPath", { id: `${name}-rows` }, svg("rect", { x: 0, y: HEAD - 8, width: geometry.width, height: geometry.height }));
+    const body = svg("g", { "clip-path": `url(#${name}-columns)` }, ...this.tracks(), ...this.bars(), ...this.links(), ...this.marks(), ...this.places());
+    const rows = svg("g", { "clip-path": `url(#${name}-rows)` }, body, ...this.labels(), ...this.ends());
+    return [svg("defs", {}, hatching(name), clip, hidden), ...this.heads(), rows];
+  }
+
+  /** @param {number} place */
+  isShown(place) {
+    const { run } = this;
+    if (!this.geometry.rowOf.has(run.placeLane[place])) return false;
+    return this.group === null || run.calls.group[run.callAt(place)] === this.group;
+  }
+
+  /** @param {number} place */
+  hasHappened(place) {
+    return this.run.isMissing(place) ? this.progress.isEnd : this.run.placeEvent[place] <= this.progress.now;
+  }
+
+  /** The line that each lane runs on, as far as it got. */
+  tracks() {
+    const { run, geometry } = this;
+    return this.lanes.map((lane) => {
+      const end = run.lanes[lane].end;
+      const isOver = end === "returned" || end === "raised";
+      const last = run.marksOf[lane].at(-1);
+      const stop = isOver && last ? geometry.x(last.position) : geometry.edge;
+      const y = geometry.y(lane);
+      return svg("path", { class: "track", d: `M${geometry.label} ${y}H${Math.max(geometry.label, stop)}` });
+    });
+  }
+
+  bars() {
+    const { run, geometry } = this;
+    const found = [];
+    for (const bar of run.bars) {
+      if (bar.wait > this.progress.now || !geometry.rowOf.has(bar.lane)) continue;
+      const end = bar.end === null ? geometry.edge : geometry.x(bar.end);
+      const start = geometry.x(bar.start);
+      if (end < geometry.label || start > geometry.edge) continue;
+      const height = Math.max(3, geometry.radius * 1.1);
+      const open = bar.done === null || bar.done > this.progress.now;
+      const kind = bar.done === null ? "bar forever" : open ? "bar open" : "bar over";
+      const y = geometry.y(bar.lane) - height / 2;
+      const fill = open ? { fill: `url(#${this.name}-hatching)` } : {};
+      found.push(svg("rect", { class: kind, x: start, y, width: Math.max(1, end - start), height, rx: 2, ...fill }));
+    }
+    return found;
+  }
+
+  /** Lines between the calls of a slot. */
+  links() {
+    const pen = new Pen();
+    for (const slot of this.slotsInView()) {
+      const shown = this.run.bySlot[slot].filter((place) => this.isShown(place));
+      if (shown.length > 1) pen.draw(this.linkClass(slot, shown), this.linkPath(slot, shown));
+    }
+    return pen.elements();
+  }
+
+  slotsInView() {
+    const slots = new Set();
+    for (const lane of this.lanes) {
+      for (const place of this.inView(lane)) slots.add(this.run.placeSlot[place]);
+    }
+    return slots;
+  }
+
+  /** The places of a lane that are in view. @param {number} lane */
+  inView(lane) {
+    const places = this.run.byLane[lane];
+    return places.slice(firstFrom(this.run, places, this.first), firstFrom(this.run, places, this.last + 1));
+  }
+
+  linkClass(slot, shown) {
+    const state = this.run.slots.state[slot];
+    const isVeiled = !shown.some((place) => this.hasHappened(place));
+    const kind = state === "x" ? "link odd" : this.run.lacks(slot) ? "link open" : "link";
+    return isVeiled ? `${kind} veiled` : kind;
+  }
+
+  linkPath(slot, shown) {
+    const { run, geometry } = this;
+    const calls = run.calls;
+    const isMessage = calls.peer[run.firstCall(slot)] !== null;
+    const points = shown.map((place) => `${tenths(geometry.x(run.placeColumn[place]))} ${tenths(geometry.y(run.placeLane[place]))}`);
+    return `M${points.join("L")}${isMessage ? "" : ""}`;
+  }
+
+  places() {
+    const pen = new Pen();
+    const single = [];
+    for (const lane of this.lanes) {
+      for (const place of this.inView(lane)) {
+        if (!this.isShown(place)) continue;
+        if (this.run.isMissing(place)) single.push(this.missing(place));
+        else this.call(place, pen, single);
+      }
+    }
+    return [...pen.elements(), ...single];
+  }
+
+  /** @param {number} place */
+  missing(place) {
+    const { run, geometry } = this;
+    const half = Math.max(4, geometry.radius * 1.15);
+    const x = geometry.x(run.placeColumn[place]);
+    const y = geometry.y(run.placeLane[place]);
+    const box = svg("rect", { class: "box", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 2 });
+    const veiled = this.hasHappened(place) ? "" : " veiled";
+    const group = svg("g", { class: `missing${veiled}`, "data-place": place }, box);
+    if (half >= SMALLEST_LABELLED) group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
+    return group;
+  }
+
+  call(place, pen, single) {
+    const { run, geometry } = this;
+    const call = run.eventCall[run.placeEvent[place]];
+    const x = tenths(geometry.x(run.placeColumn[place]));
+    const y = tenths(geometry.y(run.placeLane[place]));
+    const radius = tenths(geometry.radius);
+    const family = DATA.families[run.calls.family[call]];
+    const shape = family === "message" && run.textOf(call, "operation") === "recv" ? "received" : family;
+    const classes = this.callClasses(place, call, family);
+    const path = SHAPES[shape](x, y, radius);
+    if (!this.isDetailed) pen.draw(classes, path);
+    else single.push(svg("path", { class: classes, d: path, "data-place": place }));
+    this.decorate(place, call, x, y, single);
+  }
+
+  callClasses(place, call, family) {
+    const { run } = this;
+    const classes = ["call", family];
+    if (run.calls.shadow[call]) classes.push("shadow");
+    if (run.odd.has(place)) classes.push("odd");
+    if (!this.hasHappened(place)) classes.push("veiled");
+    return classes.join(" ");
+  }
+
+  /** A ring, the bucket's number, what is odd. */
+  decorate(place, call, x, y, single) {
+    const { run, geometry } = this;
+    const slot = run.placeSlot[place];
+    const radius = geometry.radius;
+    const veiled = this.hasHappened(place) ? "" : " veiled";
+    if (run.lacks(slot) || run.slots.state[slot] === "x") {
+      const kind = run.lacks(slot) || run.odd.has(place) ? "ring" : "ring other";
+      single.push(svg("circle", { class: kind + veiled, cx: x, cy: y, r: radius + Math.max(2, radius * 0.45) }));
+    }
+    const bucket = run.calls.bucket[call];
+    if (this.isDetailed && bucket !== null && radius >= SMALLEST_LABELLED) {
+      const shadow = run.calls.shadow[call] ? " shadow" : "";
+      single.push(svg("text", { class: `bucket${shadow}${veiled}`, x, y: y + 3.5 }, `b${bucket}`));
+    }
+    if (run.slots.state[slot] === "x" && radius >= 5) this.contrast(place, call, x, y, single, veiled);
+  }
+
+  /** What a call of a slot whose calls differ has instead. */
+  contrast(place, call, x, y, single, veiled) {
+    const { run, geometry } = this;
+    const odd = run.odd.has(place) ? textAt(run.odd.get(place)) : "";
+    const word = odd ? `\u2260 ${odd}` : run.textOf(call, "operation");
+    const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9 };
+    single.push(svg("text", { class: `word${odd ? "" : " other"}${veiled}`, ...at }, shortened(word, 28)));
+  }
+
+  marks() {
+    const pen = new Pen();
+    const { run, geometry } = this;
+    for (const lane of this.lanes) {
+      for (const mark of run.marksOf[lane]) {
+        if (mark.position < this.first || mark.position > this.last) continue;
+        const kind = run.kinds[mark.events[0]];
+        const veiled = mark.events[0] <= this.progress.now ? "" : " veiled";
+        pen.draw(`mark ${MARK_NAMES[kind]}${veiled}`, markPath(kind, tenths(geometry.x(mark.position)), geometry.y(lane), geometry.radius));
+      }
+    }
+    return pen.elements();
+  }
+
+  /** The operation above each column whose calls agree in it. */
+  heads() {
+    const { geometry, name } = this;
+    if (geometry.columnWidth < 15) return [];
+    const names = new Map();
+    for (const lane of this.lanes) {
+      for (const place of this.inView(lane)) this.nameColumn(names, place);
+    }
+    const found = [...names].filter(([, call]) => call >= 0).map(([column, call]) => this.head(column, call));
+    return [svg("g", { "clip-path": `url(#${name}-columns)` }, ...found)];
+  }
+
+  nameColumn(names, place) {
+    const { run } = this;
+    if (run.isMissing(place) || !this.isShown(place)) return;
+    const column = run.placeColumn[place];
+    const call = run.callAt(place);
+    const known = names.get(column);
+    const isOther = known !== undefined && known !== call && run.calls.operation[known] !== run.calls.operation[call];
+    names.set(column, isOther ? -1 : call);
+  }
+
+  head(column, call) {
+    const x = this.geometry.x(column) + 3;
+    const y = HEAD - 12;
+    const text = shortened(this.run.textOf(call, "operation"), 14);
+    return svg("text", { class: "head", x, y, transform: `rotate(-48 ${x} ${y})` }, text);
+  }
+
+  labels() {
+    return this.lanes.map((lane) => this.laneLabel(lane));
+  }
+
+  laneLabel(lane) {
+    const { run, geometry, progress } = this;
+    const info = run.lanes[lane];
+    const isRunning = lane === progress.running;
+    const name = info.thread ? `\u2514 ${info.thread}` : laneName(info);
+    const longest = Math.floor((geometry.label - 30) / LABEL_LETTER);
+    const classes = ["label", info.culprit ? "culprit" : "", isRunning ? "running" : "", info.thread ? "thread" : ""];
+    const sign = isRunning ? "\u25b6" : info.culprit ? "!" : "";
+    const y = geometry.y(lane) + 4;
+    const label = svg("text", { class: classes.join(" ").trim(), x: 20, y }, shortened(name, longest), svg("title", {}, name));
+    const size = geometry.laneHeight < 16 ? " small" : "";
+    return svg("g", { class: size.trim() }, svg("text", { class: `sign ${isRunning ? "running" : "culprit"}`, x: 4, y }, sign), label);
+  }
+
+  /** How each lane ended, or what it does now. */
+  ends() {
+    const { run, geometry, progress } = this;
+    return this.lanes.map((lane) => {
+      const state = progress.state[lane];
+      if (!state) return svg("g");
+      const text = `${END_SIGNS[state]} ${END_WORDS[state]}`;
+      const size = geometry.laneHeight < 16 ? " small" : "";
+      const title = svg("title", {}, textAt(run.lanes[lane].text) || END_WORDS[state]);
+      return svg("text", { class: `end ${state}${size}`, x: geometry.edge + 8, y: geometry.y(lane) + 4 }, text, title);
+    });
+  }
+}
+
+const MARK_NAMES = { s: "step", k: "store", z: "sleep", f: "fault", n: "note", r: "return", x: "raise" };
+
+function markPath(kind, x, y, radius) {
+  const r = Math.max(1.5, radius * 0.45);
+  if (kind === "r") return `M${x} ${y - 2 * r}v${4 * r}`;
+  if (kind === "x" || kind === "f") return `M${x - 1.6 * r} ${y - 1.6 * r}l${3.2 * r} ${3.2 * r}m0 ${-3.2 * r}l${-3.2 * r} ${3.2 * r}`;
+  if (kind === "n") return `M${x} ${y}v${-2.6 * r}h${2.2 * r}v${1.3 * r}h${-2.2 * r}`;
+  if (kind === "s") return `M${x} ${y - 1.5 * r}v${3 * r}`;
+  return SHAPES.collective(x, y, r * 0.8);
+}
+
+function hatching(name) {
+  const line = svg("path", { d: "M-2 2l4 -4M0 8l8 -8M6 10l4 -4", class: "hatch" });
+  return svg("pattern", { id: `${name}-hatching`, width: 8, height: 8, patternUnits: "userSpaceOnUse" }, line);
+}

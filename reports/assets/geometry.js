@@ -1,0 +1,108 @@
+// Where things stand on the screen: columns to the right, lanes downwards, and what of both is in view.
+
+const NARROWEST = 1.5;
+const WIDEST = 64;
+const COMFORTABLE = 34;
+const HEAD = 84;
+const LABEL_LETTER = 7.2;
+
+class Geometry {
+  /** @param {Run} run */
+  constructor(run) {
+    this.run = run;
+    this.rows = run.lanes.map((_, lane) => lane);
+    this.rowOf = new Map(this.rows.map((lane, row) => [lane, row]));
+    this.columnWidth = COMFORTABLE;
+    this.left = 0;
+    this.top = 0;
+    this.width = 800;
+    this.height = 400;
+    const longest = Math.max(...run.lanes.map((lane) => laneName(lane).length));
+    this.label = Math.round(Math.min(250, Math.max(84, 34 + longest * LABEL_LETTER)));
+    this.gutter = 96;
+  }
+
+  /** @param {number[]} lanes those to show */
+  show(lanes) {
+    this.rows = lanes;
+    this.rowOf = new Map(lanes.map((lane, row) => [lane, row]));
+  }
+
+  get laneHeight() {
+    return Math.max(13, Math.min(46, Math.floor(640 / Math.max(1, this.rows.length))));
+  }
+
+  /** Radius of a call. */
+  get radius() {
+    return Math.max(0.8, Math.min(11, this.laneHeight * 0.32, this.columnWidth * 0.36));
+  }
+
+  /** The width of all columns, and of what stands beside them. */
+  get contentWidth() {
+    return this.label + this.gutter + this.columnsWidth;
+  }
+
+  get columnsWidth() {
+    return (this.run.columns + this.run.lead + 1) * this.columnWidth;
+  }
+
+  get contentHeight() {
+    return HEAD + this.rows.length * this.laneHeight + 10;
+  }
+
+  /** @param {number} column */
+  x(column) {
+    return this.label + (column + this.run.lead + 0.6) * this.columnWidth - this.left;
+  }
+
+  /** @param {number} lane */
+  y(lane) {
+    return HEAD + (this.rowOf.get(lane) + 0.5) * this.laneHeight - this.top;
+  }
+
+  /** @param {number} x @returns {number} the column, not rounded */
+  columnAt(x) {
+    return (x + this.left - this.label) / this.columnWidth - this.run.lead - 0.6;
+  }
+
+  /** @param {number} y @returns {number|undefined} */
+  laneAt(y) {
+    return this.rows[Math.floor((y + this.top - HEAD) / this.laneHeight)];
+  }
+
+  /** The right edge of the columns. */
+  get edge() {
+    return this.width - this.gutter;
+  }
+
+  /** The first and the last column in view, and one more on each side. */
+  visibleColumns() {
+    return [Math.floor(this.columnAt(this.label)) - 1, Math.ceil(this.columnAt(this.edge)) + 1];
+  }
+
+  visibleLanes() {
+    const first = Math.max(0, Math.floor(this.top / this.laneHeight) - 1);
+    return this.rows.slice(first, Math.ceil((this.top + this.height - HEAD) / this.laneHeight) + 1);
+  }
+
+  /** The width of a column at which all of them are in view. */
+  fitting() {
+    const room = this.width - this.label - this.gutter;
+    return Math.max(NARROWEST, Math.min(WIDEST, room / (this.run.columns + this.run.lead + 1)));
+  }
+}
+
+/**
+ * Index of the first of a lane's places whose column is at least this.
+ * @param {Run} run @param {number[]} places @param {number} column
+ */
+function firstFrom(run, places, column) {
+  let low = 0;
+  let high = places.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (run.placeColumn[places[middle]] < column) low = middle + 1;
+    else high = middle;
+  }
+  return low;
+}

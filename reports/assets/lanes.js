@@ -1,0 +1,297 @@
+// The lanes of one run on the page: drawing, zoom, the pointer, and the keys.
+
+const ZOOM = 1.3;
+
+class Lanes {
+  /** @param {HTMLElement} section @param {Run} run @param {string} name */
+  constructor(section, run, name) {
+    this.section = section;
+    this.run = run;
+    this.name = name;
+    this.geometry = new Geometry(run);
+    this.area = section.querySelector(".lanes");
+    this.drawing = section.querySelector(".drawing");
+    this.extent = section.querySelector(".extent");
+    this.tip = section.querySelector(".tip");
+    this.details = new Details(section.querySelector(".details"), run);
+    this.group = null;
+    this.cursor = -1;
+    this.now = run.kinds.length - 1;
+    this.isDue = false;
+    this.listen();
+    this.measure();
+    this.begin();
+  }
+
+  listen() {
+    this.area.addEventListener("scroll", () => this.redraw());
+    this.area.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
+    this.area.addEventListener("pointermove", (event) => this.onHover(event));
+    this.area.addEventListener("pointerleave", () => (this.tip.hidden = true));
+    this.area.addEventListener("click", (event) => this.onClick(event));
+    this.area.addEventListener("keydown", (event) => this.onKey(event));
+    this.area.addEventListener("focus", () => this.onFocus());
+    this.details.onToggle = () => this.onToggle();
+    new ResizeObserver(() => this.onResize()).observe(this.area);
+  }
+
+  /** Take the size of the area, and give it the height that the lanes need. */
+  measure() {
+    const { geometry, area, extent } = this;
+    const height = Math.min(geometry.contentHeight + 16, Math.max(320, window.innerHeight * 0.85));
+    area.style.height = `${height}px`;
+    geometry.width = area.clientWidth;
+    geometry.height = area.clientHeight;
+    extent.style.width = `${Math.max(geometry.contentWidth, 0)}px`;
+    extent.style.height = `${geometry.contentHeight}px`;
+    this.drawing.setAttribute("width", geometry.width);
+    this.drawing.setAttribute("height", geometry.height);
+  }
+
+  /** The first view: all of it if that is legible, else the end, where it went wrong. */
+  begin() {
+    const { geometry, run } = this;
+    const fitting = geometry.fitting();
+    geometry.columnWidth = fitting >= COMFORTABLE * 0.7 ? fitting : Math.max(geometry.laneHeight, COMFORTABLE * 0.7);
+    this.measure();
+    const wrong = run.placeSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
+    const marked = run.marked === null ? -1 : run.placeOf(run.marked);
+    const place = marked >= 0 ? marked : wrong;
+    const column = place < 0 ? run.columns : run.placeColumn[place];
+    this.area.scrollLeft = geometry.x(column) + geometry.left - geometry.width * 0.7;
+    const missing = run.placeSlot.findIndex((_, index) => run.isMissing(index));
+    const lane = run.placeLane[missing >= 0 && marked < 0 ? missing : Math.max(0, place)] ?? 0;
+    this.area.scrollTop = geometry.y(lane) + geometry.top - geometry.height * 0.6;
+    this.draw();
+  }
+
+  redraw() {
+    if (this.isDue) return;
+    this.isDue = true;
+    requestAnimationFrame(() => this.draw());
+  }
+
+  draw() {
+    this.isDue = false;
+    const { geometry } = this;
+    geometry.left = this.area.scrollLeft;
+    geometry.top = this.area.scrollTop;
+    const hadFocus = this.drawing.contains(document.activeElement);
+    const progress = new Progress(this.run, this.now);
+    const drawing = new Drawing(this.run, geometry, progress, { group: this.group, name: this.name });
+    const cursor = this.cursor < 0 ? [] : [this.cursorElement()];
+    this.drawing.replaceChildren(...drawing.layers(), ...cursor);
+    this.area.tabIndex = this.cursor < 0 ? 0 : -1;
+    if (hadFocus && cursor.length) cursor[0].focus({ preventScroll: true });
+  }
+
+  /** What has the focus, and says to a screen reader what it stands on. */
+  cursorElement() {
+    const { geometry, run, cursor } = this;
+    const x = geometry.x(run.placeColumn[cursor]);
+    const y = geometry.y(run.placeLane[cursor]);
+    const half = Math.max(6, geometry.radius * 1.7);
+    const box = svg("rect", { x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
+    const label = placeLabel(run, cursor);
+    return svg("g", { class: "cursor", tabindex: 0, role: "button", "aria-label": label, "data-cursor": cursor }, box);
+  }
+
+  /** Put the cursor on a place, bring it into view, and let its details follow. */
+  moveTo(place, { focus = true } = {}) {
+    this.cursor = place;
+    this.reveal(this.run.placeColumn[place], this.run.placeLane[place]);
+    this.draw();
+    if (focus) this.drawing.querySelector(".cursor").focus({ preventScroll: true });
+    if (this.details.isOpen) this.details.showPlace(place);
+  }
+
+  reveal(column, lane) {
+    const { geometry, area } = this;
+    const x = geometry.x(column);
+    const y = geometry.y(lane);
+    const side = geometry.columnWidth + 12;
+    if (x < geometry.label + side) area.scrollLeft += x - geometry.label - side;
+    if (x > geometry.edge - side) area.scrollLeft += x - geometry.edge + side;
+    if (y < HEAD + geometry.laneHeight) area.scrollTop += y - HEAD - geometry.laneHeight;
+    if (y > geometry.height - geometry.laneHeight) area.scrollTop += y - geometry.height + geometry.laneHeight;
+    geometry.left = area.scrollLeft;
+    geometry.top = area.scrollTop;
+  }
+
+  /** Show what had happened after an event. */
+  goTo(event) {
+    this.now = event;
+    const place = this.run.placeOf(event);
+    if (place >= 0) this.reveal(this.run.placeColumn[place], this.run.placeLane[place]);
+    this.redraw();
+  }
+
+  /** @param {number[]} lanes @param {number|null} group */
+  filter(lanes, group) {
+    this.geometry.show(lanes);
+    this.group = group;
+    const { cursor } = this;
+    if (cursor >= 0 && !this.isShown(cursor)) this.cursor = -1;
+    this.measure();
+    this.draw();
+  }
+
+  isShown(place) {
+    const { run, group } = this;
+    return this.geometry.rowOf.has(run.placeLane[place]) && (group === null || run.calls.group[run.callAt(place)] === group);
+  }
+
+  /** @param {number} factor @param {number} x what stays where it is */
+  zoom(factor, x = this.geometry.label + (this.geometry.edge - this.geometry.label) / 2) {
+    const { geometry } = this;
+    const column = geometry.columnAt(x);
+    geometry.columnWidth = Math.min(WIDEST, Math.max(NARROWEST, geometry.columnWidth * factor));
+    this.measure();
+    this.area.scrollLeft += geometry.x(column) - x;
+    this.draw();
+  }
+
+  fit() {
+    this.geometry.columnWidth = this.geometry.fitting();
+    this.measure();
+    this.draw();
+  }
+
+  onWheel(event) {
+    if (!event.ctrlKey && !event.metaKey) return;
+    event.preventDefault();
+    this.zoom(event.deltaY < 0 ? ZOOM : 1 / ZOOM, this.at(event).x);
+  }
+
+  at(event) {
+    const box = this.drawing.getBoundingClientRect();
+    return { x: event.clientX - box.left, y: event.clientY - box.top };
+  }
+
+  /** The place under the pointer, or the mark. @returns {{place?: number, mark?: Mark}} */
+  hit(event) {
+    const { geometry, run } = this;
+    const { x, y } = this.at(event);
+    const lane = geometry.laneAt(y);
+    if (lane === undefined || y < HEAD - 8 || x < geometry.label || x > geometry.edge) return {};
+    const near = (position) => Math.abs(geometry.x(position) - x);
+    const reach = Math.max(geometry.radius * 1.5, 5);
+    const column = Math.round(geometry.columnAt(x));
+    const places = run.byLane[lane].slice(firstFrom(run, run.byLane[lane], column - 3), firstFrom(run, run.byLane[lane], column + 4));
+    const place = nearest(places.filter((each) => this.isShown(each)), (each) => near(run.placeColumn[each]));
+    if (place !== undefined && near(run.placeColumn[place]) <= reach) return { place };
+    const mark = nearest(run.marksOf[lane], (each) => near(each.position));
+    return mark !== undefined && near(mark.position) <= 6 ? { mark } : {};
+  }
+
+  onHover(event) {
+    const { place, mark } = this.hit(event);
+    const text = place !== undefined ? placeLine(this.run, place) : mark ? markLine(this.run, mark) : "";
+    this.tip.hidden = !text;
+    this.tip.textContent = text;
+    const { x, y } = this.at(event);
+    const room = this.geometry.width - Math.min(460, this.geometry.width);
+    this.tip.style.left = `${Math.max(0, Math.min(x, room))}px`;
+    this.tip.style.top = `${y + 20}px`;
+  }
+
+  onClick(event) {
+    const { place, mark } = this.hit(event);
+    if (place !== undefined) {
+      this.details.showPlace(place);
+      this.moveTo(place);
+    } else if (mark) this.details.showMark(mark);
+  }
+
+  /** The area is reached by Tab before there is a cursor: it goes where it went wrong, or to the last call. */
+  onFocus() {
+    if (this.cursor >= 0) return;
+    const { run } = this;
+    const shown = run.placeSlot.map((_, place) => place).filter((place) => this.isShown(place));
+    const wrong = shown.find((place) => run.isMissing(place) || run.odd.has(place));
+    const place = wrong ?? shown.at(-1);
+    if (place !== undefined && this.area.matches(":focus-visible")) this.moveTo(place);
+  }
+
+  onToggle() {
+    this.measure();
+    this.draw();
+    if (!this.details.isOpen && this.cursor >= 0) this.drawing.querySelector(".cursor").focus({ preventScroll: true });
+  }
+
+  onResize() {
+    const { geometry, area } = this;
+    if (area.clientWidth === geometry.width && area.clientHeight === geometry.height) return;
+    this.measure();
+    this.redraw();
+  }
+
+  onKey(event) {
+    const action = this.actions()[event.key];
+    if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
+    event.preventDefault();
+    action();
+  }
+
+  actions() {
+    return {
+      ArrowLeft: () => this.along(-1),
+      ArrowRight: () => this.along(1),
+      ArrowUp: () => this.across(-1),
+      ArrowDown: () => this.across(1),
+      Home: () => this.toEnd(0),
+      End: () => this.toEnd(-1),
+      Enter: () => this.cursor >= 0 && this.details.showPlace(this.cursor),
+      " ": () => this.cursor >= 0 && this.details.showPlace(this.cursor),
+    };
+  }
+
+  shownIn(lane) {
+    return this.run.byLane[lane].filter((place) => this.isShown(place));
+  }
+
+  along(direction) {
+    if (this.cursor < 0) return this.onFocus();
+    const places = this.shownIn(this.run.placeLane[this.cursor]);
+    const next = places[places.indexOf(this.cursor) + direction];
+    if (next !== undefined) this.moveTo(next);
+  }
+
+  toEnd(index) {
+    if (this.cursor < 0) return this.onFocus();
+    const place = this.shownIn(this.run.placeLane[this.cursor]).at(index);
+    if (place !== undefined) this.moveTo(place);
+  }
+
+  /** To the next lane up or down that has a call in the slot; else to the nearest call of the next lane that has any. */
+  across(direction) {
+    if (this.cursor < 0) return this.onFocus();
+    const { run, geometry, cursor } = this;
+    const row = (place) => geometry.rowOf.get(run.placeLane[place]);
+    const ahead = (place) => this.isShown(place) && (row(place) - row(cursor)) * direction > 0;
+    const same = nearest(run.bySlot[run.placeSlot[cursor]].filter(ahead), (place) => Math.abs(row(place) - row(cursor)));
+    const next = same ?? this.nearestBeyond(row(cursor), direction);
+    if (next !== undefined) this.moveTo(next);
+  }
+
+  nearestBeyond(row, direction) {
+    const { run, geometry, cursor } = this;
+    for (let other = row + direction; other >= 0 && other < geometry.rows.length; other += direction) {
+      const places = this.shownIn(geometry.rows[other]);
+      const found = nearest(places, (place) => Math.abs(run.placeColumn[place] - run.placeColumn[cursor]));
+      if (found !== undefined) return found;
+    }
+    return undefined;
+  }
+}
+
+/** @template T @param {T[]} values @param {(value: T) => number} distance @returns {T|undefined} */
+function nearest(values, distance) {
+  let found;
+  let least = Infinity;
+  for (const value of values) {
+    const here = distance(value);
+    if (here < least) [found, least] = [value, here];
+  }
+  return found;
+}

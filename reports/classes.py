@@ -1,0 +1,70 @@
+"""Fewer lanes for many ranks: those that did the same share one; of more than a page takes, the telling ones stay."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from reports.document import Run
+from reports.lanes import Lanes, lanes_of
+
+LARGEST = 64
+"""Lanes that a page shows."""
+
+
+def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
+    """The lanes of a run, at most so many: beyond, ranks that did the same share one, and if need be some are left out.
+
+    Those stay that a finding names, then those whose calls have a place missing, those who wait, and the first ones.
+    """
+    lanes = lanes_of(run)
+    if len(lanes.lanes) <= largest:
+        return lanes
+    classes = _classes(run, lanes)
+    kept = sorted(sorted(classes, key=lambda lane: _rank_of(lanes, lane))[:largest])
+    return _only(lanes, {lane: classes[lane] for lane in kept}, len(classes) - len(kept))
+
+
+def _classes(run: Run, lanes: Lanes) -> dict[int, tuple[int, ...]]:
+    """For the first lane of each class, the ranks in it. Lanes are alike if their calls, marks and ends are."""
+    traces = _traces(run, lanes)
+    found: dict[Any, int] = {}
+    ranks: dict[int, list[int]] = {}
+    for index, lane in enumerate(lanes.lanes):
+        alike = (tuple(traces[index]), lane.end, lane.text, lane.is_culprit, lane.who.thread)
+        ranks.setdefault(found.setdefault(alike, index), []).append(lane.who.rank)
+    return {first: tuple(members) for first, members in ranks.items()}
+
+
+def _traces(run: Run, lanes: Lanes) -> list[list[Any]]:
+    """What each lane shows, without the events, which no two lanes share."""
+    traces: list[list[Any]] = [[] for _ in lanes.lanes]
+    for item in lanes.items:
+        traces[item.lane].append((item.call, item.slot, item.column, item.odd))
+    for mark in lanes.marks:
+        events = [run.events[event] for event in mark.events]
+        traces[mark.lane].append((mark.position, *((event.kind, event.text) for event in events)))
+    for place in lanes.missing:
+        traces[place.lane].append((place.column, place.slot))
+    return traces
+
+
+def _rank_of(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
+    """The order in which lanes stay; False comes first."""
+    shown = lanes.lanes[lane]
+    is_missed = any(place.lane == lane for place in lanes.missing)
+    return not shown.is_culprit, not is_missed, shown.end != "waiting", lane
+
+
+def _only(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
+    """The lanes with these, each for all the ranks of its class."""
+    new = {lane: index for index, lane in enumerate(kept)}
+    return Lanes(
+        lanes=tuple(replace(lanes.lanes[lane], ranks=ranks) for lane, ranks in kept.items()),
+        items=tuple(item._replace(lane=new[item.lane]) for item in lanes.items if item.lane in new),
+        marks=tuple(mark._replace(lane=new[mark.lane]) for mark in lanes.marks if mark.lane in new),
+        bars=tuple(bar._replace(lane=new[bar.lane]) for bar in lanes.bars if bar.lane in new),
+        missing=tuple(place._replace(lane=new[place.lane]) for place in lanes.missing if place.lane in new),
+        columns=lanes.columns,
+        left_out=left_out,
+    )

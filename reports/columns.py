@@ -1,0 +1,151 @@
+"""Logical columns: where along the lanes each call stands, so that calls that met stand under each other.
+
+A column is no time. The calls of a collective share one, the first that all its members have reached; a receive stands
+to the right of the message that it waited for. Where ranks issued the calls of two groups in different orders there are
+no such columns: then the calls of one of them stand apart, and the line that joins them leans.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from reports.document import Call, Run
+
+Node = int
+"""Calls that share a column: the index of their slot; for one that stands alone, -1 less the index of its event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """The columns of the calls of a run, by the index of the event that issued each."""
+
+    column: dict[int, int]
+    arrival: dict[int, int]
+    """Where the lane had room for the call: to the left of its column if others came later."""
+
+
+def columns_of(run: Run, lane_of: Sequence[int]) -> Columns:
+    """The columns of the calls; `lane_of` gives the lane of each event."""
+    return _Placing(_order(run, lane_of)).columns()
+
+
+@dataclass(slots=True)
+class _Order:
+    """What stands to the left of what; all of these are indices of events that issued calls."""
+
+    nodes: dict[int, Node] = field(default_factory=dict)
+    before: dict[int, list[int]] = field(default_factory=dict)
+    """The call before it in its lane, and the partners of the messages that the lane waited for since."""
+    message: dict[int, int] = field(default_factory=dict)
+    """For a receive that was waited for at once, the send."""
+
+
+def _order(run: Run, lane_of: Sequence[int]) -> _Order:
+    nodes, partners = _met(run)
+    order = _Order(nodes)
+    passed: dict[int, list[int]] = {}
+    """By lane, what its next call stands to the right of."""
+    issued: dict[tuple[int, int], int] = {}
+    mains: dict[int, int] = {}
+    for index, event in enumerate(run.events):
+        lane = lane_of[index]
+        main = lane if not event.thread else mains.get(event.rank, lane)
+        mains.setdefault(event.rank, main)
+        if event.call is None:
+            continue
+        if event.kind == "issue":
+            order.before[index] = passed.get(lane) or list(passed.get(main, ()))
+            passed[lane] = [index]
+            issued[lane, event.call] = index
+            continue
+        own = issued.get((lane, event.call))
+        if own is None or own not in partners:
+            continue
+        if event.kind == "wait" and passed[lane] == [own] and run.calls[event.call].operation == "recv":
+            order.message[own] = partners[own]
+        elif event.kind != "wait":
+            passed[lane].append(partners[own])
+    return order
+
+
+def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
+    """The node of each call, and the other half of each message that was taken."""
+    nodes: dict[int, Node] = {}
+    partners: dict[int, int] = {}
+    for index, slot in enumerate(run.slots):
+        if not slot.issues or not call_of(run, slot.issues[0]).is_point_to_point:
+            nodes |= dict.fromkeys(slot.issues, index)
+            continue
+        nodes |= {issue: -1 - issue for issue in slot.issues}
+        if slot.match is not None and len(slot.issues) == 2:
+            one, other = slot.issues
+            partners |= {one: other, other: one}
+    return nodes, partners
+
+
+def call_of(run: Run, issue: int) -> Call:
+    """The call that an event issued."""
+    index = run.events[issue].call
+    assert index is not None
+    return run.calls[index]
+
+
+class _Placing:
+    """Places nodes from left to right: each as soon as all that stands to the left of it is placed."""
+
+    def __init__(self, order: _Order) -> None:
+        self._order = order
+        self._members: dict[Node, list[int]] = {}
+        self._blockers: dict[Node, int] = {}
+        self._followers: dict[int, list[int]] = {}
+        self._nodes = dict(order.nodes)
+        self._column: dict[int, int] = {}
+        for issue in order.before:
+            self._members.setdefault(self._nodes[issue], []).append(issue)
+            for other in self._others(issue):
+                self._followers.setdefault(other, []).append(issue)
+        for node, members in self._members.items():
+            self._blockers[node] = sum(len(self._others(issue)) for issue in members)
+
+    def columns(self) -> Columns:
+        """Place all nodes."""
+        ready = deque(node for node, blockers in self._blockers.items() if not blockers)
+        rest = iter(self._order.before)
+        while len(self._column) < len(self._order.before):
+            if not ready:
+                ready.append(self._stand_apart(next(issue for issue in rest if issue not in self._column)))
+            self._place(ready.popleft(), ready)
+        return Columns(self._column, {issue: self._room(self._order.before[issue]) for issue in self._order.before})
+
+    def _others(self, issue: int) -> list[int]:
+        message = self._order.message.get(issue)
+        return self._order.before[issue] + ([] if message is None else [message])
+
+    def _place(self, node: Node, ready: deque[Node]) -> None:
+        members = self._members[node]
+        others = (other for issue in members for other in self._others(issue) if other in self._column)
+        column = self._room(others)
+        for issue in members:
+            self._column[issue] = column
+            for follower in self._followers.get(issue, ()):
+                freed = self._nodes[follower]
+                self._blockers[freed] -= 1
+                if not self._blockers[freed] and follower not in self._column:
+                    ready.append(freed)
+
+    def _stand_apart(self, first: int) -> Node:
+        """Take the node of the earliest call that is left apart, as it waits for itself; return that call's own.
+
+        All that must be to the left of the earliest call is placed, but for a message that comes later.
+        """
+        members = self._members.pop(self._nodes[first])
+        for issue in members:
+            node = self._nodes[issue] = -1 - issue
+            self._members[node] = [issue]
+            self._blockers[node] = sum(other not in self._column for other in self._others(issue))
+        return self._nodes[first]
+
+    def _room(self, others: Iterable[int]) -> int:
+        return 1 + max((self._column[other] for other in others), default=-1)

@@ -1,0 +1,75 @@
+"""The report as one HTML file, which needs nothing beside itself: the lanes of each run and what was found.
+
+Texts stand in the page itself; what is drawn is data for the scripts in assets (`view`). It is drawn as SVG, for the
+columns in view only: a click, a key and a test then meet elements, and 64,000 events cost no more than 600.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports.classes import shown_lanes
+from reports.document import Document, Finding, Run
+from reports.page import embedded, page
+from reports.view import FAMILIES, Texts, view_of
+
+STYLES = ("base.css", "report.css")
+SCRIPTS = (
+    "data.js",
+    "describe.js",
+    "geometry.js",
+    "pen.js",
+    "draw.js",
+    "details.js",
+    "lanes.js",
+    "scrubber.js",
+    "page.js",
+)
+
+
+def to_html(document: Document) -> bytes:
+    """The document as a page in UTF-8."""
+    texts = Texts()
+    marked = _marked(document)
+    shown = [shown_lanes(run) for run in document.runs]
+    views = [
+        view_of(run, lanes, texts, marked=marked.get(index))
+        for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
+    ]
+    data = {"runs": views, "texts": texts.table(), "families": FAMILIES}
+    values: dict[str, Any] = {
+        "title": f"{document.title} - ddpsim",
+        "document": document,
+        "runs": _in_order(document),
+        "left_out": [lanes.left_out for lanes in shown],
+        "graphs": {index: "" for index, _ in enumerate(document.runs)},
+        "lines_of": _lines,
+        "data": embedded(data),
+    }
+    return page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
+
+
+def _in_order(document: Document) -> list[tuple[int, Run]]:
+    """The runs with their indices; of an exploration the one that failed comes first."""
+    runs = list(enumerate(document.runs))
+    failing = document.exploration.failing if document.exploration is not None else None
+    return sorted(runs, key=lambda each: each[0] != failing)
+
+
+def _marked(document: Document) -> dict[int, int | None]:
+    """For the runs of an exploration, the event where they part."""
+    explored = document.exploration
+    if explored is None or explored.difference is None:
+        return {}
+    sides = ((explored.failing, explored.difference.failing), (explored.passing, explored.difference.passing))
+    return {run: event for run, event in sides if run is not None}
+
+
+_TELLING = ("call", "cycle", "cause", "try", "note")
+"""Of a finding's text, the lines that stand at the top."""
+
+
+def _lines(finding: Finding) -> list[tuple[str, str]]:
+    """The labelled lines of a finding's text that say why, and what to do."""
+    parted = (line.strip().partition(" ") for line in finding.text.splitlines())
+    return [(label, text.strip()) for label, _, text in parted if label in _TELLING]

@@ -1,0 +1,234 @@
+"""The lanes of a run: a row for each rank, and for each thread that it started, with time to the right in columns.
+
+Pure layout: it says which item stands where; a renderer draws it. What met stands in one column (`columns`), a wait
+runs from where the rank arrived to where it went on, or on to the right edge; where a call never came its place is
+marked as missing. Ranks that did the same may share a lane (`classes`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reports.columns import Columns, columns_of
+from reports.document import End, Event, Rank, Run, Who
+from reports.mismatches import odd_ones
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row: a rank, or several that did the same, or a thread."""
+
+    who: Who
+    """The rank whose items are shown."""
+    ranks: tuple[int, ...]
+    """It, and those alike."""
+    end: End
+    text: str
+    """What it raised or waits for."""
+    is_culprit: bool = False
+    """A finding blames it."""
+
+
+class Item(NamedTuple):
+    """A call in its place."""
+
+    event: int
+    """The index of the event that issued it."""
+    lane: int
+    call: int
+    slot: int
+    column: int
+    arrival: int
+    """The column at which the rank arrived; it waited from there if the column is further right."""
+    odd: str = ""
+    """What is different about it, if the slot's calls differ and it is one of the odd ones."""
+
+
+class Mark(NamedTuple):
+    """Something that is no call: a step, a store operation, a note, the end of a rank. Several alike are one mark."""
+
+    events: tuple[int, ...]
+    lane: int
+    position: float
+    """Between columns."""
+
+
+class Bar(NamedTuple):
+    """A wait that shows, as others came later."""
+
+    lane: int
+    start: float
+    end: float | None
+    """None if it never ended: it runs to the right edge."""
+    wait: int
+    """The event with which it began."""
+    done: int | None
+
+
+class Missing(NamedTuple):
+    """The place of a call that never came."""
+
+    lane: int
+    column: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """What a renderer draws. Items and marks are in the order of their events."""
+
+    lanes: tuple[Lane, ...]
+    items: tuple[Item, ...]
+    marks: tuple[Mark, ...]
+    bars: tuple[Bar, ...]
+    missing: tuple[Missing, ...]
+    columns: int
+    """How many there are."""
+    left_out: int = 0
+    """Lanes that are not shown (`classes`)."""
+
+
+def lanes_of(run: Run) -> Lanes:
+    """The lanes of a run, one for each rank and each thread. A run without a trace has no items."""
+    whose = _whose(run)
+    lane_of = [whose[Who(event.rank, event.thread)] for event in run.events]
+    columns = columns_of(run, lane_of)
+    items = _items(run, lane_of, columns)
+    walk = _Walk(run, lane_of, items)
+    missing = _missing(run, whose, items)
+    rightmost = max([*(each.column for each in items), *(each.column for each in missing)], default=-1)
+    return Lanes(_lanes(run, whose), items, walk.marks(), walk.bars(), missing, rightmost + 1)
+
+
+def _whose(run: Run) -> dict[Who, int]:
+    """The lanes, by whose they are: the threads of a rank stand under it, in the order of their names."""
+    ranks = (Who(rank) for rank in range(run.world_size))
+    threads = {Who(event.rank, event.thread) for event in run.events if event.thread}
+    return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
+
+
+def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
+    culprits = {rank for finding in run.findings if finding.verdict == "fail" for rank in finding.ranks}
+    ended = {rank.rank: rank for rank in run.ranks}
+    waiting = {each.who: each.what for each in run.waiting}
+    lanes = []
+    for who in whose:
+        if who.thread:
+            end: End = "waiting" if who in waiting else "unknown"
+            lanes.append(Lane(who, (who.rank,), end, waiting.get(who, "")))
+        else:
+            rank = ended.get(who.rank, Rank(who.rank, "unknown"))
+            lanes.append(Lane(who, (who.rank,), rank.end, rank.text, who.rank in culprits))
+    return tuple(lanes)
+
+
+def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ...]:
+    slot_of = {issue: index for index, slot in enumerate(run.slots) for issue in slot.issues}
+    odd = odd_ones(run)
+    return tuple(
+        Item(
+            index,
+            lane_of[index],
+            event.call,
+            slot_of[index],
+            columns.column[index],
+            columns.arrival[index],
+            odd.get(index, ""),
+        )
+        for index, event in enumerate(run.events)
+        if event.kind == "issue" and event.call is not None
+    )
+
+
+def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item]) -> tuple[Missing, ...]:
+    """A place for each call that never came: in its slot's column, or behind what its lane has."""
+    last: dict[int, int] = {}
+    for item in items:
+        last[item.lane] = max(last.get(item.lane, -1), item.column)
+    column_of = {item.slot: item.column for item in items}
+    places = []
+    for index, slot in enumerate(run.slots):
+        for rank in slot.missing if slot.state == "open" else ():
+            lane = whose[Who(rank)]
+            column = last[lane] = max(column_of.get(index, 0), last.get(lane, -1) + 1)
+            places.append(Missing(lane, column, index))
+    return tuple(places)
+
+
+class _Walk:
+    """One pass over the events: what stands between the calls of each lane, and how long it waited."""
+
+    def __init__(self, run: Run, lane_of: Sequence[int], items: Sequence[Item]) -> None:
+        self._run = run
+        self._partner = _partner_columns(run, items)
+        self._open: dict[int, tuple[float, int, float]] = {}
+        """By lane, the wait that has not ended: from where, its event, and where it would go on."""
+        self._last: dict[int, int] = {}
+        self._between: dict[int, list[list[int]]] = {}
+        """By lane, the marks since its last call, several alike together."""
+        self._marks: list[Mark] = []
+        self._bars: list[Bar] = []
+        self._issued: dict[tuple[int, int], Item] = {}
+        by_event = {item.event: item for item in items}
+        for index, event in enumerate(run.events):
+            self._take(index, event, lane_of[index], by_event.get(index))
+        for lane in list(self._between):
+            self._flush(lane)
+
+    def marks(self) -> tuple[Mark, ...]:
+        """The marks, in the order of their events."""
+        return tuple(sorted(self._marks))
+
+    def bars(self) -> tuple[Bar, ...]:
+        """The waits that show, and those that never ended."""
+        forever = (Bar(lane, start, None, wait, None) for lane, (start, wait, _) in self._open.items())
+        return (*self._bars, *forever)
+
+    def _take(self, index: int, event: Event, lane: int, item: Item | None) -> None:
+        if item is not None:
+            self._flush(lane)
+            self._last[lane] = item.column
+            self._issued[lane, item.call] = item
+        elif event.kind == "wait":
+            self._open[lane] = self._wait(index, event, lane)
+        elif event.kind == "done":
+            self._done(index, lane)
+        elif event.kind != "match":
+            self._mark(index, event, lane)
+
+    def _wait(self, index: int, event: Event, lane: int) -> tuple[float, int, float]:
+        behind = self._last.get(lane, -1) + 0.5
+        own = None if event.call is None else self._issued.get((lane, event.call))
+        if own is None:
+            return behind, index, behind
+        is_at_once = self._last[lane] == own.column
+        return own.arrival if is_at_once else behind, index, self._partner.get(own.event, own.column)
+
+    def _done(self, index: int, lane: int) -> None:
+        start, wait, end = self._open.pop(lane, (0.0, index, 0.0))
+        if end > start:
+            self._bars.append(Bar(lane, start, end, wait, index))
+
+    def _mark(self, index: int, event: Event, lane: int) -> None:
+        between = self._between.setdefault(lane, [])
+        if between and self._run.events[between[-1][0]].kind == event.kind:
+            between[-1].append(index)
+        else:
+            between.append([index])
+
+    def _flush(self, lane: int) -> None:
+        """Spread the marks since the last call over the middle of the gap behind it."""
+        between = self._between.pop(lane, [])
+        for number, events in enumerate(between):
+            position = self._last.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)
+            self._marks.append(Mark(tuple(events), lane, round(position, 3)))
+
+
+def _partner_columns(run: Run, items: Sequence[Item]) -> dict[int, int]:
+    """Where the last call of each one's slot stands: there those who waited for it go on."""
+    furthest: dict[int, int] = {}
+    for item in items:
+        furthest[item.slot] = max(furthest.get(item.slot, 0), item.column)
+    return {item.event: furthest[item.slot] for item in items}

@@ -1,0 +1,72 @@
+"""Pages of HTML that need nothing beside themselves, and may ask for nothing: styles, scripts and data stand in them.
+
+The browser is told so by a Content-Security-Policy that allows the styles and scripts of the page by their hashes, and
+no request at all. Every value is escaped by jinja2.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+
+def page(template: str, values: dict[str, Any], *, styles: Sequence[str], scripts: Sequence[str] = ()) -> bytes:
+    """A page by a template that extends base.html.j2, with these styles and scripts, which are names of assets."""
+    style = "".join(map(_asset, styles))
+    script = _one_script(scripts) if scripts else ""
+    text = (
+        _templates()
+        .get_template(template)
+        .render(values, policy=_policy(style, script), style=Markup(style), script=Markup(script))
+    )
+    return text.encode("utf-8", errors="replace")
+
+
+def embedded(value: object) -> Markup:
+    """A value as JSON for a script element: no text in it ends that element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(
+        loader=PackageLoader("reports", "assets"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _asset(name: str) -> str:
+    return files("reports").joinpath("assets", name).read_text("utf-8").replace("\r\n", "\n")
+
+
+def _one_script(names: Sequence[str]) -> str:
+    """The scripts in one scope of their own."""
+    return '(() => {\n"use strict";\n' + "\n".join(map(_asset, names)) + "\n})();\n"
+
+
+def _policy(style: str, script: str) -> str:
+    rules = [
+        "default-src 'none'",
+        "img-src data:",
+        f"style-src {_hash(style)}",
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    return "; ".join([*rules, f"script-src {_hash(script)}"] if script else rules)
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

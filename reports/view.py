@@ -1,0 +1,176 @@
+"""What the page's scripts draw, as plain values for JSON: columns of small numbers that refer to a table of texts.
+
+Events are numbered anew, as those of ranks that share another one's lane are left out; the scripts know no other
+numbers. Where numbers only grow, each is given as its difference from the one before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from reports.document import Call, Event, Run, Site, Who
+from reports.lanes import Bar, Item, Lane, Lanes
+
+KINDS = {
+    "issue": "i",
+    "match": "m",
+    "wait": "w",
+    "done": "d",
+    "store": "k",
+    "sleep": "z",
+    "fault": "f",
+    "step": "s",
+    "note": "n",
+    "return": "r",
+    "raise": "x",
+}
+"""A letter for each kind of event."""
+
+STATES = {"matched": "m", "open": "o", "mismatched": "x"}
+
+FAMILIES = ("collective", "rooted", "barrier", "message", "group")
+_FAMILY = {
+    "broadcast": 1,
+    "reduce": 1,
+    "gather": 1,
+    "scatter": 1,
+    "barrier": 2,
+    "monitored_barrier": 2,
+    "new_group": 4,
+    "destroy_process_group": 4,
+}
+
+
+def family_of(call: Call) -> int:
+    """Which of FAMILIES a call belongs to."""
+    return 3 if call.is_point_to_point else _FAMILY.get(call.operation, 0)
+
+
+class Texts:
+    """The table of texts, each once."""
+
+    def __init__(self) -> None:
+        self._indices: dict[str, int] = {}
+
+    def index(self, text: str) -> int:
+        """Where a text stands in the table."""
+        return self._indices.setdefault(text, len(self._indices))
+
+    def table(self) -> list[str]:
+        """The texts."""
+        return list(self._indices)
+
+
+def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
+    """A run for the scripts. `marked` is an event that is to be pointed at."""
+    lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
+    kept = [index for index, event in enumerate(run.events) if Who(event.rank, event.thread) in lane_of]
+    number = {index: new for new, index in enumerate(kept)}
+    return {
+        "world": run.world_size,
+        "columns": lanes.columns,
+        "lanes": [_lane(lane, texts) for lane in lanes.lanes],
+        "sites": [_site(site) for site in run.sites],
+        "calls": _calls(run.calls, texts),
+        "events": _events([run.events[index] for index in kept], lane_of, texts),
+        "items": _items(lanes.items, number, texts),
+        "marks": [[mark.lane, mark.position, *(number[event] for event in mark.events)] for mark in lanes.marks],
+        "bars": [_bar(bar, number) for bar in lanes.bars],
+        "slots": _slots(run, kept),
+        "missing": [list(place) for place in lanes.missing],
+        "marked": None if marked is None or not kept else min(bisect_left(kept, marked), len(kept) - 1),
+    }
+
+
+def _lane(lane: Lane, texts: Texts) -> dict[str, Any]:
+    return {
+        "rank": lane.who.rank,
+        "ranks": spans(lane.ranks),
+        "thread": lane.who.thread,
+        "end": lane.end,
+        "text": texts.index(lane.text),
+        "culprit": lane.is_culprit,
+    }
+
+
+def spans(ranks: Iterable[int]) -> list[list[int]]:
+    """Ranks as first and last of each unbroken row of them."""
+    found: list[list[int]] = []
+    for rank in ranks:
+        if found and found[-1][1] == rank - 1:
+            found[-1][1] = rank
+        else:
+            found.append([rank, rank])
+    return found
+
+
+def _site(site: Site) -> dict[str, Any]:
+    return {
+        "file": site.file,
+        "short": site.short,
+        "line": site.line,
+        "function": site.function,
+        "first": site.first,
+        "source": site.source,
+    }
+
+
+def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, list[Any]]:
+    return {
+        "operation": [texts.index(call.operation) for call in calls],
+        "family": [family_of(call) for call in calls],
+        "group": [texts.index(call.group) for call in calls],
+        "sequence": [call.sequence for call in calls],
+        "signature": [texts.index(call.signature) for call in calls],
+        "site": [call.site for call in calls],
+        "origin": [texts.index(call.origin) for call in calls],
+        "bucket": [call.bucket for call in calls],
+        "parameters": [[texts.index(name) for name in call.parameters] for call in calls],
+        "peer": [call.peer for call in calls],
+        "tag": [call.tag for call in calls],
+        "shadow": [int(call.is_shadow) for call in calls],
+    }
+
+
+def _events(events: Sequence[Event], lane_of: Mapping[Who, int], texts: Texts) -> dict[str, Any]:
+    """Those that are shown; text is only in a few, and time moves seldom."""
+    times = [(index, event.time) for index, event in enumerate(events)]
+    return {
+        "kind": "".join(KINDS[event.kind] for event in events),
+        "lane": [lane_of[Who(event.rank, event.thread)] for event in events],
+        "step": _differences([event.step for event in events]),
+        "call": [-1 if event.call is None else event.call for event in events],
+        "text": [[index, texts.index(event.text)] for index, event in enumerate(events) if event.text],
+        "time": [each for each, (_, before) in zip(times, [(0, 0.0), *times], strict=False) if each[1] != before],
+    }
+
+
+def _items(items: Sequence[Item], number: Mapping[int, int], texts: Texts) -> dict[str, Any]:
+    return {
+        "event": _differences([number[item.event] for item in items]),
+        "slot": [item.slot for item in items],
+        "column": [item.column for item in items],
+        "odd": [[index, texts.index(item.odd)] for index, item in enumerate(items) if item.odd],
+    }
+
+
+def _bar(bar: Bar, number: Mapping[int, int]) -> list[float | None]:
+    return [bar.lane, bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]]
+
+
+def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
+    """What became of each slot; its match is the event among those shown, or the next one."""
+    return {
+        "state": "".join(STATES[slot.state] for slot in run.slots),
+        "match": [-1 if slot.match is None else bisect_left(kept, slot.match) for slot in run.slots],
+        "size": [len(slot.issues) for slot in run.slots],
+        "missing": {str(index): spans(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
+        "any": [index for index, slot in enumerate(run.slots) if slot.any_suffices],
+    }
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    return [value - before for before, value in pairwise([0, *values])]
