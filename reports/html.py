@@ -12,6 +12,8 @@ from reports.classes import shown_lanes
 from reports.document import Document, Finding, Run
 from reports.page import embedded, page
 from reports.view import FAMILIES, Texts, view_of
+from reports.wait_graph import wait_graph_of
+from reports.wait_layout import picture_of
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (
@@ -42,7 +44,7 @@ def to_html(document: Document) -> bytes:
         "document": document,
         "runs": _in_order(document),
         "left_out": [lanes.left_out for lanes in shown],
-        "graphs": {index: "" for index, _ in enumerate(document.runs)},
+        "pictures": [picture_of(graph) if (graph := wait_graph_of(run)) else None for run in document.runs],
         "lines_of": _lines,
         "data": embedded(data),
     }

@@ -1,0 +1,159 @@
+"""The wait-for graph as a picture: a cycle stands on a circle, everybody else in layers from left to right."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from reports.wait_graph import Edge, Node, WaitGraph
+
+_LETTER = 7.4
+"""Width of a letter, about."""
+_BOX_HEIGHT = 42.0
+_GAP = 130.0
+"""Between layers: an edge's label has to stand there."""
+_ROW = 64.0
+_LONGEST = 34
+"""Letters of a label; the rest is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A node in its place."""
+
+    node: Node
+    label: str
+    x: float
+    """Of its centre."""
+    y: float
+    width: float
+    height: float = _BOX_HEIGHT
+
+
+@dataclass(frozen=True, slots=True)
+class Arrow:
+    """An edge: from border to border, bent if there is one back."""
+
+    edge: Edge
+    label: str
+    path: str
+    x: float
+    """Of the middle of its label."""
+    y: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The graph, drawn."""
+
+    boxes: tuple[Box, ...]
+    arrows: tuple[Arrow, ...]
+    width: float
+    height: float
+
+
+Point = tuple[float, float]
+
+
+def picture_of(graph: WaitGraph) -> Picture:
+    """Where everything of the graph stands."""
+    widths = [max(76.0, 24 + _LETTER * len(_short(node.label))) for node in graph.nodes]
+    centres = _places(graph, widths)
+    left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True)) - 12
+    top = min(y for _, y in centres) - _BOX_HEIGHT / 2 - 34
+    boxes = tuple(
+        Box(node, _short(node.label), round(x - left, 1), round(y - top, 1), width)
+        for node, (x, y), width in zip(graph.nodes, centres, widths, strict=True)
+    )
+    arrows = tuple(_arrow(edge, boxes, graph) for edge in graph.edges)
+    right = max([*(box.x + box.width / 2 for box in boxes), *(_label_end(arrow) for arrow in arrows)])
+    bottom = max([*(box.y + box.height / 2 for box in boxes), *(arrow.y for arrow in arrows)])
+    return Picture(boxes, arrows, round(right + 12, 1), round(bottom + 16, 1))
+
+
+def _places(graph: WaitGraph, widths: list[float]) -> list[Point]:
+    circle = _circle(graph)
+    layers = _layers(graph, circle)
+    step = max(widths) + _GAP
+    rows: dict[int, int] = {}
+    centres: list[Point] = []
+    middle = _circle_layer(layers, circle)
+    radius = _radius(len(circle), max(widths))
+    counts = {layer: layers.count(layer) for layer in layers}
+    for node, layer in enumerate(layers):
+        if node in circle:
+            turn = 2 * math.pi * circle.index(node) / len(circle) + (math.pi if len(circle) == 2 else -math.pi / 2)
+            centres.append((radius * 1.35 * math.cos(turn), radius * math.sin(turn)))
+            continue
+        row = rows[layer] = rows.get(layer, -1) + 1
+        beside = (layer - middle) * step + math.copysign(radius * 0.6 if circle else 0.0, layer - middle)
+        centres.append((beside, (row - (counts[layer] - 1) / 2) * _ROW))
+    return centres
+
+
+def _circle(graph: WaitGraph) -> list[int]:
+    """The nodes of the cycle, in its order."""
+    after = {edge.source: edge.target for edge in graph.edges if edge.in_cycle}
+    if not after:
+        return []
+    found = [min(after)]
+    while (following := after.get(found[-1])) is not None and following not in found:
+        found.append(following)
+    return found
+
+
+def _radius(count: int, width: float) -> float:
+    """Of a circle with room for so many boxes, and for labels between them."""
+    if count < 2:
+        return 0.0
+    apart = width + _GAP if count == 2 else max(width * 0.75, 110.0)
+    return apart / 2 / 1.35 if count == 2 else apart / (2 * math.sin(math.pi / count))
+
+
+def _layers(graph: WaitGraph, circle: list[int]) -> list[int]:
+    """How far to the right each node stands: those that nobody waits for on the left, the cycle as one."""
+    layers = [0] * len(graph.nodes)
+    for _ in graph.nodes:
+        for edge in graph.edges:
+            if edge.source in circle and edge.target in circle:
+                continue
+            layers[edge.target] = min(max(layers[edge.target], layers[edge.source] + 1), len(graph.nodes))
+        for node in circle:
+            layers[node] = max(layers[each] for each in circle)
+    return layers
+
+
+def _circle_layer(layers: list[int], circle: list[int]) -> int:
+    return layers[circle[0]] if circle else 0
+
+
+def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:
+    source, target = boxes[edge.source], boxes[edge.target]
+    is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
+    bend = 34.0 if is_mutual else 0.0
+    distance = math.hypot(target.x - source.x, target.y - source.y) or 1.0
+    across = (target.y - source.y) / distance, (source.x - target.x) / distance
+    middle = (source.x + target.x) / 2 + bend * across[0], (source.y + target.y) / 2 + bend * across[1]
+    start, end = _border(source, middle), _border(target, middle)
+    path = f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
+    x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
+    return Arrow(edge, _short(edge.label), path, round(x, 1), round(y - 7, 1))
+
+
+def _border(box: Box, towards: Point) -> Point:
+    """Where the line from the centre of a box to a point leaves it, and a little beyond."""
+    dx, dy = towards[0] - box.x, towards[1] - box.y
+    scale = min(
+        (box.width / 2 + 3) / abs(dx) if dx else math.inf,
+        (box.height / 2 + 3) / abs(dy) if dy else math.inf,
+        1.0,
+    )
+    return box.x + dx * scale, box.y + dy * scale
+
+
+def _label_end(arrow: Arrow) -> float:
+    return arrow.x + len(arrow.label) * _LETTER / 2
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}\u2026"
