@@ -1,0 +1,54 @@
+"""docs/console.md has every command with all that it takes, and no page names an option that there is not."""
+
+import re
+
+import pytest
+
+from tests.docs.blocks import blocks_of, name_of, pages
+from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, table
+
+TEXT = PAGE.read_text(encoding="utf-8")
+
+OF_OTHERS = {
+    *("--bugs", "--fuzz-seconds"),
+    *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
+}
+"""Of a benchmark, our tests, and torchrun."""
+
+
+def options_in(text):
+    return set(re.findall(r"(?<![\w-])--[a-z][\w-]+", text))
+
+
+def test_every_command_has_its_section():
+    assert re.findall(r"^## (\w+)$", TEXT, re.MULTILINE) == list(commands())
+    assert [name for _, name in TABLE.findall(TEXT)] == list(commands())
+
+
+def test_the_tables_are_those_of_the_commands():
+    """If not: python -m tests.docs.option_tables."""
+    assert brought_up_to_date(TEXT) == TEXT
+
+
+def test_a_table_says_all_that_a_command_takes():
+    told = table(commands()["shrink"])
+    assert "| `NAME` | A name from" in told
+    assert "| needed |\n" in told
+    assert "| `--seed N` | What random and pct draw from. | 0 |\n" in told
+    assert "| `-o, --output OUT.toml` |" in told
+    assert options_in(table(commands()["zoo"])) >= {"--tag", "--repaired", "--no-repaired", "--transport"}
+
+
+def test_every_command_has_an_example_that_runs():
+    run = " ".join(block.text for block in blocks_of(PAGE))
+    assert [name for name in commands() if f"ddpsim {name} " not in run] == ["agree"]  # docs/agreement.md has it
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages()])
+def test_every_option_in_prose_is_one(page):
+    text = page.read_text(encoding="utf-8")
+    for block in blocks_of(page):  # these are run
+        text = text.replace(block.text, "")
+    known = {option for command in commands().values() for option in options_in(table(command))}
+    named = {each for each in options_in(text) if not each.startswith("--ddpsim-")}
+    assert named <= known | OF_OTHERS | {"--help"}
