@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from reports.columns import Columns, columns_of
 from reports.document import End, Event, Rank, Run, Who
-from reports.mismatches import odd_ones
+from reports.mismatches import differing_calls
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,8 @@ class Item(NamedTuple):
     """The column at which the rank arrived; it waited from there if the column is further right."""
     odd: str = ""
     """What is different about it, if the slot's calls differ and it is one of the odd ones."""
+    beside: str = ""
+    """The same of one that is not odd."""
 
 
 class Mark(NamedTuple):
@@ -126,20 +128,16 @@ def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
 
 def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ...]:
     slot_of = {issue: index for index, slot in enumerate(run.slots) for issue in slot.issues}
-    odd = odd_ones(run)
-    return tuple(
-        Item(
-            index,
-            lane_of[index],
-            event.call,
-            slot_of[index],
-            columns.column[index],
-            columns.arrival[index],
-            odd.get(index, ""),
-        )
-        for index, event in enumerate(run.events)
-        if event.kind == "issue" and event.call is not None
-    )
+    differing = differing_calls(run)
+    items = []
+    for index, event in enumerate(run.events):
+        if event.kind != "issue" or event.call is None:
+            continue
+        place = columns.column[index], columns.arrival[index]
+        text, is_odd = differing.get(index, ("", False))
+        words = (text, "") if is_odd else ("", text)
+        items.append(Item(index, lane_of[index], event.call, slot_of[index], *place, *words))
+    return tuple(items)
 
 
 def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item]) -> tuple[Missing, ...]:

@@ -1,8 +1,9 @@
-"""Which calls of a slot are the odd ones, and what is different about them."""
+"""Where the calls of a slot differ: in what, and which are the odd ones."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from reports.columns import call_of
 from reports.document import Call, Run
@@ -15,20 +16,28 @@ _ASPECTS: tuple[Callable[[Call], str], ...] = (
 """What calls may differ in, the most telling first."""
 
 
-def odd_ones(run: Run) -> dict[int, str]:
-    """For each odd call of a slot whose calls differ, by its event: what is different, in a word or two.
+class Differing(NamedTuple):
+    """A call of a slot whose calls differ."""
 
-    The odd ones are those of the ranks that the finding names; if it names none of them, or all, every call is odd.
+    text: str
+    """What it has where others have something else, in a word or two."""
+    is_odd: bool
+
+
+def differing_calls(run: Run) -> dict[int, Differing]:
+    """The calls of slots whose calls differ, by the events that issued them.
+
+    The odd ones are those of the ranks that the finding names; if it names none of them, every call is odd.
     """
-    odd: dict[int, str] = {}
+    found: dict[int, Differing] = {}
     for finding in run.findings:
         for index in finding.slots if finding.code.startswith("mismatch.") else ():
             issues = run.slots[index].issues
-            named = [issue for issue in issues if run.events[issue].rank in finding.ranks]
+            odd = {issue for issue in issues if run.events[issue].rank in finding.ranks} or set(issues)
             aspect = _aspect([call_of(run, issue) for issue in issues])
-            for issue in named or issues:
-                odd.setdefault(issue, aspect(call_of(run, issue)))
-    return odd
+            for issue in issues:
+                found.setdefault(issue, Differing(aspect(call_of(run, issue)), issue in odd))
+    return found
 
 
 def _aspect(calls: list[Call]) -> Callable[[Call], str]:

@@ -153,6 +153,7 @@ def _items(items: Sequence[Item], number: Mapping[int, int], texts: Texts) -> di
         "event": _differences([number[item.event] for item in items]),
         "slot": [item.slot for item in items],
         "column": [item.column for item in items],
+        "beside": [[index, texts.index(item.beside)] for index, item in enumerate(items) if item.beside],
         "odd": [[index, texts.index(item.odd)] for index, item in enumerate(items) if item.odd],
     }
 

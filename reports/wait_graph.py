@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from reports.columns import call_of
 from reports.document import End, Run, Waiting, Who
-from reports.mismatches import odd_ones
+from reports.mismatches import differing_calls
 from reports.wording import rank_list
 
 
@@ -79,14 +79,15 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
 
 
 def _targets(run: Run, waiting: Waiting) -> Iterable[Who]:
-    """For whom somebody waits. In a slot whose calls differ it is for those whose call is none of its kind."""
+    """For whom somebody waits. In a slot whose calls differ it is for those who made another one."""
     yield from waiting.waits_for
     for index in waiting.slots:
         slot = run.slots[index]
         yield from map(Who, slot.missing)
         if slot.state == "mismatched":
-            odd = odd_ones(run)
-            ranks = {run.events[issue].rank for issue in slot.issues if (issue in odd)}
+            differing = differing_calls(run)
+            own = {differing[issue].text for issue in slot.issues if run.events[issue].rank == waiting.who.rank}
+            ranks = {run.events[issue].rank for issue in slot.issues if differing[issue].text not in own}
             yield from (Who(rank) for rank in sorted(ranks - {waiting.who.rank}))
 
 
@@ -115,4 +116,5 @@ def _label(run: Run, waiting: Waiting) -> str:
     call = call_of(run, slot.issues[0])
     several = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
-    return f"{call.operation} #{call.sequence}{f' on {slot.group!r}' if several else ''}{more}"
+    group = f' "{slot.group}"' if several else ""
+    return f"{call.operation} #{call.sequence}{group}{more}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 from reports.wait_graph import Edge, Node, WaitGraph
 
@@ -38,8 +39,10 @@ class Arrow:
     label: str
     path: str
     x: float
-    """Of the middle of its label."""
+    """Of its label."""
     y: float
+    anchor: Literal["start", "middle", "end"]
+    """Which part of the label stands there: labels of a circle stand outside of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Picture:
 
     boxes: tuple[Box, ...]
     arrows: tuple[Arrow, ...]
+    left: float
+    top: float
     width: float
     height: float
 
@@ -58,21 +63,22 @@ Point = tuple[float, float]
 def picture_of(graph: WaitGraph) -> Picture:
     """Where everything of the graph stands."""
     widths = [max(76.0, 24 + _LETTER * len(_short(node.label))) for node in graph.nodes]
-    centres = _places(graph, widths)
-    left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True)) - 12
-    top = min(y for _, y in centres) - _BOX_HEIGHT / 2 - 34
+    circle = _circle(graph)
+    centres = _places(graph, widths, circle)
+    left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
     boxes = tuple(
-        Box(node, _short(node.label), round(x - left, 1), round(y - top, 1), width)
+        Box(node, _short(node.label), round(x - left, 1), round(y, 1), width)
         for node, (x, y), width in zip(graph.nodes, centres, widths, strict=True)
     )
-    arrows = tuple(_arrow(edge, boxes, graph) for edge in graph.edges)
-    right = max([*(box.x + box.width / 2 for box in boxes), *(_label_end(arrow) for arrow in arrows)])
-    bottom = max([*(box.y + box.height / 2 for box in boxes), *(arrow.y for arrow in arrows)])
-    return Picture(boxes, arrows, round(right + 12, 1), round(bottom + 16, 1))
+    arrows = tuple(_arrow(edge, boxes, graph, circle) for edge in graph.edges)
+    left = min(0.0, *(_span(arrow)[0] for arrow in arrows)) - 12
+    right = max([*(box.x + box.width / 2 for box in boxes), *(_span(arrow)[1] for arrow in arrows)]) + 12
+    top = min([*(box.y - box.height / 2 for box in boxes), *(arrow.y - 14 for arrow in arrows)]) - 6
+    bottom = max([*(box.y + box.height / 2 for box in boxes), *(arrow.y for arrow in arrows)]) + 10
+    return Picture(boxes, arrows, *(round(each, 1) for each in (left, top, right - left, bottom - top)))
 
 
-def _places(graph: WaitGraph, widths: list[float]) -> list[Point]:
-    circle = _circle(graph)
+def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Point]:
     layers = _layers(graph, circle)
     step = max(widths) + _GAP
     rows: dict[int, int] = {}
@@ -106,7 +112,7 @@ def _radius(count: int, width: float) -> float:
     """Of a circle with room for so many boxes, and for labels between them."""
     if count < 2:
         return 0.0
-    apart = width + _GAP if count == 2 else max(width * 0.75, 110.0)
+    apart = width + _GAP if count == 2 else max(width * 0.9, 104.0)
     return apart / 2 / 1.35 if count == 2 else apart / (2 * math.sin(math.pi / count))
 
 
@@ -127,7 +133,7 @@ def _circle_layer(layers: list[int], circle: list[int]) -> int:
     return layers[circle[0]] if circle else 0
 
 
-def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:
+def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, circle: list[int]) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
     bend = 34.0 if is_mutual else 0.0
@@ -137,7 +143,20 @@ def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:
     start, end = _border(source, middle), _border(target, middle)
     path = f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
     x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
-    return Arrow(edge, _short(edge.label), path, round(x, 1), round(y - 7, 1))
+    if edge.in_cycle and len(circle) > 2:
+        return Arrow(edge, _short(edge.label), path, *_outside(x, y, [boxes[node] for node in circle]))
+    below = 18 if is_mutual and bend * across[1] > 0 else -7
+    return Arrow(edge, _short(edge.label), path, round(x, 1), round(y + below, 1), "middle")
+
+
+def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Literal["start", "middle", "end"]]:
+    """Where the label of a circle's edge stands, whose middle is given."""
+    across = x - sum(box.x for box in boxes) / len(boxes)
+    down = y - sum(box.y for box in boxes) / len(boxes)
+    if abs(across) < 20:
+        return round(x, 1), round(y + math.copysign(14, down) + 4, 1), "middle"
+    shift = math.copysign(10, across)
+    return round(x + shift, 1), round(y + math.copysign(6, down) + 4, 1), "start" if across > 0 else "end"
 
 
 def _border(box: Box, towards: Point) -> Point:
@@ -151,8 +170,11 @@ def _border(box: Box, towards: Point) -> Point:
     return box.x + dx * scale, box.y + dy * scale
 
 
-def _label_end(arrow: Arrow) -> float:
-    return arrow.x + len(arrow.label) * _LETTER / 2
+def _span(arrow: Arrow) -> tuple[float, float]:
+    """Where its label begins and ends."""
+    width = len(arrow.label) * _LETTER
+    start = arrow.x - {"start": 0.0, "middle": width / 2, "end": width}[arrow.anchor]
+    return start, start + width
 
 
 def _short(text: str) -> str:

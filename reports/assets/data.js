@@ -41,6 +41,7 @@ class Run {
     this.times = raw.events.time;
     this.slots = raw.slots;
     this.anySuffices = new Set(raw.slots.any);
+    this.lacking = Object.keys(raw.slots.missing).map(Number);
     /** @type {Mark[]} */
     this.marks = raw.marks.map(([lane, position, ...events]) => ({ lane, position, events }));
     /** @type {Bar[]} */
@@ -58,6 +59,7 @@ class Run {
     this.placeColumn = [...raw.items.column, ...raw.missing.map((place) => place[1])];
     this.placeLane = [...this.placeEvent.map((event) => this.eventLane[event]), ...raw.missing.map((place) => place[0])];
     this.odd = new Map(raw.items.odd);
+    this.beside = new Map(raw.items.beside);
   }
 
   indexPlaces() {
@@ -98,9 +100,15 @@ class Run {
     return call < 0 ? "" : textAt(this.calls[field][call]);
   }
 
-  /** True if a rank waits for good in the slot of a place. @param {number} slot */
+  /** True if a rank waits for good in a slot. @param {number} slot */
   lacks(slot) {
     return this.slots.state[slot] === "o" && this.slots.missing[slot] !== undefined;
+  }
+
+  /** The class that gives a slot which never filled its colour. @param {number} slot */
+  colourOf(slot) {
+    const number = this.lacking.indexOf(slot);
+    return number > 0 ? ` slot${((number - 1) % 4) + 1}` : "";
   }
 
   /** Virtual seconds. @param {number} event */

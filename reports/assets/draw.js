@@ -117,16 +117,14 @@ class Drawing {
   linkClass(slot, shown) {
     const state = this.run.slots.state[slot];
     const isVeiled = !shown.some((place) => this.hasHappened(place));
-    const kind = state === "x" ? "link odd" : this.run.lacks(slot) ? "link open" : "link";
+    const kind = state === "x" ? "link odd" : this.run.lacks(slot) ? `link open${this.run.colourOf(slot)}` : "link";
     return isVeiled ? `${kind} veiled` : kind;
   }
 
   linkPath(slot, shown) {
     const { run, geometry } = this;
-    const calls = run.calls;
-    const isMessage = calls.peer[run.firstCall(slot)] !== null;
     const points = shown.map((place) => `${tenths(geometry.x(run.placeColumn[place]))} ${tenths(geometry.y(run.placeLane[place]))}`);
-    return `M${points.join("L")}${isMessage ? "" : ""}`;
+    return `M${points.join("L")}`;
   }
 
   places() {
@@ -150,7 +148,7 @@ class Drawing {
     const y = geometry.y(run.placeLane[place]);
     const box = svg("rect", { class: "box", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 2 });
     const veiled = this.hasHappened(place) ? "" : " veiled";
-    const group = svg("g", { class: `missing${veiled}`, "data-place": place }, box);
+    const group = svg("g", { class: `missing${run.colourOf(run.placeSlot[place])}${veiled}`, "data-place": place }, box);
     if (half >= SMALLEST_LABELLED) group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
     return group;
   }
@@ -187,7 +185,7 @@ class Drawing {
     const veiled = this.hasHappened(place) ? "" : " veiled";
     if (run.lacks(slot) || run.slots.state[slot] === "x") {
       const kind = run.lacks(slot) || run.odd.has(place) ? "ring" : "ring other";
-      single.push(svg("circle", { class: kind + veiled, cx: x, cy: y, r: radius + Math.max(2, radius * 0.45) }));
+      single.push(svg("circle", { class: kind + run.colourOf(slot) + veiled, cx: x, cy: y, r: radius + Math.max(2, radius * 0.45) }));
     }
     const bucket = run.calls.bucket[call];
     if (this.isDetailed && bucket !== null && radius >= SMALLEST_LABELLED) {
@@ -201,7 +199,7 @@ class Drawing {
   contrast(place, call, x, y, single, veiled) {
     const { run, geometry } = this;
     const odd = run.odd.has(place) ? textAt(run.odd.get(place)) : "";
-    const word = odd ? `\u2260 ${odd}` : run.textOf(call, "operation");
+    const word = odd ? `\u2260 ${odd}` : textAt(run.beside.get(place));
     const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9 };
     single.push(svg("text", { class: `word${odd ? "" : " other"}${veiled}`, ...at }, shortened(word, 28)));
   }
