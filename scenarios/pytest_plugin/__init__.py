@@ -14,7 +14,7 @@ import pytest
 
 from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, world_size
-from scenarios.pytest_plugin.marker import DESCRIPTION
+from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES
 from scenarios.pytest_plugin.scenario_files import collect_file
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ddpsim", "tests on simulated ranks (ddpsim)")
     group.addoption(
         "--ddpsim-policy",
-        choices=("round_robin", "random", "pct"),
+        choices=POLICIES,
         help="the policy of all tests marked ranks that run once, whatever their markers say",
     )
     group.addoption(
@@ -129,11 +129,11 @@ def pytest_runtest_makereport(
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
     from scenarios.pytest_plugin.failure import annotate
-    from scenarios.pytest_plugin.running import add_sections, forget, run_of
+    from scenarios.pytest_plugin.running import add_sections, failed_run_of, forget
 
     add_sections(item)
     report = yield
-    run = run_of(item)
+    run = failed_run_of(item)
     if report.failed:
         annotate(report, call.excinfo and call.excinfo.value, run)
         _write_report(item, report, run)

@@ -27,7 +27,8 @@ class UnusableTest(pytest.Item):
 
     def reportinfo(self) -> tuple[Any, int, str]:
         """Where it would stand."""
-        return self.path, self._line, self.name
+        classes = [node.name for node in self.listchain() if isinstance(node, pytest.Class)]
+        return self.path, self._line, ".".join([*classes, self.name])
 
 
 def make_unusable(collector: pytest.Collector, name: str, obj: Any) -> UnusableTest | None:

@@ -17,8 +17,11 @@ from typing import Any
 import pytest
 
 from scenarios.model import found_text
+from scenarios.pytest_plugin.marker import MarkerError
 from scenarios.pytest_plugin.output import Output
 from simulator import Code, Exploration, Finding, Result, Verdict
+from simulator.diagnosis.advice import Cause
+from simulator.exploration.exploration import End
 from simulator.verdict import replay_line
 from simulator.wording import rank_list
 
@@ -59,14 +62,23 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
         return left
     if expect is not None:
         return None if has(run.result, Code(expect)) else RanksFailed(_not_as_expected(run, Code(expect)))
-    verdict = run.result.verdict if run.exploration is None else run.exploration.verdict
-    if verdict is Verdict.PASS:
+    if _passes(run):
         return None
     error = next((each for each in run.result.errors.values() if not isinstance(each, _SKIPS)), None)
+    if isinstance(error, MarkerError):
+        return RanksFailed(str(error))
     if error is not None:
         return error.with_traceback(_without_ours(error.__traceback__))
     leading = next(iter(run.result.findings), None)
     return RanksFailed(str(run), f"{leading.code}: {leading.summary}" if leading else "")
+
+
+def _passes(run: Run) -> bool:
+    """True if nothing failed or was left open; an exploration has covered all that its bounds let it."""
+    if run.exploration is None:
+        return run.result.verdict is Verdict.PASS
+    passed = all(outcome.startswith(Verdict.PASS.value) for outcome in run.exploration.outcomes)
+    return passed and run.exploration.end is End.COVERED
 
 
 def has(result: Result, code: Code) -> bool:
@@ -142,18 +154,24 @@ def _below_the_error(run: Run) -> list[str]:
     lines = []
     if run.exploration is not None:
         lines += [*str(dataclasses.replace(run.exploration, first_failure=None)).splitlines(), ""]
-    for number, finding in enumerate(run.result.findings):
-        lines += _told(finding, is_shown=number == 0, is_assertion=isinstance(run.error, AssertionError))
+    leading, *others = run.result.findings
+    told = [each for each in others if each.code not in _TOLD_IN_A_LINE]
+    lines += [f"  {each.summary}" for each in (leading, *others) if each.code in _TOLD_IN_A_LINE]
+    lines += _advice(leading)
+    lines += [line for each in told for line in ("", each.body)]
     return [*lines, replay_line(run.result.replay)]
 
 
-def _told(finding: Finding, *, is_shown: bool, is_assertion: bool) -> list[str]:
-    """A finding, where pytest shows the traceback of the first already."""
-    if finding.code is Code.RANK_ERROR:
-        _, cause, advice = finding.body.partition("\n  cause ")
-        with_advice = cause + advice if is_shown and not is_assertion else ""
-        return [f"  {finding.summary}{with_advice}"]
-    return [f"  {finding.summary}"] if finding.code is Code.DEADLOCK_DEAD_RANK else ["", finding.body]
+_TOLD_IN_A_LINE = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
+"""pytest has shown the traceback, and who waits for a rank that raised is a consequence."""
+
+
+def _advice(finding: Finding) -> list[str]:
+    """The cause of an error that is known, and what to try."""
+    unknown = Cause.RAISED.lines(culprits=rank_list(finding.ranks))
+    lines = finding.body.splitlines()
+    start = next((index for index, line in enumerate(lines) if line.startswith("  cause ")), len(lines))
+    return [] if lines[start:] == unknown else lines[start:]
 
 
 def replay_command(item: pytest.Function, token: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.pytest_plugin.marker import MARKER, Options
+from scenarios.pytest_plugin.marker import MARKER, MarkerError, Options
 
 OPTIONS_KEY = pytest.StashKey[Options]()
 """What the marker of a test says, on its item."""
@@ -112,12 +112,10 @@ class RankFixtures:
         if not inspect.isgeneratorfunction(maker):
             return maker(**arguments)
         made: Iterator[Any] = maker(**arguments)
-        try:
-            value = next(made)
-        except StopIteration:
-            pytest.fail(f"fixture {name!r} did not yield, expected one yield", pytrace=False)
-        self._open.append((name, made))
-        return value
+        for value in made:
+            self._open.append((name, made))
+            return value
+        raise MarkerError(f"fixture {name!r} did not yield, expected one yield")
 
     def close(self) -> None:
         """Run what stands behind the `yield` of the fixtures, the last one made first."""
@@ -126,7 +124,7 @@ class RankFixtures:
             while self._open:
                 name, made = self._open.pop()
                 for _ in made:
-                    pytest.fail(f"fixture {name!r} yields twice, expected one yield", pytrace=False)
+                    raise MarkerError(f"fixture {name!r} yields twice, expected one yield")
         finally:
             if self._open:
                 self.close()

@@ -19,9 +19,15 @@ DESCRIPTION = (
 )
 OPTIONS = ("policy", "seed", "seeds", "transport", "explore", "expect", "faults", "check", "budget")
 
+POLICIES = ("round_robin", "random", "pct")
+"""Those that a test which runs once may have by name."""
+
 _EXPLORE = ("policy", "depth", "preemptions")
-_SAMPLING = ("random", "pct")
+SAMPLING = ("random", "pct")
 """Policies that draw schedules: they cover nothing for certain, so an exploration by them does not pass."""
+
+_LIMITS = ("executions", "seconds", "steps", "polls", "stuck_seconds")
+"""Of a budget."""
 
 
 class MarkerError(Exception):
@@ -127,11 +133,10 @@ def _check_expect(expect: object) -> None:
 
 
 def _check_budget(budget: object) -> None:
-    limits = ("executions", "seconds", "steps", "polls", "stuck_seconds")
     if isinstance(budget, Mapping):
-        unknown = [name for name in budget if name not in limits]
+        unknown = [name for name in budget if name not in _LIMITS]
         if unknown:
-            raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(limits)}")
+            raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(_LIMITS)}")
     elif not (budget is None or type(budget).__name__ == "Budget"):
         raise MarkerError(f"budget is {budget!r}, expected a simulator.Budget or {{'seconds': 10}} for instance")
 
@@ -148,7 +153,7 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     if unknown:
         raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}")
     policy = options.get("policy", "dpor")
-    if policy in _SAMPLING and expect is None:
+    if policy in SAMPLING and expect is None:
         raise MarkerError(
             f"explore is {policy!r}, which draws schedules and never covers all, expected 'dpor' or 'dfs': for a "
             f"number of drawn schedules write policy={policy!r}, seeds=range(20)"

@@ -74,9 +74,10 @@ def _outcome(
     return failure
 
 
-def run_of(item: pytest.Item) -> Run | None:
-    """The last run of a test that was not reported yet; None if it did not come to one."""
-    return item.stash.get(_RUN, None)
+def failed_run_of(item: pytest.Item) -> Run | None:
+    """The run that failed a test which is to be reported. None if there was none: hypothesis may fail a test itself."""
+    run = item.stash.get(_RUN, None)
+    return None if run is None or run.error is None else run
 
 
 def forget(item: pytest.Item) -> None:
@@ -87,7 +88,7 @@ def forget(item: pytest.Item) -> None:
 
 def add_sections(item: pytest.Item) -> None:
     """Add to the report of a test what the ranks of its last run printed, and the hazards of one that passed."""
-    run = run_of(item)
+    run = item.stash.get(_RUN, None)
     if run is None:
         return
     run.output.add_to(item)

@@ -4,7 +4,6 @@ Most sessions run in this process. pytester makes Python forget what such a sess
 only once; so all that the sessions use is imported, and used, before the first of them.
 """
 
-import os
 from pathlib import Path
 
 import hypothesis
@@ -12,7 +11,6 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-import reports.making.exploration
 import scenarios.cli.judgement
 import scenarios.loader
 import scenarios.pytest_plugin.drawn

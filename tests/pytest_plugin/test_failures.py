@@ -1,0 +1,272 @@
+"""What a failing test shows: pytest's own traceback and the rank, or the diagnosis; and last the replay line."""
+
+import re
+
+from tests.pytest_plugin.reading import replay_of, report_of
+
+WAITS = """
+@pytest.mark.ranks(4)
+def test_hangs(rank):
+    if rank != 2:
+        dist.barrier()
+"""
+
+
+def test_an_assertion_shows_pytests_message_and_the_rank(run):
+    result = run("""
+@pytest.mark.ranks(4)
+def test_sum(rank):
+    each = torch.ones(2) * rank
+    dist.all_reduce(each)
+    if rank == 2:
+        assert each.tolist() == [6, 5]
+    dist.barrier()
+""")
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_sum")
+    assert "rank = 2" in lines
+    assert "E           assert [6.0, 6.0] == [6, 5]" in lines
+    assert "E             At index 1 diff: 6.0 != 5" in lines
+    assert "test_it.py:11: AssertionError" in lines
+    assert lines[-4].strip("-") == " ddpsim "
+    assert lines[-3:-1] == [
+        "  rank 2 raised AssertionError: assert [6.0, 6.0] == [6, 5] at test_it.py:11",
+        "  ranks 0, 1, 3 wait for rank 2, which raised",
+    ]
+    assert replay_of(result, "test_sum")[0] == "test_it.py::test_sum"
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_sum - rank 2: assert [[]6.0, 6.0] == [[]6, 5]"])
+    result.stdout.no_fnmatch_line("*running.py*")
+
+
+def test_the_same_assertion_on_several_ranks_is_told_once(run):
+    result = run("""
+@pytest.mark.ranks(4)
+def test_same(rank):
+    assert rank > 3 or rank % 2, "even"
+    dist.barrier()
+""")
+
+    lines = report_of(result, "test_same")
+    assert lines[-3:-1] == [
+        "  ranks 0, 2 raised AssertionError: even at test_it.py:8",
+        "  ranks 1, 3 wait for ranks 0, 2, which raised",
+    ]
+
+
+def test_different_errors_are_all_told_the_first_with_its_traceback(run):
+    result = run("""
+@pytest.mark.ranks(3)
+def test_each(rank):
+    assert rank == 3, f"I am {rank}"
+""")
+
+    lines = report_of(result, "test_each")
+    assert [line for line in lines if line.startswith("E ")] == [
+        "E       AssertionError: I am 0",
+        "E       assert 0 == 3",
+    ]
+    assert lines[-4:-1] == [f"  rank {rank} raised AssertionError: I am {rank} at test_it.py:8" for rank in range(3)]
+
+
+def test_known_errors_come_with_their_cause_and_what_to_try(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_unused(rank):
+    class Half(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.used, self.unused = torch.nn.Linear(1, 1), torch.nn.Linear(1, 1)
+
+        def forward(self, batch):
+            return self.used(batch)
+
+    model = torch.nn.parallel.DistributedDataParallel(Half())
+    for _ in range(2):
+        model(torch.ones(1, 1)).sum().backward()
+
+@pytest.mark.ranks(2)
+def test_own(rank):
+    raise ValueError("of its own")
+""")
+
+    *_, summary, cause, remedy, _ = report_of(result, "test_unused")
+    assert summary.startswith("  ranks 0, 1 raised RuntimeError: Expected to have finished reduction in the prior")
+    assert cause.startswith("  cause   ")
+    assert "unused.weight, unused.bias" in cause
+    assert remedy.startswith("  try     ")
+    *_, heading, summary, _ = report_of(result, "test_own")
+    assert heading.strip("-") == " ddpsim "
+    assert summary == "  ranks 0, 1 raised ValueError: of its own at test_it.py:22"
+
+
+def test_a_deadlock_is_its_diagnosis_and_nothing_else(run):
+    result = run(WAITS)
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_hangs")
+    assert lines[0] == "DEADLOCK  deadlock.missing_rank  at step 9"
+    assert lines[1].split("  ")[1:3] == ["rank 0", "waits in barrier #0"]
+    assert [line[:9] for line in lines[5:]] == ["  cause  ", "  try    ", "  replay "]
+    assert replay_of(result, "test_hangs")[0] == "test_it.py::test_hangs"
+
+
+def test_a_mismatch_is_its_diagnosis_and_nothing_else(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_sizes(rank):
+    dist.all_reduce(torch.ones(2 + rank))
+""")
+
+    lines = report_of(result, "test_sizes")
+    assert lines[0].startswith("MISMATCH  mismatch.shape")
+    assert replay_of(result, "test_sizes")[0] == "test_it.py::test_sizes"
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_sizes - mismatch.shape: *"])
+
+
+def test_a_budget_that_ran_out_is_no_pass(run):
+    result = run("""
+@pytest.mark.ranks(2, budget={"steps": 10})
+def test_long(rank):
+    for _ in range(100):
+        dist.barrier()
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_long")[0] == "UNKNOWN  budget"
+
+
+def test_the_line_at_the_end_runs_exactly_that_again(run):
+    source = """
+@pytest.mark.ranks(3, seeds=range(4))
+@pytest.mark.parametrize("n", [1, 2])
+def test_order(rank, n):
+    got = torch.zeros(1)
+    if rank:
+        dist.send(torch.ones(1) * rank, 0)
+    else:
+        assert dist.recv(got) == n
+        dist.recv(got)
+"""
+    first = run(source)
+    failed = re.findall(r"FAILED test_it.py::(\S+) - rank 0: assert (\d) == \d", first.stdout.str())
+    assert len(failed) == 4  # under each seed one of two messages is the first
+
+    name, got = failed[0]
+    node, token = replay_of(first, name)
+    assert node == f"test_it.py::{name}"
+    again = run("", node, "--ddpsim-replay", token)
+
+    again.assert_outcomes(failed=1)
+    assert report_of(again, name)[-4:] == report_of(first, name)[-4:]
+    again.stdout.fnmatch_lines([f"FAILED * - rank 0: assert {got} == *"])
+
+
+def test_the_token_does_not_depend_on_where_pytest_is_started(run, pytester, monkeypatch):
+    folder = pytester.mkpydir("below")
+    (folder / "test_there.py").write_text("import pytest\nimport torch.distributed as dist\n" + WAITS)
+    from_above = run("", "below/test_there.py", "--import-mode=importlib")
+    monkeypatch.chdir(folder)
+    from_within = run("", "test_there.py", "--import-mode=importlib")
+
+    above, within = (replay_of(result, "test_hangs") for result in (from_above, from_within))
+    assert above == ("below/test_there.py::test_hangs", within[1])
+    assert within[0] == "test_there.py::test_hangs"
+
+
+def test_a_line_with_parameters_that_need_quotes_can_be_pasted(run):
+    first = run("""
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("text", ["it's; $(rm -r)"])
+def test_hangs(rank, text):
+    if rank:
+        dist.barrier()
+""")
+
+    import shlex
+
+    *_, last = report_of(first, "test_hangs[it's; $(rm -r)]")
+    words = shlex.split(last)
+    assert words[:3] == ["replay", "pytest", "test_it.py::test_hangs[it's; $(rm -r)]"]
+    run("", *words[2:]).assert_outcomes(failed=1)
+
+
+def test_an_error_made_in_a_helper_or_with_a_cause_keeps_all_of_it(run):
+    result = run("""
+def helper(rank):
+    try:
+        {}["key"]
+    except KeyError as error:
+        raise RuntimeError("helped") from error
+
+@pytest.mark.ranks(2)
+def test_fails(rank):
+    if rank:
+        helper(rank)
+    dist.barrier()
+""")
+
+    result.stdout.fnmatch_lines(
+        [
+            "E           KeyError: 'key'",
+            "The above exception was the direct cause of the following exception:",
+            ">           helper(rank)",
+            "E           RuntimeError: helped",
+            "  rank 1 raised RuntimeError: helped at test_it.py:10",
+            "  replay  pytest test_it.py::test_fails --ddpsim-replay s1:*",
+        ]
+    )
+
+
+def test_the_replicas_of_a_model_are_compared_on_request(run):
+    source = """
+@pytest.mark.ranks(2{check})
+def test_diverges(rank):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + rank)
+    model(torch.ones(1, 1)).sum().backward()
+    optimizer.step()
+"""
+    run(source.replace("{check}", "")).assert_outcomes(passed=1)
+    result = run(source.replace("{check}", ", check='replicas'"))
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_diverges")[0].startswith("DIVERGENCE  divergence.parameters")
+
+
+def test_faults_strike_the_ranks_they_name(run):
+    source = """
+from simulator import Crash
+
+@pytest.mark.ranks(2, faults=[Crash(rank=1, before_call=1)])
+def test_crashes(rank):
+    dist.barrier()
+    dist.barrier()
+"""
+    result = run(source)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["  rank 1 raised InjectedCrashError: injected crash*"])
+    run(source.replace("before_call=1", "before_call=2")).assert_outcomes(passed=1)
+
+
+def test_a_passing_test_tells_its_hazards_on_request(run):
+    source = """
+@pytest.mark.ranks(2)
+def test_passes(rank):
+    dist.all_reduce(torch.ones(1), async_op=True)
+"""
+    result = run(source, "-rP")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*Captured findings call*", "*hazard.unwaited_work*"])
+    run(source).stdout.no_fnmatch_line("*hazard.*")
+
+
+def test_gloo_moves_the_data_on_request(run):
+    result = run("""
+@pytest.mark.ranks(2, transport="gloo")
+def test_real(rank):
+    each = torch.ones(1)
+    dist.all_reduce(each)
+    assert each == 2
+""")
+
+    result.assert_outcomes(passed=1)

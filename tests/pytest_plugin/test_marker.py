@@ -1,0 +1,200 @@
+"""What the marker cannot work with: one failing test with one line, and the others run."""
+
+import pytest
+import torch
+
+from scenarios.pytest_plugin import marker
+from simulator import Budget, Code
+from simulator.api import POLICIES
+from simulator.exploration.named import NAMES
+from tests.pytest_plugin.reading import report_of
+
+GOOD = """
+@pytest.mark.ranks(2)
+def test_good(rank):
+    dist.barrier()
+"""
+LINES = {
+    "ranks()": "no world size is given, expected a whole number: write ranks(4) for instance",
+    "ranks(0)": "world size is 0, expected a whole number from 1 on: say how many ranks run the test",
+    "ranks(-2)": "world size is -2, expected a whole number from 1 on: say how many ranks run the test",
+    "ranks('4')": "world size is '4', expected a whole number from 1 on: say how many ranks run the test",
+    "ranks(True)": "world size is True, expected a whole number from 1 on: say how many ranks run the test",
+    "ranks(4.0)": "world size is 4.0, expected a whole number from 1 on: say how many ranks run the test",
+    "ranks(2, 'random')": "2 arguments stand without a name, expected the world size alone: name the others",
+    "ranks(2, sed=3)": f"unknown option 'sed', expected one of {', '.join(marker.OPTIONS)}: did you mean seed?",
+    "ranks(2, colour=3)": f"unknown option 'colour', expected one of {', '.join(marker.OPTIONS)}: leave it out",
+    "ranks(2, seed='3')": "seed is '3', expected a whole number",
+    "ranks(2, seeds=20)": "seeds is 20, expected whole numbers: write seeds=range(20) for instance",
+    "ranks(2, seeds=[])": "seeds is empty, expected one or more different whole numbers: "
+    "write seeds=range(20) for instance",
+    "ranks(2, seeds=[1, 'a'])": "seeds has 'a', expected one or more different whole numbers: "
+    "write seeds=range(20) for instance",
+    "ranks(2, seeds=[1, 1])": "seeds has a number twice, expected one or more different whole numbers: "
+    "write seeds=range(20) for instance",
+    "ranks(2, seeds={1, 2})": "seeds is of type set, expected a range, a list or a tuple, in a fixed order",
+    "ranks(2, seed=1, seeds=[1])": "seeds and seed are both given, expected at most one: keep one of them",
+    "ranks(2, explore=True, seeds=[1])": "explore and seeds are both given, expected at most one: "
+    "an exploration chooses its schedules itself",
+    "ranks(2, explore=True, policy='pct')": "explore and policy are both given, expected at most one: "
+    "an exploration chooses its schedules itself",
+    "ranks(2, policy='round_robin', seeds=[1])": "a seed is given, but policy 'round_robin' draws nothing: "
+    "write policy='random' or 'pct'",
+    "ranks(2, explore=3)": "explore is 3, expected True, the name of a policy, or {'policy': 'dfs', 'preemptions': 2}",
+    "ranks(2, explore={'deph': 3})": "explore has 'deph', expected some of policy, depth, preemptions",
+    "ranks(2, explore='pct')": "explore is 'pct', which draws schedules and never covers all, expected 'dpor' or "
+    "'dfs': for a number of drawn schedules write policy='pct', seeds=range(20)",
+    "ranks(2, expect=3)": "expect is 3, expected a finding code, such as 'deadlock.missing_rank'",
+    "ranks(2, budget=3)": "budget is 3, expected a simulator.Budget or {'seconds': 10} for instance",
+    "ranks(2, budget={'second': 3})": "budget has 'second', expected some of executions, seconds, steps, polls, "
+    "stuck_seconds",
+    "ranks(2, expect='deadlock.mising_rank')": "expect is 'deadlock.mising_rank', expected a finding code: "
+    "did you mean 'deadlock.missing_rank'?",
+}
+"""What the plugin says itself, by marker."""
+LINES_OF_THE_SIMULATOR = {
+    "ranks(99999)": "world_size is 99999, expected a whole number from 1 to 16384: say how many ranks to run",
+    "ranks(2, policy='robin')": "policy is 'robin', expected one of round_robin, random, pct: give one of these names",
+    "ranks(2, explore='dfz')": "policy is 'dfz', expected one of dpor, dfs, random, pct: give one of these names",
+    "ranks(2, explore={'policy': 'dpor', 'depth': 2})": "depth is 2, which only policy 'pct' has, not 'dpor': "
+    "leave it out",
+    "ranks(2, transport='nccl')": "transport is 'nccl', expected 'memory' or 'gloo': give one of these",
+    "ranks(2, check='all')": "check is 'all', expected None or 'replicas': give one of these",
+    "ranks(2, faults=[3])": "faults has 3, expected Crash, Delay or EarlyReturn values",
+    "ranks(2, budget={'seconds': -1})": "Budget(seconds=-1), expected more than 0",
+}
+"""What the simulator says of what the plugin hands on."""
+
+
+@pytest.mark.parametrize(
+    ("mark", "line"),
+    [
+        *((mark, f"@pytest.mark.ranks: {line}") for mark, line in LINES.items()),
+        *LINES_OF_THE_SIMULATOR.items(),
+    ],
+)
+def test_an_option_that_cannot_be_worked_with_is_one_line(run, mark, line):
+    result = run(f"@pytest.mark.{mark}\ndef test_bad(rank):\n    dist.barrier()\n" + GOOD)
+
+    result.assert_outcomes(failed=1, passed=1)
+    assert report_of(result, "test_bad") == [line]
+
+
+ELSEWHERE = {
+    "class TestIt:\n    def test_a(self):\n        pass\n    def test_b(self):\n        pass\n": (
+        "TestIt",
+        "stands on class TestIt, expected a test function: mark each of its methods",
+    ),
+    "async def test_it(rank):\n    pass\n": (
+        "test_it",
+        "test_it is async, expected a plain function: ranks are threads, not tasks",
+    ),
+    "async def test_it(rank):\n    yield\n": (
+        "test_it",
+        "test_it is async, expected a plain function: ranks are threads, not tasks",
+    ),
+    "def test_it(rank):\n    yield\n": (
+        "test_it",
+        "test_it is a generator, expected a plain function: a test does not yield",
+    ),
+    "@pytest.mark.ranks(3)\ndef test_it(rank):\n    pass\n": (
+        "test_it",
+        "stands 2 times on test_it, expected once: keep one of them",
+    ),
+}
+
+
+@pytest.mark.parametrize(("source", "name", "line"), [(source, *rest) for source, rest in ELSEWHERE.items()])
+def test_what_the_marker_cannot_stand_on_is_one_line(run, source, name, line):
+    result = run(f"@pytest.mark.ranks(2)\n{source}{GOOD}")
+
+    result.assert_outcomes(failed=1, passed=1)
+    assert report_of(result, name) == [f"@pytest.mark.ranks: {line}"]
+
+
+def test_a_mark_on_the_module_or_a_base_class_fails_each_test(run):
+    result = run(
+        """
+pytestmark = pytest.mark.ranks(2)
+
+def test_a():
+    pass
+"""
+    )
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_a") == [
+        "@pytest.mark.ranks: stands on module test_it.py, expected a test function: mark the functions that need it"
+    ]
+
+
+def test_a_method_of_a_unittest_case_is_one_line(run):
+    result = run("""
+import unittest
+
+class TestCase(unittest.TestCase):
+    @pytest.mark.ranks(2)
+    def test_a(self):
+        pass
+
+    def test_b(self):
+        pass
+""")
+
+    result.assert_outcomes(failed=1, passed=1)
+    assert report_of(result, "TestCase.test_a") == [
+        "@pytest.mark.ranks: test_a is of a unittest.TestCase, expected a function, or a method of a plain class"
+    ]
+
+
+def test_seeds_of_a_parameter_are_one_line(run):
+    result = run("""
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.ranks(2, seeds=range(3)))])
+def test_a(n, rank):
+    pass
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_a[1]") == [
+        "@pytest.mark.ranks: seeds= stands in pytest.param, expected on the function: write seed= there"
+    ]
+
+
+def test_fixtures_of_an_unusable_test_are_not_made(run):
+    result = run(
+        """
+@pytest.fixture
+def loud():
+    print("MADE")
+
+@pytest.mark.ranks(0)
+def test_a(loud):
+    pass
+""",
+        "-s",
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*MADE*")
+
+
+def test_torch_distributed_in_use_outside_is_one_line(run, monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+
+    result = run(GOOD)
+
+    result.assert_outcomes(failed=1)
+    (line,) = report_of(result, "test_good")
+    assert line.startswith("torch.distributed is initialised in this process")
+
+
+def test_the_marker_is_registered_and_explained(run):
+    run("", "--markers").stdout.fnmatch_lines(["@pytest.mark.ranks(world_size, *, policy, seed,*"])
+
+
+def test_what_the_plugin_names_without_loading_it_is_what_the_simulator_has(run):
+    assert run("", "--ddpsim-policy", "x").ret == pytest.ExitCode.USAGE_ERROR
+    assert set(marker._LIMITS) == set(Budget.__slots__)
+    assert set(marker.SAMPLING) <= set(NAMES)
+    assert set(marker.POLICIES) == set(POLICIES)
+    assert Code("deadlock.missing_rank")

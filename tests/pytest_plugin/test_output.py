@@ -1,0 +1,153 @@
+"""What ranks print: captured for each rank apart, or let through."""
+
+PRINTS = """
+import logging, sys, threading
+
+@pytest.mark.ranks(2{options})
+def test_prints(rank):
+    print("out of", rank)
+    dist.barrier()
+    print("err of", rank, file=sys.stderr)
+    thread = threading.Thread(target=lambda: print("thread of", rank))
+    thread.start()
+    thread.join()
+    sys.stdout.buffer.write(b"bytes\\n")
+    dist.barrier()
+    assert PASSES
+"""
+
+
+def source(*, passes, options=""):
+    return PRINTS.replace("PASSES", str(passes)).replace("{options}", options)
+
+
+def sections(result):
+    """The captured sections, by heading."""
+    found, lines = {}, None
+    for line in result.outlines:
+        if line.startswith("---") and "Captured" in line:
+            lines = found.setdefault(line.strip("- "), [])
+        elif line.startswith(("===", "___")):
+            lines = None
+        elif lines is not None:
+            lines.append(line)
+    return found
+
+
+def test_each_rank_has_sections_of_its_own(run):
+    result = run(source(passes=False, options=", policy='random', seed=4"))
+
+    result.assert_outcomes(failed=1)
+    assert sections(result) == {
+        f"Captured {stream} rank {rank} call": lines
+        for rank in (0, 1)
+        for stream, lines in (
+            ("stdout", [f"out of {rank}", f"thread of {rank}", "bytes"]),
+            ("stderr", [f"err of {rank}"]),
+        )
+    }
+
+
+def test_a_passing_test_shows_them_on_request(run):
+    assert sections(run(source(passes=True))) == {}
+    assert len(sections(run(source(passes=True), "-rP"))) == 4
+    assert list(sections(run(source(passes=False), "--show-capture=stderr"))) == [
+        f"Captured stderr rank {rank} call" for rank in (0, 1)
+    ]
+
+
+def test_with_s_it_goes_straight_through(run):
+    result = run(source(passes=True), "-s")
+
+    result.assert_outcomes(passed=1)
+    assert sections(result) == {}
+    result.stdout.fnmatch_lines(["*out of 0", "out of 1", "thread of 0"])
+
+
+def test_capsys_reads_what_the_ranks_print(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_capsys(rank, capsys):
+    print("from", rank)
+    assert capsys.readouterr().out == f"from {rank}\\n"
+
+@pytest.mark.ranks(2)
+def test_capfd(rank, capfd):
+    import os
+    os.write(1, b"below %d\\n" % rank)
+    assert capfd.readouterr().out == f"below {rank}\\n"
+""")
+
+    result.assert_outcomes(passed=2)
+
+
+def test_what_is_written_below_python_stays_with_the_test(run):
+    result = run("""
+import os, subprocess, sys
+
+@pytest.mark.ranks(1)
+def test_below(rank):
+    os.write(1, b"native\\n")
+    subprocess.run([sys.executable, "-c", "print('child')"], stdout=sys.stdout, check=True)
+    print("own")
+    assert False
+""")
+
+    assert sections(result) == {
+        "Captured stdout rank 0 call": ["own"],
+        "Captured stdout call": ["native", "child"],
+    }
+
+
+def test_fixtures_outside_print_to_pytests_own_sections(run):
+    result = run("""
+@pytest.fixture
+def loud():
+    print("set up")
+    yield
+    print("taken down")
+
+@pytest.mark.ranks(1)
+def test_it(loud, rank):
+    print("called")
+    assert False
+""")
+
+    assert sections(result) == {
+        "Captured stdout setup": ["set up"],
+        "Captured stdout rank 0 call": ["called"],
+        "Captured stdout teardown": ["taken down"],
+    }
+
+
+def test_logging_is_captured_with_the_test(run):
+    result = run("""
+import logging
+
+@pytest.mark.ranks(2)
+def test_it(rank):
+    logging.warning("from %d", rank)
+    assert False
+""")
+
+    assert [line.split()[-1] for line in sections(result)["Captured log call"]] == ["0", "1"]
+
+
+def test_the_streams_of_the_process_are_back_afterwards(run):
+    result = run("""
+import sys
+before = []
+
+@pytest.fixture(autouse=True)
+def streams():
+    before.append(sys.stdout)
+    yield
+    assert sys.stdout is before[-1]
+
+@pytest.mark.ranks(2)
+def test_it(rank):
+    assert sys.stdout is not before[-1] and not sys.stdout.isatty()
+    dist.barrier()
+""")
+
+    result.assert_outcomes(passed=1)

@@ -1,0 +1,281 @@
+"""Fixtures of a rank's own: made on each rank, inside the simulation, and taken down there."""
+
+from tests.pytest_plugin.reading import report_of
+
+
+def test_each_rank_makes_its_own_with_communication(run):
+    result = run("""
+@pytest.fixture
+def width():
+    return 3
+
+@per_rank
+def model(rank, width):
+    torch.manual_seed(rank)
+    return torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(width, 1))
+
+@per_rank
+def trained(model, world_size):
+    model(torch.ones(world_size, 3)).sum().backward()
+    return model
+
+@pytest.mark.ranks(4)
+def test_model(trained, model, rank):
+    assert trained is model
+    weights = [torch.zeros(1, 3) for _ in range(4)]
+    dist.all_gather(weights, model.module.weight.detach())
+    assert all(torch.equal(each, weights[0]) for each in weights)
+    assert model.module.weight.grad.tolist() == [[4.0, 4.0, 4.0]]
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+def test_what_stands_behind_yield_runs_in_turn_whatever_happens(run):
+    result = run("""
+told = {}
+
+@per_rank
+def outer(rank):
+    own = told.setdefault(rank, [])
+    own.append("outer")
+    yield own
+    own.append("outer gone")
+
+@per_rank
+def inner(outer):
+    outer.append("inner")
+    yield
+    outer.append("inner gone")
+
+@pytest.mark.ranks(3)
+def test_all_ways_out(rank, inner):
+    if rank == 0:
+        dist.barrier()  # is unwound
+    assert rank != 1
+    # rank 2 returns
+
+def test_all_are_gone():
+    assert told == {rank: ["outer", "inner", "inner gone", "outer gone"] for rank in range(3)}
+""")
+
+    result.assert_outcomes(failed=1, passed=1)
+
+
+def test_it_may_communicate_on_its_way_out(run):
+    result = run("""
+@per_rank
+def group(rank):
+    yield
+    each = torch.ones(1)
+    dist.all_reduce(each)
+    assert each == 2
+
+@pytest.mark.ranks(2)
+def test_quiet(group):
+    pass
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+def test_a_failure_in_one_is_shown_where_it_is(run):
+    result = run("""
+@per_rank
+def model(rank):
+    assert rank != 1, "no model"
+
+@pytest.mark.ranks(2)
+def test_it(model):
+    dist.barrier()
+""")
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_it")
+    assert '>       assert rank != 1, "no model"' in lines
+    assert lines[-3] == "  rank 1 raised AssertionError: no model at test_it.py:8"
+    result.stdout.no_fnmatch_line("*fixtures.py*")
+
+
+def test_a_failure_behind_the_yield_fails_the_test_on_that_rank(run):
+    result = run("""
+@per_rank
+def model(rank):
+    yield
+    assert rank != 1, "still in use"
+
+@pytest.mark.ranks(2)
+def test_it(model):
+    pass
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_it")[-2] == "  rank 1 raised AssertionError: still in use at test_it.py:9"
+
+
+def test_an_ordinary_fixture_that_asks_for_one_is_told_about_per_rank(run):
+    result = run("""
+@pytest.fixture
+def model(rank):
+    return rank
+
+@pytest.fixture
+def trained(model):
+    return model
+
+@pytest.mark.ranks(2)
+def test_it(trained):
+    pass
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_it") == [
+        "@pytest.mark.ranks: fixture 'model' asks for 'rank', which is made on each rank, and is made once for all: "
+        "make it with @per_rank (from scenarios import per_rank) in the place of @pytest.fixture"
+    ]
+
+
+def test_a_fixture_that_asks_by_name_at_run_time_is_told_too(run):
+    result = run("""
+@pytest.fixture
+def model(request):
+    return request.getfixturevalue("rank")
+
+@pytest.mark.ranks(2)
+def test_it(model):
+    pass
+""")
+
+    result.assert_outcomes(errors=1)
+    result.stdout.fnmatch_lines(["*fixture 'rank' is made on each rank, expected*from scenarios import per_rank*"])
+
+
+def test_a_test_without_the_marker_is_told_to_be_marked(run):
+    result = run("""
+def test_a(rank):
+    pass
+
+def test_b(world_size):
+    pass
+""")
+
+    result.assert_outcomes(errors=2)
+    result.stdout.fnmatch_lines(
+        ["*'rank' is made on each rank, expected a test marked @pytest.mark.ranks*", "*'world_size' is for tests*"]
+    )
+
+
+def test_in_a_class_and_by_usefixtures(run):
+    result = run("""
+made = []
+
+class TestIt:
+    @per_rank
+    def own(self, rank):
+        assert isinstance(self, TestIt)
+        self.rank = rank
+        return rank + 10
+
+    @per_rank
+    def noted(self, own):
+        made.append(own)
+
+    @pytest.mark.usefixtures("noted")
+    @pytest.mark.ranks(2)
+    def test_it(self, own, rank):
+        dist.barrier()
+        assert own == rank + 10 and sorted(made) == [10, 11]
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+def test_a_conftest_has_them_for_many_and_they_take_parametrized_fixtures(run, pytester):
+    pytester.makeconftest("""
+import pytest
+from scenarios import per_rank
+
+@pytest.fixture(params=[2, 3])
+def size(request):
+    return request.param
+
+@per_rank
+def box(size, rank):
+    return [rank] * size
+""")
+    result = run("""
+@pytest.mark.ranks(2)
+def test_boxes(box, rank):
+    assert box in ([rank] * 2, [rank] * 3)
+
+class TestOwn:
+    @per_rank
+    def box(self, rank):
+        return [rank]
+
+    @pytest.mark.ranks(2)
+    def test_replaced(self, box, rank):
+        assert box == [rank]
+""")
+
+    result.assert_outcomes(passed=3)
+
+
+def test_one_that_asks_for_the_one_it_replaces_is_told_so(run, pytester):
+    pytester.makeconftest("import pytest\n@pytest.fixture\ndef box():\n    return []\n")
+    result = run("""
+@per_rank
+def box(box, rank):
+    return [*box, rank]
+
+@pytest.mark.ranks(2)
+def test_it(box):
+    pass
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_it") == [
+        "@pytest.mark.ranks: fixture 'box' asks for the one it replaces, which fixtures made per rank cannot"
+    ]
+
+
+def test_an_ordinary_rank_fixture_of_ones_own_wins(run):
+    result = run("""
+@pytest.fixture
+def rank():
+    return "mine"
+
+@pytest.mark.ranks(2)
+def test_it(rank):
+    assert rank == "mine"
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+def test_yielding_twice_or_never_is_one_line(run):
+    result = run("""
+@per_rank
+def twice():
+    yield
+    yield
+
+@per_rank
+def never():
+    if False:
+        yield
+
+@pytest.mark.ranks(1)
+def test_twice(twice):
+    pass
+
+@pytest.mark.ranks(1)
+def test_never(never):
+    pass
+""")
+
+    result.assert_outcomes(failed=2)
+    for name, found in (("twice", "yields twice"), ("never", "did not yield")):
+        assert report_of(result, f"test_{name}") == [
+            f"@pytest.mark.ranks: fixture '{name}' {found}, expected one yield"
+        ]

@@ -1,0 +1,314 @@
+"""Schedules: seeds, explorations, what is expected of them, and the options of the command line."""
+
+import pytest
+
+from scenarios.pytest_plugin.marker import SAMPLING
+from tests.pytest_plugin.reading import replay_of, report_of
+
+RACE = """
+@pytest.mark.ranks(3{options})
+def test_race(rank):
+    got = torch.zeros(1)
+    if rank:
+        dist.send(torch.ones(1) * rank, 0)
+    else:
+        dist.recv(got)
+        print("first", int(got))
+        assert got == 1
+        dist.recv(got)
+"""
+"""It fails if rank 2's message is taken first: never under round robin."""
+
+
+def race(options=""):
+    return RACE.replace("{options}", options and f", {options}")
+
+
+HANGS = """
+@pytest.mark.ranks(3{options})
+def test_hangs(rank):
+    if rank:
+        dist.barrier()
+"""
+
+
+def hangs(options=""):
+    return HANGS.replace("{options}", options and f", {options}")
+
+
+PASSES = """
+@pytest.mark.ranks(3{options})
+def test_passes(rank):
+    dist.barrier()
+"""
+
+
+def passes(options=""):
+    return PASSES.replace("{options}", options and f", {options}")
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+def test_each_seed_is_a_test_of_its_own(run):
+    result = run(race("seeds=range(8)"), "-v")
+
+    found = result.parseoutcomes()
+    assert (found["passed"] + found["failed"], found["passed"] > 0, found["failed"] > 0) == (8, True, True)
+    result.stdout.fnmatch_lines(["*::test_race[[]seed0[]] *", "*::test_race[[]seed7[]] *"])
+    run("", "-k", "seed3").assert_outcomes(
+        **{("passed" if "test_race[seed3] PASSED" in result.stdout.str() else "failed"): 1}, deselected=7
+    )
+
+
+def test_a_policy_is_repeated_by_its_seed_and_default_is_round_robin(run):
+    run(race()).assert_outcomes(passed=1)
+    for policy in ("random", "pct"):
+        ways = [run(race(f"policy='{policy}', seed={seed}")).parseoutcomes() for seed in (*range(6), *range(6))]
+        assert ways[:6] == ways[6:]
+        assert {"passed": 1} in ways
+        assert {"failed": 1} in ways
+
+
+def test_seeds_come_behind_parameters_and_can_be_asked_for(run):
+    result = run(
+        """
+@pytest.mark.parametrize("n", ["a", "b"])
+@pytest.mark.ranks(2, seeds=[5, 1])
+def test_it(n, ddpsim_seed, rank):
+    assert ddpsim_seed in (1, 5)
+    dist.barrier()
+""",
+        "-v",
+    )
+
+    result.assert_outcomes(passed=4)
+    names = [line.split()[0] for line in result.outlines if "PASSED" in line]
+    assert names == [f"test_it.py::test_it[{n}-seed{seed}]" for n in "ab" for seed in (5, 1)]
+
+
+# --- explorations -----------------------------------------------------------------------------------------------------
+
+
+def test_an_exploration_finds_the_order_that_fails_and_shows_only_its_output(run):
+    result = run(race("explore=True"))
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_race")
+    assert "E           assert tensor([2.]) == 1" in lines
+    assert "FAIL  test_it.py::test_race on 3 ranks" in lines
+    assert "  All interleavings covered: 2 executions" in lines  # one for each message that may be the first
+    node, token = replay_of(result, "test_race")
+    assert result.stdout.str().count("\nfirst ") == 1
+    result.stdout.fnmatch_lines(["*Captured stdout rank 0 call*", "first 2"])
+
+    again = run("", node, "--ddpsim-replay", token)  # one run, no exploration
+    again.assert_outcomes(failed=1)
+    assert "FAIL  test_it.py::test_race on 3 ranks" not in report_of(again, "test_race")
+    again.stdout.fnmatch_lines(["first 2"])
+
+
+@pytest.mark.parametrize("explore", ["True", "'dpor'", "'dfs'", "{'policy': 'dfs', 'preemptions': 1}", "False", "None"])
+def test_an_exploration_that_covers_all_passes(run, explore):
+    run(passes(f"explore={explore}").replace("ranks(3", "ranks(2")).assert_outcomes(passed=1)
+
+
+def test_a_bounded_exploration_fails_if_it_finds_something(run):
+    run(race("explore={'policy': 'dfs', 'preemptions': 0}")).assert_outcomes(failed=1)
+
+
+def test_an_exploration_that_runs_out_of_budget_is_no_pass(run):
+    result = run(race("explore='dfs', budget={'executions': 1}"))
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_race")
+    assert lines[:2] == [
+        "UNKNOWN  test_it.py::test_race on 3 ranks",
+        "  Not all interleavings covered: the budget ran out after 1 execution",
+    ]
+
+
+def test_ranks_have_fixtures_of_their_own_in_each_execution(run):
+    result = run("""
+made = []
+
+@per_rank
+def own(rank):
+    made.append(rank)
+    return []
+
+@pytest.mark.ranks(2, explore="dfs")
+def test_it(own, rank):
+    own.append(rank)
+    dist.barrier()
+    assert own == [rank]
+
+def test_made():
+    assert len(made) > 2 and made.count(0) == made.count(1)
+""")
+
+    result.assert_outcomes(passed=2)
+
+
+# --- expectations -----------------------------------------------------------------------------------------------------
+
+
+def test_what_is_expected_passes_if_it_is_found(run):
+    run(hangs("expect='deadlock.missing_rank'")).assert_outcomes(passed=1)
+    run(hangs("expect='deadlock.missing_rank', explore=True")).assert_outcomes(passed=1)
+    run(race("expect='rank_error', explore=True")).assert_outcomes(passed=1)
+    found = run(race("expect='rank_error', seeds=range(8)")).parseoutcomes()
+    assert run(race("seeds=range(8)")).parseoutcomes() == {"passed": found["failed"], "failed": found["passed"]}
+
+
+def test_a_code_of_the_simulator_does_as_well_as_its_text(run):
+    run("from simulator import Code\n" + hangs("expect=Code.DEADLOCK_MISSING_RANK")).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("policy", SAMPLING)
+def test_drawn_schedules_may_look_for_what_is_expected(run, policy):
+    run(race(f"expect='rank_error', explore='{policy}', seed=3")).assert_outcomes(passed=1)
+
+
+def test_something_else_than_expected_is_one_text(run):
+    result = run(hangs("expect='deadlock.cycle'") + passes("expect='rank_error'"))
+
+    result.assert_outcomes(failed=2)
+    lines = report_of(result, "test_hangs")
+    assert lines[:3] == [
+        "not as expected: found fail, deadlock.missing_rank, rank 0; expected fail, deadlock.cycle",
+        "",
+        "DEADLOCK  deadlock.missing_rank  at step 6",
+    ]
+    assert replay_of(result, "test_hangs")[0] == "test_it.py::test_hangs"
+    assert report_of(result, "test_passes")[:3] == [
+        "not as expected: found pass; expected fail, rank_error",
+        "",
+        "PASS  test_it.py::test_passes on 3 ranks  11 events",
+    ]
+    result.stdout.fnmatch_lines(["FAILED test_it.py::test_hangs - not as expected: found fail, deadlock*"])
+
+
+def test_an_exploration_without_what_is_expected_tells_its_outcomes(run):
+    result = run(race("expect='deadlock.cycle', explore=True"))
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_race")
+    assert lines[0] == "not as expected: found fail; expected fail, deadlock.cycle"
+    assert "        1  fail  deadlock.dead_rank rank 0  rank_error rank 0" in lines
+    assert replay_of(result, "test_race")[0] == "test_it.py::test_race"
+
+
+def test_a_hazard_is_expected_of_a_run_that_passes(run):
+    source = """
+@pytest.mark.ranks(2, expect="hazard.unwaited_work")
+def test_it(rank):
+    dist.all_reduce(torch.ones(1), async_op=True)
+    HANG
+"""
+    run(source.replace("HANG", "")).assert_outcomes(passed=1)
+    run(source.replace("HANG", "if rank: dist.barrier()")).assert_outcomes(failed=1)
+
+
+def test_an_expected_error_of_a_rank_still_skips_and_xfails(run):
+    result = run("""
+@pytest.mark.ranks(2, expect="rank_error")
+def test_it(rank):
+    pytest.skip("not here")
+""")
+
+    result.assert_outcomes(skipped=1)
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_a_policy_and_a_seed_for_all(run):
+    run(race()).assert_outcomes(passed=1)
+    ways = [run("", f"--ddpsim-seed={seed}").parseoutcomes() for seed in range(6)]
+    assert ways == [run("", f"--ddpsim-seed={seed}", "--ddpsim-policy=random").parseoutcomes() for seed in range(6)]
+    assert {"failed": 1} in ways
+    run(race("policy='random', seed=%d" % ways.index({"failed": 1})), "--ddpsim-policy=round_robin").assert_outcomes(
+        passed=1
+    )
+
+
+def test_one_seed_takes_the_place_of_many_and_stands_in_the_line(run):
+    result = run(hangs("seeds=range(3)"), "--ddpsim-seed", "17")
+
+    result.assert_outcomes(failed=1)
+    *_, last = report_of(result, "test_hangs[seed17]")
+    assert last.startswith("  replay  pytest 'test_it.py::test_hangs[seed17]' --ddpsim-seed 17 --ddpsim-replay s1:")
+    run("", *last.replace("'", "").split()[2:]).assert_outcomes(failed=1)
+
+
+def test_a_replay_runs_only_what_the_token_belongs_to(run):
+    first = run(hangs() + passes())
+    _, token = replay_of(first, "test_hangs")
+
+    run("", "--ddpsim-replay", token).assert_outcomes(failed=1, deselected=1)
+
+
+@pytest.mark.parametrize(
+    ("token", "line"),
+    [
+        (
+            "s1:0:00000000",
+            "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its own checksum, expected an "
+            "unchanged token: copy it again from the report",
+        ),
+        (
+            "s1:0:5dbd",
+            "ERROR: --ddpsim-replay: replay token 's1:0:5dbd' is not whole, expected something like "
+            "s1:0x12.1.2:9c1e03ab: copy the token to its end",
+        ),
+        (
+            "s9:0:5dbdbcba",
+            "ERROR: --ddpsim-replay: replay token 's9:0:5dbdbcba' has version s9, this ddpsim reads s1: record the "
+            "failure again with this version",
+        ),
+    ],
+)
+def test_a_damaged_token_is_one_line(run, token, line):
+    result = run(hangs(), "--ddpsim-replay", token)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [each for each in result.errlines + result.outlines if each.startswith("ERROR")] == [line]
+
+
+def test_a_token_of_no_test_here_is_one_line(run):
+    _, token = replay_of(run(hangs()), "test_hangs")
+
+    result = run(passes(), "--ddpsim-replay", token)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [each for each in result.errlines + result.outlines if token in each] == [
+        f"ERROR: --ddpsim-replay: {token} belongs to none of the 1 tests marked ranks that were collected: name the file "
+        "and the test as the replay line does"
+    ]
+
+
+def test_a_test_that_has_changed_shows_both_sides(run):
+    first = run(race("explore=True"))
+    _, token = replay_of(first, "test_race")
+
+    changed = run("@pytest.mark.ranks(3)\ndef test_race(rank):\n    pass\n", "--ddpsim-replay", token)
+
+    changed.assert_outcomes(failed=1)
+    diverged, recorded, *_ = report_of(changed, "test_race")
+    assert diverged.startswith("replay diverged: the run ended after 2 choices, but the schedule has 6 more")
+    assert recorded == "  recorded   goes on with 0x5.1"
+
+
+@pytest.mark.parametrize(("option", "value"), [("--ddpsim-policy", "robin"), ("--ddpsim-seed", "one")])
+def test_an_option_that_is_no_such_thing_is_refused_by_pytest(run, option, value):
+    result = run(passes(), option, value)
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*{option}*{value}*"])
+
+
+def test_help_tells_the_options(run):
+    run("", "--help").stdout.fnmatch_lines(
+        ["*--ddpsim-policy=*", "*--ddpsim-seed=N*", "*--ddpsim-replay=TOKEN*", "*--ddpsim-report=DIR*"]
+    )
