@@ -1,0 +1,139 @@
+"""How large the HTML report is, how long it takes to write, and how long a browser takes until one can use it.
+
+    python -m benchmarks.report [--ranks 64] [--events 1000] [--rounds 5]
+
+The document is made up: every rank trains with four buckets, then one stops before the others. The browser is headless
+Chromium; without it, or without playwright, the times of loading are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
+from reports.html import to_html
+from reports.json_form import to_json
+
+BUCKETS = 4
+EVENTS_PER_STEP = 3 * BUCKETS + 1
+"""Of one rank: each bucket is issued, waited for and done; then the optimizer steps."""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, default=64)
+    parser.add_argument("--events", type=int, default=1000, help="of each rank")
+    parser.add_argument("--rounds", type=int, default=5)
+    options = parser.parse_args()
+    document = training(options.ranks, options.events)
+    writing, page = [], b""
+    for _ in range(options.rounds):
+        start = time.perf_counter()
+        page = to_html(document)
+        writing.append(time.perf_counter() - start)
+    events = len(document.runs[0].events)
+    print(f"{options.ranks} ranks, {events:,} events, {options.rounds} rounds")
+    print(f"report.html   {len(page):>12,} bytes   written in {statistics.median(writing):.2f} s")
+    print(f"result.json   {len(to_json(document)):>12,} bytes")
+    loads = loading(page, options.rounds)
+    if loads:
+        print(f"ready to use  {statistics.median(loads):.2f} s after it was asked for (at most {max(loads):.2f} s)")
+
+
+def training(ranks: int, events: int) -> Document:
+    """A run of so many ranks with about so many events each, in which one rank stops before the last step."""
+    steps = max(1, events // EVENTS_PER_STEP)
+    stopper = ranks // 3
+    calls = tuple(_call(step, bucket) for step in range(steps + 1) for bucket in range(BUCKETS))
+    found: list[Event] = []
+    slots = []
+    for step in range(steps):
+        for bucket in range(BUCKETS):
+            slots.append(_slot(found, range(ranks), step * BUCKETS + bucket))
+        found += [Event("step", rank, len(found), text=str(step + 1)) for rank in range(ranks)]
+    found.append(Event("return", stopper, len(found)))
+    waiters = tuple(rank for rank in range(ranks) if rank != stopper)
+    slots.append(_open_slot(found, waiters, steps * BUCKETS, stopper))
+    last = len(slots) - 1
+    summary = f"{len(waiters)} ranks wait for rank {stopper}, which returned"
+    ends = tuple(Rank(rank, "returned" if rank == stopper else "waiting") for rank in range(ranks))
+    run = Run(
+        name=f"{ranks} ranks",
+        world_size=ranks,
+        verdict="fail",
+        findings=(Finding("deadlock.missing_rank", "fail", (stopper,), summary, summary, slots=(last,)),),
+        text=summary,
+        ranks=ends,
+        sites=(
+            Site(
+                "train.py", 20, "step", 18, ("for batch in batches:", "    loss = model(batch)", "    loss.backward()")
+            ),
+        ),
+        calls=calls,
+        events=tuple(found),
+        slots=tuple(slots),
+        waiting=tuple(Waiting(Who(rank), "all_reduce", 0, (last,)) for rank in waiters),
+    )
+    return Document(run.name, (run,))
+
+
+def _call(step: int, bucket: int) -> Call:
+    origin = f"DDP #0 bucket {bucket} of step {step + 1}"
+    names = tuple(f"layers.{4 * bucket + number}.weight" for number in range(4))
+    return Call("all_reduce", "default", step * BUCKETS + bucket, "SUM float32[65536]", 0, origin, bucket, names)
+
+
+def _slot(found: list[Event], ranks: range, call: int) -> Slot:
+    """All ranks issue a call, and go on one after the other."""
+    issues = []
+    for rank in ranks:
+        issues.append(len(found))
+        found += [Event(kind, rank, len(found), call=call) for kind in ("issue", "wait")]
+    match = len(found)
+    found.append(Event("match", ranks[-1], match, call=call))
+    found += [Event("done", rank, len(found), call=call) for rank in ranks]
+    return Slot("default", call, tuple(issues), "matched", match)
+
+
+def _open_slot(found: list[Event], ranks: tuple[int, ...], call: int, missing: int) -> Slot:
+    issues = []
+    for rank in ranks:
+        issues.append(len(found))
+        found += [Event(kind, rank, len(found), call=call) for kind in ("issue", "wait")]
+    return Slot("default", call, tuple(issues), "open", missing=(missing,))
+
+
+def loading(page: bytes, rounds: int) -> list[float]:
+    """Seconds from asking for the page until its scripts have drawn it, in a fresh tab each time."""
+    browser_path = shutil.which("chromium")
+    try:
+        from playwright.sync_api import sync_playwright
+    except ImportError:
+        return []
+    if browser_path is None:
+        return []
+    seconds = []
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        path = Path(folder) / "report.html"
+        path.write_bytes(page)
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        for _ in range(rounds):
+            tab = browser.new_page(viewport={"width": 1400, "height": 900})
+            start = time.perf_counter()
+            tab.goto(path.as_uri())
+            tab.wait_for_selector("html[data-ready]", state="attached")
+            tab.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            seconds.append(time.perf_counter() - start)
+            tab.close()
+        browser.close()
+    return seconds
+
+
+if __name__ == "__main__":
+    main()
