@@ -1,6 +1,8 @@
 """`@given` and the marker: each example is a run on all ranks; it shrinks, and comes back from the database."""
 
 import pytest
+from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 
 from tests.pytest_plugin.reading import replay_of, report_of
 
@@ -16,9 +18,13 @@ ORDERS = {
 
 
 @pytest.fixture
-def run(run):
-    """With hypothesis' own plugin."""
-    return lambda source, *options: run(source and HYPOTHESIS + source, "-p", "_hypothesis_pytestplugin", *options)
+def run(run, pytester):
+    """With hypothesis' own plugin, and a database of the test's own."""
+    before = settings.get_current_profile_name()
+    settings.register_profile("pytester", database=DirectoryBasedExampleDatabase(pytester.path / "examples"))
+    settings.load_profile("pytester")
+    yield lambda source, *options: run(source and HYPOTHESIS + source, "-p", "_hypothesis_pytestplugin", *options)
+    settings.load_profile(before)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -217,7 +223,7 @@ def test_limited(rank, x):
     )
 
     result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["E * hypothesis.errors.DeadlineExceeded: *deadline of 50.00ms"])
+    result.stdout.fnmatch_lines(["E * hypothesis.errors.DeadlineExceeded: *deadline of 50.00ms*"])
     result.stdout.no_fnmatch_line("*replay*")
 
 

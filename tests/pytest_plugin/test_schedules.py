@@ -228,9 +228,9 @@ def test_a_policy_and_a_seed_for_all(run):
     ways = [run("", f"--ddpsim-seed={seed}").parseoutcomes() for seed in range(6)]
     assert ways == [run("", f"--ddpsim-seed={seed}", "--ddpsim-policy=random").parseoutcomes() for seed in range(6)]
     assert {"failed": 1} in ways
-    run(race("policy='random', seed=%d" % ways.index({"failed": 1})), "--ddpsim-policy=round_robin").assert_outcomes(
-        passed=1
-    )
+    failing = race(f"policy='random', seed={ways.index({'failed': 1})}")
+    run(failing).assert_outcomes(failed=1)
+    run(failing, "--ddpsim-policy=round_robin").assert_outcomes(passed=1)
 
 
 def test_one_seed_takes_the_place_of_many_and_stands_in_the_line(run):
@@ -283,8 +283,8 @@ def test_a_token_of_no_test_here_is_one_line(run):
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert [each for each in result.errlines + result.outlines if token in each] == [
-        f"ERROR: --ddpsim-replay: {token} belongs to none of the 1 tests marked ranks that were collected: name the file "
-        "and the test as the replay line does"
+        f"ERROR: --ddpsim-replay: {token} belongs to none of the 1 tests marked ranks that were collected: name the "
+        "file and the test as the replay line does"
     ]
 
 
