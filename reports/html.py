@@ -44,7 +44,8 @@ def to_html(document: Document) -> bytes:
         "document": document,
         "runs": _in_order(document),
         "left_out": [lanes.left_out for lanes in shown],
-        "pictures": [picture_of(graph) if (graph := wait_graph_of(run)) else None for run in document.runs],
+        "graphs": [wait_graph_of(run) for run in document.runs],
+        "picture_of": picture_of,
         "lines_of": _lines,
         "data": embedded(data),
     }

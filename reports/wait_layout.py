@@ -8,6 +8,9 @@ from typing import Literal
 
 from reports.wait_graph import Edge, Node, WaitGraph
 
+LARGEST = 24
+"""Nodes of a picture that one can still read."""
+
 _LETTER = 7.4
 """Width of a letter, about."""
 _BOX_HEIGHT = 42.0
@@ -60,8 +63,10 @@ class Picture:
 Point = tuple[float, float]
 
 
-def picture_of(graph: WaitGraph) -> Picture:
-    """Where everything of the graph stands."""
+def picture_of(graph: WaitGraph) -> Picture | None:
+    """Where everything of the graph stands; None if there is too much of it for a picture."""
+    if len(graph.nodes) > LARGEST:
+        return None
     widths = [max(76.0, 24 + _LETTER * len(_short(node.label))) for node in graph.nodes]
     circle = _circle(graph)
     centres = _places(graph, widths, circle)
@@ -79,21 +84,24 @@ def picture_of(graph: WaitGraph) -> Picture:
 
 
 def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Point]:
-    layers = _layers(graph, circle)
-    step = max(widths) + _GAP
-    rows: dict[int, int] = {}
-    centres: list[Point] = []
-    middle = _circle_layer(layers, circle)
+    layers = _layers(graph)
+    middle = layers[circle[0]] if circle else 0
     radius = _radius(len(circle), max(widths))
-    counts = {layer: layers.count(layer) for layer in layers}
-    for node, layer in enumerate(layers):
-        if node in circle:
-            turn = 2 * math.pi * circle.index(node) / len(circle) + (math.pi if len(circle) == 2 else -math.pi / 2)
-            centres.append((radius * 1.35 * math.cos(turn), radius * math.sin(turn)))
-            continue
-        row = rows[layer] = rows.get(layer, -1) + 1
-        beside = (layer - middle) * step + math.copysign(radius * 0.6 if circle else 0.0, layer - middle)
-        centres.append((beside, (row - (counts[layer] - 1) / 2) * _ROW))
+    beside = max(widths) + _GAP + (radius * 0.6 if circle else 0.0)
+    centres = [(0.0, 0.0)] * len(layers)
+    for layer in sorted(set(layers)):
+        column = [node for node, each in enumerate(layers) if each == layer and node not in circle]
+        top = (
+            (radius if len(circle) > 2 else 0.0) + 1.5 * _ROW
+            if circle and layer == middle
+            else -(len(column) - 1) / 2 * _ROW
+        )
+        for row, node in enumerate(column):
+            centres[node] = (layer - middle) * beside, top + row * _ROW
+    first = math.pi if len(circle) == 2 else -math.pi / 2
+    for number, node in enumerate(circle):
+        turn = first + 2 * math.pi * number / len(circle)
+        centres[node] = radius * 1.35 * math.cos(turn), radius * math.sin(turn)
     return centres
 
 
@@ -116,21 +124,34 @@ def _radius(count: int, width: float) -> float:
     return apart / 2 / 1.35 if count == 2 else apart / (2 * math.sin(math.pi / count))
 
 
-def _layers(graph: WaitGraph, circle: list[int]) -> list[int]:
-    """How far to the right each node stands: those that nobody waits for on the left, the cycle as one."""
+def _layers(graph: WaitGraph) -> list[int]:
+    """How far to the right each node stands: those that nobody waits for on the left; a circle stands as one."""
+    reached = _reached(graph)
     layers = [0] * len(graph.nodes)
     for _ in graph.nodes:
         for edge in graph.edges:
-            if edge.source in circle and edge.target in circle:
-                continue
-            layers[edge.target] = min(max(layers[edge.target], layers[edge.source] + 1), len(graph.nodes))
-        for node in circle:
-            layers[node] = max(layers[each] for each in circle)
+            if edge.source in reached[edge.target]:
+                layers[edge.source] = layers[edge.target] = max(layers[edge.source], layers[edge.target])
+            else:
+                layers[edge.target] = max(layers[edge.target], layers[edge.source] + 1)
     return layers
 
 
-def _circle_layer(layers: list[int], circle: list[int]) -> int:
-    return layers[circle[0]] if circle else 0
+def _reached(graph: WaitGraph) -> list[set[int]]:
+    """For each node, those that it waits for, directly or not."""
+    after: list[list[int]] = [[] for _ in graph.nodes]
+    for edge in graph.edges:
+        after[edge.source].append(edge.target)
+    found: list[set[int]] = []
+    for node in range(len(graph.nodes)):
+        seen: set[int] = set()
+        rest = list(after[node])
+        while rest:
+            if (one := rest.pop()) not in seen:
+                seen.add(one)
+                rest += after[one]
+        found.append(seen)
+    return found
 
 
 def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, circle: list[int]) -> Arrow:

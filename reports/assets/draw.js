@@ -42,7 +42,7 @@ class Drawing {
     const { geometry, name } = this;
     const clip = svg("clipPath", { id: `${name}-columns` }, svg("rect", { x: geometry.label, y: 0, width: Math.max(0, geometry.edge - geometry.label), height: geometry.height }));
     const hidden = svg("clipPath", { id: `${name}-rows` }, svg("rect", { x: 0, y: HEAD - 8, width: geometry.width, height: geometry.height }));
-    const body = svg("g", { "clip-path": `url(#${name}-columns)` }, ...this.tracks(), ...this.bars(), ...this.links(), ...this.marks(), ...this.places());
+    const body = svg("g", { "clip-path": `url(#${name}-columns)` }, ...this.tracks(), ...this.bars(), ...this.links(), ...this.marks(), ...this.places(), ...this.parting());
     const rows = svg("g", { "clip-path": `url(#${name}-rows)` }, body, ...this.labels(), ...this.ends());
     return [svg("defs", {}, hatching(name), clip, hidden), ...this.heads(), rows];
   }
@@ -149,10 +149,29 @@ class Drawing {
     const box = svg("rect", { class: "box", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 2 });
     const veiled = this.hasHappened(place) ? "" : " veiled";
     const group = svg("g", { class: `missing${run.colourOf(run.placeSlot[place])}${veiled}`, "data-place": place }, box);
-    if (half >= SMALLEST_LABELLED) group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
+    if (half >= SMALLEST_LABELLED && !this.isCrowded(place)) group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
     return group;
   }
 
+  /** True if something stands where the word beside a place would. @param {number} place */
+  isCrowded(place) {
+    const { run, geometry } = this;
+    const next = run.byLane[run.placeLane[place]].find((other) => run.placeColumn[other] > run.placeColumn[place]);
+    return next !== undefined && (run.placeColumn[next] - run.placeColumn[place]) * geometry.columnWidth < 80;
+  }
+
+  /** Where the failing and the passing run of an exploration part. */
+  parting() {
+    const { run, geometry } = this;
+    const place = run.marked === null ? -1 : run.placeOf(run.marked);
+    if (place < 0 || !this.isShown(place)) return [];
+    const [x, y] = [geometry.x(run.placeColumn[place]), geometry.y(run.placeLane[place])];
+    const half = Math.max(7, geometry.radius * 1.8);
+    const box = svg("rect", { class: "parting", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4, "data-place": place });
+    return [box, svg("text", { class: "word parting-word", x: x + half + 3, y: y - half + 4 }, "here they part")];
+  }
+
+  /** @param {number} place @param {Pen} pen @param {SVGElement[]} single */
   call(place, pen, single) {
     const { run, geometry } = this;
     const call = run.eventCall[run.placeEvent[place]];

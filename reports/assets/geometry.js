@@ -5,6 +5,8 @@ const WIDEST = 64;
 const COMFORTABLE = 34;
 const HEAD = 84;
 const LABEL_LETTER = 7.2;
+/** Room behind the last column, for a word beside it. */
+const TAIL = 76;
 
 class Geometry {
   /** @param {Run} run */
@@ -18,7 +20,7 @@ class Geometry {
     this.width = 800;
     this.height = 400;
     const longest = Math.max(...run.lanes.map((lane) => laneName(lane).length));
-    this.label = Math.round(Math.min(250, Math.max(84, 34 + longest * LABEL_LETTER)));
+    this.label = Math.round(Math.min(300, Math.max(84, 34 + longest * LABEL_LETTER)));
     this.gutter = 96;
   }
 
@@ -43,7 +45,7 @@ class Geometry {
   }
 
   get columnsWidth() {
-    return (this.run.columns + this.run.lead + 1) * this.columnWidth;
+    return (this.run.columns + this.run.lead + 0.6) * this.columnWidth + TAIL;
   }
 
   get contentHeight() {
@@ -87,8 +89,8 @@ class Geometry {
 
   /** The width of a column at which all of them are in view. */
   fitting() {
-    const room = this.width - this.label - this.gutter;
-    return Math.max(NARROWEST, Math.min(WIDEST, room / (this.run.columns + this.run.lead + 1)));
+    const room = this.width - this.label - this.gutter - TAIL;
+    return Math.max(NARROWEST, Math.min(WIDEST, room / (this.run.columns + this.run.lead + 0.6)));
   }
 }
 
