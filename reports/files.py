@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from reports.chrome_trace import to_chrome_trace
 from reports.document import Document
+from reports.dot import to_dot
 from reports.errors import ReportError
 from reports.html import to_html
 from reports.json_form import to_json
@@ -16,7 +18,9 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
     "report.html": to_html,
     "report.txt": to_text,
     "result.json": to_json,
+    "trace.json": to_chrome_trace,
     "junit.xml": to_junit,
+    "waits.dot": to_dot,
 }
 """The files of a report, each with what writes it."""
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from reports.document import VERSION, Document, Event, Who
+from reports.encoding import encoded
 from reports.errors import ReportError
 from reports.references import first_broken
 
@@ -20,11 +21,7 @@ LARGEST_BYTES = 1 << 28
 
 def to_json(document: Document) -> bytes:
     """The document as UTF-8 JSON."""
-    try:
-        return msgspec.json.encode(document)
-    except UnicodeEncodeError:  # half a character, as Python puts it into a file name that is no text
-        plain = json.dumps(msgspec.to_builtins(document), ensure_ascii=False, separators=(",", ":"))
-        return plain.encode(errors="replace")
+    return encoded(document)
 
 
 def from_json(data: bytes, *, name: str = "the file") -> Document:

@@ -1,0 +1,166 @@
+"""The Chrome trace, which the Perfetto UI opens: ranks as processes, their groups as threads, matched calls as flows.
+
+Its clock is logical: the index of an event counts as a microsecond, so that what came earlier in the schedule stands
+further left, and everything has a width. Virtual seconds are among each call's arguments.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from reports.document import Document, Event, Run, Slot, Who
+from reports.encoding import encoded
+from reports.spans import Span, spans_of
+
+_CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
+_INSTANTS = frozenset(["step", "fault", "note", "store", "sleep", "return", "raise"])
+_PROGRAM = "program"
+"""The name of the track of what belongs to no group."""
+
+Entry = dict[str, Any]
+"""One of the format's trace events."""
+
+
+class _Track(NamedTuple):
+    """What becomes a thread of the format."""
+
+    who: Who
+    group: str | None
+    """None for what belongs to no group."""
+    number: int = 0
+    """Which of those that the group's calls need, as calls that overlap without nesting may not share one."""
+
+    @property
+    def name(self) -> str:
+        """As viewers show it."""
+        group = _PROGRAM if self.group is None else f'group "{self.group}"'
+        thread = f', thread "{self.who.thread}"' if self.who.thread else ""
+        return f"{group}{thread}{f' ({self.number + 1})' if self.number else ''}"
+
+
+def to_chrome_trace(document: Document) -> bytes:
+    """The document as a Chrome trace in JSON. Of several runs, each has processes of its own."""
+    entries: list[Entry] = []
+    first = 1  # viewers take process 0 for the idle one
+    for run in document.runs:
+        entries += _RunEntries(run, first, run.name if len(document.runs) > 1 else "").all()
+        first += run.world_size
+    other = {"title": document.title, "clock": _CLOCK} | document.environment
+    return encoded({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": other})
+
+
+class _RunEntries:
+    """The entries of a run."""
+
+    def __init__(self, run: Run, first: int, title: str) -> None:
+        self._run = run
+        self._first = first
+        """The process of rank 0."""
+        self._title = title
+        self._threads: dict[_Track, int] = {}
+        """The numbers of the threads."""
+        self._free_from: dict[int, int] = {}
+        """By thread, where its last span ends."""
+        self._places: dict[int, int] = {}
+        """The threads of the calls, by their issue."""
+
+    def all(self) -> Iterator[Entry]:
+        """Spans, instants and flows, then what tracks are called."""
+        for span in spans_of(self._run):
+            yield self._span(span)
+        for index, event in enumerate(self._run.events):
+            if event.kind in _INSTANTS:
+                yield self._instant(index, event)
+        for index, slot in enumerate(self._run.slots):
+            yield from self._flow(index, slot)
+        yield from self._names()
+
+    def _span(self, span: Span) -> Entry:
+        event = self._run.events[span.start]
+        track = self._free(span, None if span.call is None else self._run.calls[span.call].group)
+        if span.call is not None:
+            self._places[span.start] = track
+        entry: Entry = {
+            "ph": "X",
+            "ts": span.start,
+            "dur": span.end - span.start,
+            "pid": self._first + span.who.rank,
+            "tid": track,
+            **self._told(span, event),
+        }
+        return entry if span.has_ended else entry | {"cname": "terrible"}
+
+    def _told(self, span: Span, event: Event) -> Entry:
+        """Name, category and arguments."""
+        when = {"step": event.step, "virtual_seconds": event.time}
+        if span.call is None:
+            return {"name": f"waits for {event.text}", "cat": "wait", "args": when}
+        call = self._run.calls[span.call]
+        site = None if call.site is None else self._run.sites[call.site]
+        told = {
+            "signature": call.signature,
+            "site": f"{site.file}:{site.line}" if site else "",
+            "origin": call.origin,
+            "parameters": ", ".join(call.parameters),
+            "shadow": "for ranks that have not joined" if call.is_shadow else "",
+            "state": "" if span.slot is None else self._run.slots[span.slot].state,
+        }
+        args = {key: text for key, text in told.items() if text}
+        return {"name": f"{call.operation} #{call.sequence}", "cat": "call", "args": args | when}
+
+    def _free(self, span: Span, group: str | None) -> int:
+        """The thread of the first of the group's tracks that is free."""
+        threads = (self._thread(_Track(span.who, group, number)) for number in itertools.count())
+        thread = next(thread for thread in threads if self._free_from.get(thread, 0) <= span.start)
+        self._free_from[thread] = span.end
+        return thread
+
+    def _thread(self, track: _Track) -> int:
+        """Numbers are unique among all ranks, and begin above those of processes, which name their main thread."""
+        return self._threads.setdefault(track, (self._first + self._run.world_size) * 1000 + len(self._threads))
+
+    def _instant(self, index: int, event: Event) -> Entry:
+        return {
+            "ph": "i",
+            "s": "t",
+            "ts": index,
+            "pid": self._first + event.rank,
+            "tid": self._thread(_Track(Who(event.rank, event.thread), None)),
+            "name": f"{event.kind} {event.text}".rstrip(),
+            "cat": event.kind,
+            "args": {"step": event.step, "virtual_seconds": event.time},
+        }
+
+    def _flow(self, index: int, slot: Slot) -> Iterator[Entry]:
+        """Arrows between the calls that met, in the order in which they came."""
+        if slot.match is None or len(slot.issues) < 2:
+            return
+        for place, issue in enumerate(slot.issues):
+            phase = "s" if place == 0 else "f" if place == len(slot.issues) - 1 else "t"
+            yield {
+                "ph": phase,
+                "id": self._first * 1_000_000 + index,
+                "ts": issue + 0.5,  # within the call
+                "pid": self._first + self._run.events[issue].rank,
+                "tid": self._places[issue],
+                "name": "matched",
+                "cat": "slot",
+                **({"bp": "e"} if phase == "f" else {}),
+            }
+
+    def _names(self) -> Iterator[Entry]:
+        for rank in range(self._run.world_size):
+            name = f"{self._title}: rank {rank}" if self._title else f"rank {rank}"
+            yield _metadata("process_name", self._first + rank, 0, {"name": name})
+            yield _metadata("process_sort_index", self._first + rank, 0, {"sort_index": self._first + rank})
+        in_order = sorted(self._threads.items(), key=lambda each: (each[0].who, each[0].group is not None, each[1]))
+        for sort_index, (track, thread) in enumerate(in_order):
+            process = self._first + track.who.rank
+            yield _metadata("thread_name", process, thread, {"name": track.name})
+            yield _metadata("thread_sort_index", process, thread, {"sort_index": sort_index})
+
+
+def _metadata(name: str, process: int, thread: int, args: Entry) -> Entry:
+    return {"ph": "M", "name": name, "pid": process, "tid": thread, "args": args}

@@ -1,0 +1,69 @@
+"""The wait-for graph in Graphviz' language: who waits for whom, and in what; a cycle in red."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from reports.document import Document, Run
+from reports.wait_graph import Edge, Node, WaitGraph, wait_graph_of
+from reports.wording import printable
+
+_LONGEST = 100
+"""Characters of a label; a name may have any number."""
+_CULPRIT, _CYCLE = "#c62828", "#c62828"
+
+
+def to_dot(document: Document) -> bytes:
+    """The wait-for graphs of the document's runs as one graph in UTF-8, each run with waiters in a box of its own."""
+    lines = [
+        "digraph waits {",
+        '  graph [rankdir=LR, fontname="sans-serif", labeljust=l, charset="UTF-8"]',
+        '  node [shape=box, style=rounded, fontname="sans-serif"]',
+        '  edge [fontname="sans-serif"]',
+        f"  label={_quoted(document.title)}",
+    ]
+    graphs = [(number, run, graph) for number, run in enumerate(document.runs) if (graph := wait_graph_of(run))]
+    for number, run, graph in graphs:
+        lines += _cluster(number, run, graph) if len(document.runs) > 1 else _body(number, graph)
+    if not graphs:
+        lines.append('  nobody [label="nobody waits for anybody", style="rounded,dashed"]')
+    return "\n".join([*lines, "}", ""]).encode()
+
+
+def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:
+    return [
+        f"  subgraph cluster_{number} {{",
+        f"    label={_quoted(run.name)}",
+        *(f"  {line}" for line in _body(number, graph)),
+        "  }",
+    ]
+
+
+def _body(number: int, graph: WaitGraph) -> Iterator[str]:
+    for index, node in enumerate(graph.nodes):
+        yield f"  {_name(number, index)} [{_node(node)}]"
+    for edge in graph.edges:
+        yield f"  {_name(number, edge.source)} -> {_name(number, edge.target)} [{_edge(edge)}]"
+
+
+def _name(number: int, index: int) -> str:
+    return f"run{number}_{index}"
+
+
+def _node(node: Node) -> str:
+    ends = {"waiting": "waits", "unknown": ""}
+    label = _quoted(node.label, ends.get(node.end, node.end))
+    return f'label={label}, color="{_CULPRIT}", penwidth=2' if node.is_culprit else f"label={label}"
+
+
+def _edge(edge: Edge) -> str:
+    label = _quoted(edge.label, "one is enough" if edge.any_suffices else "")
+    return f'label={label}, color="{_CYCLE}", penwidth=2' if edge.in_cycle else f"label={label}"
+
+
+def _quoted(*lines: str) -> str:
+    """A label that shows just these lines: quotes, escapes and entities of the language stay text."""
+    shown = (printable(line) for line in lines if line)
+    cut = (line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}\N{HORIZONTAL ELLIPSIS}" for line in shown)
+    escaped = (line.replace("\\", "\\\\").replace('"', '\\"').replace("&", "&amp;") for line in cut)
+    return '"{}"'.format("\\n".join(escaped))

