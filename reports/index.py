@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from reports.files import write_file
-from reports.junit import Case, junit_of
+from reports.junit import Case, State, junit_of
+from reports.page import page
+
+_ORDER: tuple[State, ...] = ("failed", "unknown", "not run", "passed")
+_WORDS: dict[State, str] = {
+    "failed": "not as expected",
+    "unknown": "unknown",
+    "not run": "not run",
+    "passed": "as expected",
+}
+_COLOURS: dict[State, str] = {"failed": "fail", "unknown": "unknown", "not run": "unknown", "passed": "pass"}
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 80
@@ -36,10 +46,35 @@ class Entry:
 
 
 def write_index(entries: Sequence[Entry], folder: Path, *, title: str) -> Path:
-    """Write index.html and the junit.xml of all into a folder that is there; return the page."""
-    cases = [entry.case for entry in entries]
-    write_file(folder / "junit.xml", junit_of(cases, name=title))
-    return folder / "index.html"
+    """Write index.html and the junit.xml of all into a folder that is there; return the page.
+
+    Raises ReportError if they cannot be written.
+    """
+    write_file(folder / "junit.xml", junit_of([entry.case for entry in entries], name=title))
+    path = folder / "index.html"
+    write_file(path, to_index(entries, title=title))
+    return path
+
+
+def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
+    """The page in UTF-8. What did not come out as expected comes first."""
+    values = {
+        "title": title,
+        "verdict": _COLOURS[min((entry.case.state for entry in entries), key=_ORDER.index, default="passed")],
+        "totals": ", ".join(_totals(entries)),
+        "seconds": sum(entry.case.seconds for entry in entries),
+        "entries": sorted(entries, key=lambda entry: _ORDER.index(entry.case.state)),
+        "words": _WORDS,
+        "colours": _COLOURS,
+    }
+    return page("index.html.j2", values, styles=("base.css",))
+
+
+def _totals(entries: Sequence[Entry]) -> Iterator[str]:
+    for state in reversed(_ORDER):
+        count = sum(entry.case.state == state for entry in entries)
+        if count or state == "passed":
+            yield f"{count} {_WORDS[state]}"
 
 
 def folder_name(name: str, taken: Collection[str]) -> str:

@@ -27,7 +27,8 @@ QUERIES = {
     "flows": "select count(*) from flow",
     "depth": "select max(depth) from slice",
     "end": "select max(ts + dur) - min(ts) from slice",
-    "problems": "select group_concat(name || ' ' || value, ', ') from stats where severity in ('error', 'data_loss') and value > 0",
+    "problems": "select group_concat(name || ' ' || value, ', ') from stats "
+    "where severity in ('error', 'data_loss') and value > 0",
 }
 ASK = """async query => {
   const result = await window.app.trace.engine.query(query);
