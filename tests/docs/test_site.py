@@ -29,8 +29,11 @@ class Loads(HTMLParser):
 
 
 def build(repository, folder):
-    """Build the site as CI does; returns exit status and what was said."""
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder]
+    """Build the site as CI does; returns exit status and what was said.
+
+    Not with --quiet: what mkdocs does not say it does not count either, and --strict passes.
+    """
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
     done = subprocess.run(command, cwd=repository, capture_output=True, text=True, env={"NO_MKDOCS_2_WARNING": "1"})
     return done.returncode, done.stdout + done.stderr
 
@@ -38,7 +41,9 @@ def build(repository, folder):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
-    assert build(ROOT, folder) == (0, "")
+    status, said = build(ROOT, folder)
+    assert status == 0, said
+    assert {line.partition(" ")[0] for line in said.splitlines()} == {"INFO"}, said
     return folder
 
 
