@@ -30,8 +30,8 @@ def _parts(document: Document, width: int) -> Iterator[Text]:
     if exploration is not None:
         yield _coloured(_exploration(exploration))
     for run in document.runs:
-        if len(document.runs) > 1:
-            yield _coloured(f"--- {printable(run.name)}")
+        head = _head(run)
+        yield _coloured(f"--- {head}") if len(document.runs) > 1 else Text(head)
         yield from _run(run, width)
     if exploration is not None and exploration.conclusion:
         yield _coloured(exploration.conclusion)
@@ -41,12 +41,11 @@ def _exploration(exploration: Exploration) -> str:
     lines = [f"{exploration.verdict.upper()}  {exploration.program}", f"  {exploration.extent}"]
     lines += [f"  {outcome.count:>7}  {outcome.text}" for outcome in exploration.outcomes]
     if exploration.difference is not None:
-        lines += ["", f"  first difference  {exploration.difference.text}"]
+        lines += ["", "  first difference", *(f"    {side}" for side in exploration.difference.text.split("; "))]
     return "\n".join(lines)
 
 
 def _run(run: Run, width: int) -> Iterator[Text]:
-    yield Text(_head(run))
     yield _coloured(run.text)
     lanes = narrow_lanes(run, width)
     if lanes is not None:

@@ -61,11 +61,14 @@ def explore_scenario(
             name=chosen.name,
             on_progress=on_progress,
         )
-    failure = exploration.first_failure
-    if failure is None:
-        return exploration
-    command = replay_command(failure, own, engine, transport)
-    return dataclasses.replace(exploration, first_failure=failure.with_replay(command))
+
+    def named(result: Result | None) -> Result | None:
+        """The execution, with the command that runs it again."""
+        return None if result is None else result.with_replay(replay_command(result, own, engine, transport))
+
+    return dataclasses.replace(
+        exploration, first_failure=named(exploration.first_failure), first_pass=named(exploration.first_pass)
+    )
 
 
 class _Compared:

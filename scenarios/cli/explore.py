@@ -10,11 +10,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli import output
-from scenarios.cli.options import Name, OwnOrEngine, Seed, SimulatedTransport, WorldSize
+from scenarios.cli.options import (
+    Name,
+    Opens,
+    OwnOrEngine,
+    ReportFolder,
+    Seed,
+    SimulatedTransport,
+    WorldSize,
+    by_text,
+    how_text,
+)
+from scenarios.cli.reporting import reporting
 from scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from scenarios.model import Expectation
+    from reports.document import Document
+    from scenarios.model import Expectation, Scenario
     from simulator import Exploration, Progress
 
 
@@ -47,6 +59,8 @@ def explore(
     check_determinism: Annotated[
         bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare.")
     ] = False,
+    report: ReportFolder = None,
+    opens: Opens = False,
 ) -> int:
     """Run a scenario, or a function of yours, under many schedules, until one fails or all are covered.
 
@@ -59,25 +73,37 @@ def explore(
 
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)
-    with _bar(executions) as on_progress:
-        exploration = explore_scenario(
-            scenario,
-            chosen,
-            policy=policy,
-            seed=seed,
-            depth=depth,
-            preemptions=preemptions,
-            transport=transport,
-            world_size=world_size,
-            budget=Budget(executions=executions, seconds=seconds),
-            keep_going=keep_going,
-            check_determinism=check_determinism,
-            on_progress=on_progress,
-        )
-    output.show(f"{exploration}\n")
-    status, text = _judgement(scenario.expected_by(chosen), exploration)
-    output.show(text)
+    with reporting(report, opens=opens) as reported:
+        with _bar(executions) as on_progress:
+            exploration = explore_scenario(
+                scenario,
+                chosen,
+                policy=policy,
+                seed=seed,
+                depth=depth,
+                preemptions=preemptions,
+                transport=transport,
+                world_size=world_size,
+                budget=Budget(executions=executions, seconds=seconds),
+                keep_going=keep_going,
+                check_determinism=check_determinism,
+                on_progress=on_progress,
+            )
+        output.show(f"{exploration}\n")
+        status, text = _judgement(scenario.expected_by(chosen), exploration)
+        output.show(text)
+        how = by_text(chosen) + how_text(transport, policy, seed)
+        reported.add_exploration(lambda: _document(scenario, exploration, how, status, text))
     return status
+
+
+def _document(scenario: Scenario, exploration: Exploration, how: str, status: Status, conclusion: str) -> Document:
+    from reports.making.exploration import document_of_exploration
+
+    is_expected = status is Status.AS_EXPECTED
+    return document_of_exploration(
+        exploration, name=scenario.name, how=how, is_expected=is_expected, conclusion=conclusion
+    )
 
 
 _WHY_UNSEEN = "which may depend on files or objects that ranks share: try --policy random"

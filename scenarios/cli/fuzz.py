@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli import output
-from scenarios.cli.options import EngineOrBoth, WorldSize, engines_named
-from scenarios.cli.status import Status
+from scenarios.cli.options import EngineOrBoth, Opens, ReportFolder, WorldSize, engines_named
+from scenarios.cli.reporting import Report, reporting
+from scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
     from scenarios.engines import Engine
     from scenarios.fuzzing.campaign import Campaign, Progress
+    from scenarios.fuzzing.named import AlwaysFails
     from scenarios.fuzzing.plan import Plan
     from scenarios.fuzzing.workers import Workers
 
@@ -58,12 +60,15 @@ def fuzz(
     cluster: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="The scheduler of a running cluster.", show_default=False)
     ] = None,
+    report: ReportFolder = None,
+    opens: Opens = False,
 ) -> int:
     """Fuzz: run what is drawn against its expectation, plain training and the other engine.
 
     What fails is shrunk, and kept as a scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error,
     3 nothing could be run.
     """
+    from scenarios.cli.found import report_found
     from scenarios.fuzzing.campaign import check_budget, run_campaign
     from scenarios.fuzzing.corpus import check_folder
     from scenarios.fuzzing.summary import summary
@@ -73,18 +78,20 @@ def fuzz(
     plan = _plan(name, engines_named(engine), corpus, world_size, documented, seed, executions)
     check_budget(plan, seconds)
     check_folder(corpus)
-    if name is not None and (status := _first_look(name, plan, seconds)) is not None:
-        return status
-    with _line(seconds) as on_progress:
-        campaign = run_campaign(
-            plan,
-            seconds=seconds,
-            workers=workers,
-            corpus=corpus,
-            on_tried=lambda tried: output.show(str(tried)),
-            on_progress=on_progress,
-        )
-    output.show(summary(campaign))
+    with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
+        if name is not None and (status := _first_look(name, plan, seconds, reported)) is not None:
+            return status
+        with _line(seconds) as on_progress:
+            campaign = run_campaign(
+                plan,
+                seconds=seconds,
+                workers=workers,
+                corpus=corpus,
+                on_tried=lambda tried: output.show(str(tried)),
+                on_progress=on_progress,
+            )
+        output.show(summary(campaign))
+        report_found(campaign, reported)
     return _status(campaign)
 
 
@@ -130,11 +137,10 @@ def _plan(
     return Plan(seed, engines, executions, name, saved_as, world_sizes(load(name), world_size))
 
 
-def _first_look(name: str, plan: Plan, seconds: float) -> Status | None:
+def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
     """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
     from scenarios.fuzzing.named import AlwaysFails, first_look
     from scenarios.loader import load
-    from simulator import Verdict
 
     scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
@@ -147,10 +153,21 @@ def _first_look(name: str, plan: Plan, seconds: float) -> Status | None:
         if look.hangs:
             break
     for engine, look in zip(plan.engines, found, strict=False):
-        output.show(f"--- {engine.value}\n{look.result}\n\n{scenario.name} {look}")
-    if found[-1].result.verdict is Verdict.UNKNOWN:
+        line = f"{scenario.name} {look}"
+        output.show(f"--- {engine.value}\n{look.result}\n\n{line}")
+        report.add_run(
+            scenario, engine, look.result, how="policy round_robin", status=_status_of(look), conclusion=line
+        )
+    last = _status_of(found[-1])
+    return last if last is Status.UNKNOWN else worst(map(_status_of, found))
+
+
+def _status_of(look: AlwaysFails) -> Status:
+    from simulator import Verdict
+
+    if look.result.verdict is Verdict.UNKNOWN:
         return Status.UNKNOWN
-    return Status.AS_EXPECTED if all(look.is_expected for look in found) else Status.OTHERWISE
+    return Status.AS_EXPECTED if look.is_expected else Status.OTHERWISE
 
 
 def _status(campaign: Campaign) -> Status:

@@ -108,7 +108,7 @@ def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[in
 
         return f"{on}schedule {answers_text(answers)}"
     policy = policy or "round_robin"
-    return f"{on}policy {policy}" + (f", seed {seed}" if policy != "round_robin" else "")
+    return f"{on}policy {policy}" + (f", seed {seed}" if policy in ("random", "pct") else "")
 
 
 def by_text(engine: Engine) -> str:

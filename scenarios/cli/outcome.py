@@ -7,6 +7,8 @@ import traceback
 from dataclasses import dataclass
 
 from scenarios.cli.judgement import conclusion, judge, misses_line
+from scenarios.cli.options import how_text
+from scenarios.cli.reporting import Report
 from scenarios.cli.status import Status
 from scenarios.engines import Engine
 from scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
@@ -32,22 +34,34 @@ class Outcome:
 
 
 def outcome_of(
-    scenario: Scenario, engine: Engine, *, policy: str, seed: int, transport: str, timeout: float | None
+    scenario: Scenario,
+    engine: Engine,
+    report: Report,
+    *,
+    policy: str,
+    seed: int,
+    transport: str,
+    timeout: float | None,
 ) -> Outcome:
-    """Run a scenario. An exception of ours is what came of it, and ends nothing else."""
+    """Run a scenario, and report it. An exception of ours is what came of it, and ends nothing else."""
     expected = scenario.expected_by(engine)
     wanted = _brief(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := refusal(scenario)):
+        report.add_without_report(scenario.name, engine, expected=wanted, found=why, was_run=False)
         return Outcome(scenario.name, engine, None, wanted, why, 0.0)
     start = time.perf_counter()
     try:
         result = run_scenario(scenario, engine, policy=policy, seed=seed, transport=transport, timeout_seconds=timeout)
     except Exception as error:
-        status, found, text = Status.OTHERWISE, type(error).__name__, _error_text(error)
+        seconds, status, found = time.perf_counter() - start, Status.OTHERWISE, type(error).__name__
+        text = _error_text(error)
+        report.add_without_report(scenario.name, engine, expected=wanted, found=found, text=text, seconds=seconds)
     else:
-        status, found = judge(expected, result, transport), _found_cell(expected, result, transport)
-        text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{conclusion(expected, result, transport)}"
-    seconds = time.perf_counter() - start
+        seconds, status = time.perf_counter() - start, judge(expected, result, transport)
+        found, line = _found_cell(expected, result, transport), conclusion(expected, result, transport)
+        text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{line}"
+        how = how_text(transport, policy, seed)
+        report.add_run(scenario, engine, result, how=how, status=status, conclusion=line, seconds=seconds)
     return Outcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 

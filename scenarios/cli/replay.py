@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from scenarios.cli import output
-from scenarios.cli.options import Name, OwnOrEngine, SimulatedTransport, WorldSize
+from scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
+from scenarios.cli.reporting import Report, reporting
 from scenarios.cli.run import head
 from scenarios.cli.status import Status
 from scenarios.cli.stepping import show_steps
 
 if TYPE_CHECKING:
-    from scenarios.model import Expectation
+    from scenarios.engines import Engine
+    from scenarios.model import Expectation, Scenario
     from scenarios.replaying import Replayed
     from simulator.steps import Step
 
@@ -44,6 +46,8 @@ def replay(
     lenient: Annotated[
         bool, typer.Option("--lenient", help="Go on where the run does not offer what was recorded.")
     ] = False,
+    report: ReportFolder = None,
+    opens: Opens = False,
 ) -> int:
     """Run a scenario again exactly as a report recorded it.
 
@@ -57,20 +61,31 @@ def replay(
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
-    start = time.perf_counter()
-    replayed = replay_run(
-        scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
-    )
-    seconds = time.perf_counter() - start
-    if is_stepping:
-        show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
-    if replayed.error is not None and not lenient:
-        output.note(str(replayed.error))
-        return Status.USAGE_ERROR
-    head_line = f"{head(scenario, replayed.result, chosen, 'replayed')}  {seconds * 1000:.0f} ms"
-    output.show(f"{chr(10) if is_stepping else ''}{head_line}\n\n{replayed.result}\n")
-    status, text = _judgement(scenario.expected_by(chosen), replayed, is_strict=not lenient)
+    with reporting(report, opens=opens) as reported:
+        start = time.perf_counter()
+        replayed = replay_run(
+            scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
+        )
+        seconds = time.perf_counter() - start
+        if is_stepping:
+            show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
+        if replayed.error is not None and not lenient:
+            output.note(str(replayed.error))
+            return Status.USAGE_ERROR
+        if is_stepping:
+            output.show("")
+        return _show(scenario, chosen, replayed, reported, seconds=seconds, is_strict=not lenient)
+
+
+def _show(
+    scenario: Scenario, engine: Engine, replayed: Replayed, report: Report, *, seconds: float, is_strict: bool
+) -> Status:
+    """Say what came of it, and report it."""
+    head_line = f"{head(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
+    output.show(f"{head_line}\n\n{replayed.result}\n")
+    status, text = _judgement(scenario.expected_by(engine), replayed, is_strict=is_strict)
     output.show(text)
+    report.add_run(scenario, engine, replayed.result, how="replayed", status=status, conclusion=text, seconds=seconds)
     return status
 
 

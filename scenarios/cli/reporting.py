@@ -32,11 +32,12 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
     What was reported stays and is indexed, also if the command ends early. Raises ReportError for a folder that cannot
     be written, at once.
     """
-    report = Report(_made(folder, opens=opens), title)
+    report, is_done = Report(_made(folder, opens=opens), title), False
     try:
         yield report
+        is_done = True
     finally:
-        place = report.finish()
+        place = report.finish(is_done=is_done)
         if place is not None:
             show_place(place, opens=opens)
 
@@ -60,6 +61,11 @@ class Report:
         self._entries: list[Entry] = []
         self._place: Path | None = None
 
+    @property
+    def is_wanted(self) -> bool:
+        """False if all that is added goes nowhere."""
+        return self._folder is not None
+
     def add_run(
         self,
         scenario: Scenario,
@@ -69,7 +75,7 @@ class Report:
         how: str,
         status: Status,
         conclusion: str,
-        seconds: float,
+        seconds: float | None = None,
     ) -> None:
         """Add a run that was judged."""
         if self._folder is None:
@@ -90,11 +96,38 @@ class Report:
             self._write(document, self._folder)
             return
         expected = scenario.expected_by(engine).text(result.world_size)
-        row = Row(scenario.name, engine.value, expected, found_text(result))
-        self._write_beside(document, self._folder, row)
+        self._write_beside(document, self._folder, Row(scenario.name, engine.value, expected, found_text(result)))
+
+    def add_without_report(
+        self,
+        name: str,
+        engine: Engine,
+        *,
+        expected: str,
+        found: str,
+        was_run: bool = True,
+        text: str = "",
+        seconds: float = 0.0,
+    ) -> None:
+        """Add to the index what came to no result, or was not run."""
+        if self._folder is None:
+            return
+        from reports.index import Entry, Row
+        from reports.junit import Case
+
+        case = Case(
+            name=name,
+            suite=f"ddpsim.{engine.value}",
+            state="failed" if was_run else "not run",
+            seconds=seconds,
+            kind=found,
+            message=found,
+            text=text,
+        )
+        self._entries.append(Entry(Row(name, engine.value, expected, found), case))
 
     def add_exploration(self, make: Callable[[], Document]) -> None:
-        """Add the one exploration of a command, whose document is made only if it is wanted."""
+        """Write the exploration of a command; its document is made only if it is wanted."""
         if self._folder is not None:
             self._write(make(), self._folder)
 
@@ -108,14 +141,17 @@ class Report:
         from reports.index import Entry, folder_name
         from reports.junit import cases_of
 
-        own = folder_name(f"{row.name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
+        own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         self._write(document, folder / own)
         (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
         self._entries.append(Entry(row, case, own))
 
-    def finish(self) -> Path | None:
-        """Write the index, if there is one to write; return what to open, if anything was written."""
-        if self._folder is None or not self._entries:
+    def finish(self, *, is_done: bool) -> Path | None:
+        """Write the index, if there is one to write; return what to open, if anything was written.
+
+        What ended early has an index of what there is; what came to its end has one also of nothing.
+        """
+        if self._folder is None or not self._title or not (self._entries or is_done):
             return self._place
         from reports.index import write_index
 

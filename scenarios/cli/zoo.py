@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -11,7 +11,9 @@ import typer
 from scenarios.cli import output
 from scenarios.cli.options import (
     EngineOrBoth,
+    Opens,
     PolicyName,
+    ReportFolder,
     Seed,
     Tags,
     Timeout,
@@ -20,9 +22,12 @@ from scenarios.cli.options import (
     prepared_for,
     tagged,
 )
+from scenarios.cli.reporting import Report, reporting
 from scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
+    from scenarios.cli.outcome import Outcome
+    from scenarios.engines import Engine
     from scenarios.model import Scenario
 
 
@@ -38,10 +43,10 @@ def zoo(
     transport: TransportName = "memory",
     timeout: Timeout = None,
     with_twins: Annotated[bool, typer.Option("--repaired/--no-repaired", help="Run the repaired twins, too.")] = True,
+    report: ReportFolder = None,
+    opens: Opens = False,
 ) -> int:
     """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
-    from scenarios.cli.outcome import outcome_of
-    from scenarios.cli.table import Table, closing
     from scenarios.registered import registry
     from scenarios.runner import check_options
     from simulator import simulate
@@ -53,9 +58,27 @@ def zoo(
     for problem in broken:
         output.note(problem)
     pairs = [(scenario, each) for scenario in _chosen(names, tags or (), with_twins=with_twins) for each in engines]
+    with reporting(report, opens=opens, title="ddpsim zoo") as reported:
+        outcomes = _run_all(pairs, reported, policy=policy, seed=seed, transport=transport, timeout=timeout)
+    return worst([*(each.status for each in outcomes if each.status is not None), *(Status.OTHERWISE for _ in broken)])
+
+
+def _run_all(
+    pairs: Sequence[tuple[Scenario, Engine]],
+    report: Report,
+    *,
+    policy: str,
+    seed: int,
+    transport: str,
+    timeout: float | None,
+) -> list[Outcome]:
+    """Run the scenarios, with a row for each, and say at the end what is not as expected."""
+    from scenarios.cli.outcome import outcome_of
+    from scenarios.cli.table import Table, closing
+
     start = time.perf_counter()
     running = (
-        outcome_of(scenario, each, policy=policy, seed=seed, transport=transport, timeout=timeout)
+        outcome_of(scenario, each, report, policy=policy, seed=seed, transport=transport, timeout=timeout)
         for scenario, each in pairs
     )
     table = Table(pairs)
@@ -66,7 +89,7 @@ def zoo(
             output.show(table.row(outcome))
             outcomes.append(outcome)
     output.show(closing(outcomes, time.perf_counter() - start))
-    return worst([*(each.status for each in outcomes if each.status is not None), *(Status.OTHERWISE for _ in broken)])
+    return outcomes
 
 
 def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:

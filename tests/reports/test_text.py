@@ -181,7 +181,10 @@ def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
     )
     lines = to_text(Document("p", (passing, failing), exploration)).decode().splitlines()
     assert lines[:5] == ["FAIL  p", "  Far.", "        5  pass", "        2  fail, x", ""]
-    assert [line for line in lines if line.startswith("--- ")] == ["--- uneven-inputs", f"--- {MISSING}"]
+    assert [line for line in lines if line.startswith("--- ")] == [
+        "--- uneven-inputs  world size 4  policy round_robin",
+        f"--- {MISSING}  world size 4  policy round_robin",
+    ]
     assert lines[-1] == "as expected"
 
 
