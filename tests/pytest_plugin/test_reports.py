@@ -1,0 +1,128 @@
+"""`--ddpsim-report DIR`: a report of each failing test, in a folder of its own."""
+
+import pytest
+
+from reports.json_form import from_json
+from scenarios.pytest_plugin.reporting import folder_name
+
+FAILURES = """
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("n", [1, 2])
+def test_hangs(rank, n):
+    if rank == n:
+        dist.barrier()
+
+@pytest.mark.ranks(2)
+def test_fails(rank):
+    dist.barrier()
+    assert not rank
+
+@pytest.mark.xfail
+@pytest.mark.ranks(2)
+def test_known(rank):
+    assert not rank
+
+@pytest.mark.ranks(2, explore=True)
+def test_explored(rank):
+    assert not rank
+
+@pytest.mark.ranks(2, expect="deadlock.cycle")
+def test_expects(rank):
+    dist.barrier()
+
+@pytest.mark.ranks(0)
+def test_unusable(rank):
+    pass
+
+def test_plain():
+    assert False
+"""
+
+
+def documents(folder):
+    """The documents in a folder, by the name of their test."""
+    found = [from_json(path.read_bytes()) for path in sorted(folder.glob("*/result.json"))]
+    return {document.title.partition("::")[2]: document for document in found}
+
+
+def test_each_failing_test_on_ranks_has_a_folder(run, pytester):
+    result = run(FAILURES, "--ddpsim-report", "made/below")
+
+    result.assert_outcomes(failed=6, passed=1, xfailed=1)
+    found = documents(pytester.path / "made" / "below")
+    assert sorted(found) == ["test_expects", "test_explored", "test_fails", "test_hangs[1]"]
+    assert [finding.code for finding in found["test_hangs[1]"].runs[0].findings] == ["deadlock.missing_rank"]
+    assert found["test_fails"].runs[0].world_size == 2
+    assert found["test_explored"].exploration.executions == 1
+    assert found["test_expects"].runs[0].conclusion == ("not as expected: found pass; expected fail, deadlock.cycle")
+    result.stdout.fnmatch_lines([f"ddpsim: 4 reports in {pytester.path}/made/below"])
+
+
+def test_without_the_option_nothing_is_written_or_said(run, pytester):
+    result = run(FAILURES)
+
+    assert [path.name for path in pytester.path.iterdir() if path.is_dir() and path.name != "__pycache__"] == []
+    result.stdout.no_fnmatch_line("ddpsim: *")
+
+
+def test_a_session_that_passes_has_no_reports(run, pytester):
+    result = run("\n@pytest.mark.ranks(2)\ndef test_passes(rank):\n    dist.barrier()\n", "--ddpsim-report", "made")
+
+    result.stdout.fnmatch_lines(["ddpsim: 0 reports in *made"])
+    assert list((pytester.path / "made").iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_one_line_before_anything_runs(run, pytester):
+    pytester.makefile(".txt", taken="")
+
+    result = run(FAILURES, "--ddpsim-report", "taken.txt/below")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        f"ERROR: --ddpsim-report: report folder {pytester.path}/taken.txt/below cannot be written (Not a directory), "
+        "expected a folder or a place for one: give another one"
+    ]
+    assert result.outlines == []
+
+
+def test_a_report_that_cannot_be_written_later_is_told_with_the_test(run, pytester):
+    result = run(
+        """
+import pathlib
+
+@pytest.fixture
+def in_the_way(request):
+    from scenarios.pytest_plugin.reporting import folder_name
+    pathlib.Path("made", folder_name(request.node.nodeid)).touch()
+
+@pytest.mark.ranks(2)
+def test_hangs(rank, in_the_way):
+    if rank:
+        dist.barrier()
+""",
+        "--ddpsim-report",
+        "made",
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ddpsim report*", "report folder *test_hangs* cannot be written*", "ddpsim: 0 rep*"])
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "start"),
+    [
+        ("a/test_x.py::test_y[1]", "a-test_x.py-test_y-1-"),
+        ("test_x.py::test_y[../../etc]", "test_x.py-test_y-..-..-etc-"),
+        ("../up.py::test_y", "up.py-test_y-"),
+        ("test_x.py::test_y[\u00e9<script>\n]", "test_x.py-test_y-script-"),
+    ],
+)
+def test_names_of_folders_are_plain_and_differ(nodeid, start):
+    name = folder_name(nodeid)
+
+    assert name.startswith(start)
+    assert len(name) == len(start) + 8
+    assert name.isascii()
+    assert "/" not in name
+    assert folder_name(nodeid + " ") != name
+    assert len(folder_name(nodeid * 100)) <= 89
