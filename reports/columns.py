@@ -56,6 +56,8 @@ def _order(run: Run, lane_of: Sequence[int]) -> _Order:
         if event.call is None:
             continue
         if event.kind == "issue":
+            if index not in nodes:
+                continue  # it is in no slot: none of ours
             order.before[index] = passed.get(lane) or list(passed.get(main, ()))
             passed[lane] = [index]
             issued[lane, event.call] = index

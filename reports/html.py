@@ -21,6 +21,7 @@ SCRIPTS = (
     "describe.js",
     "geometry.js",
     "pen.js",
+    "progress.js",
     "draw.js",
     "details.js",
     "lanes.js",

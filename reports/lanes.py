@@ -131,7 +131,7 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
     differing = differing_calls(run)
     items = []
     for index, event in enumerate(run.events):
-        if event.kind != "issue" or event.call is None:
+        if event.kind != "issue" or event.call is None or index not in columns.column:
             continue
         place = columns.column[index], columns.arrival[index]
         text, is_odd = differing.get(index, ("", False))

@@ -27,7 +27,7 @@ def page(template: str, values: dict[str, Any], *, styles: Sequence[str], script
         .get_template(template)
         .render(values, policy=_policy(style, script), style=Markup(style), script=Markup(script))
     )
-    return text.encode("utf-8", errors="replace")
+    return text.replace("\x00", "\N{REPLACEMENT CHARACTER}").encode(errors="replace")
 
 
 def embedded(value: object) -> Markup:

@@ -110,9 +110,9 @@ def _alike(arcs: Iterable[tuple[Waiting, Who]]) -> list[list[Who]]:
 
 def _label(run: Run, waiting: Waiting) -> str:
     """What it waits in; which group only if there are several."""
-    if not waiting.slots:
+    slot = run.slots[waiting.slots[0]] if waiting.slots else None
+    if slot is None or not slot.issues:
         return waiting.what
-    slot = run.slots[waiting.slots[0]]
     call = call_of(run, slot.issues[0])
     several = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""

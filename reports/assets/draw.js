@@ -3,26 +3,6 @@
 const FEW = 1500;
 const SMALLEST_LABELLED = 8;
 
-/** What has happened by now, lane by lane. */
-class Progress {
-  /** @param {Run} run @param {number} now the last event that has happened */
-  constructor(run, now) {
-    this.now = now;
-    this.isEnd = now >= run.kinds.length - 1;
-    /** @type {string[]} */
-    this.state = run.lanes.map(() => "");
-    for (let event = 0; event <= now && event < run.kinds.length; event++) this.take(run, event);
-    if (this.isEnd) this.state = run.lanes.map((lane, index) => (lane.end === "unknown" ? this.state[index] : lane.end));
-    this.running = this.isEnd ? -1 : run.eventLane[now];
-  }
-
-  take(run, event) {
-    const kind = run.kinds[event];
-    const states = { w: "waiting", d: "", i: "", r: "returned", x: "raised" };
-    if (kind in states) this.state[run.eventLane[event]] = states[kind];
-  }
-}
-
 class Drawing {
   /** @param {Run} run @param {Geometry} geometry @param {Progress} progress @param {{group: number|null, name: string}} options */
   constructor(run, geometry, progress, { group, name }) {
@@ -31,20 +11,17 @@ class Drawing {
     this.geometry = geometry;
     this.progress = progress;
     this.group = group;
-    this.lanes = geometry.visibleLanes();
+    this.lanes = geometry.rows;
     [this.first, this.last] = geometry.visibleColumns();
-    const visible = this.lanes.length * (this.last - this.first);
-    this.isDetailed = visible <= FEW;
+    this.isDetailed = this.lanes.length * (this.last - this.first) <= FEW;
   }
 
   /** Everything, from back to front. @returns {SVGElement[]} */
   layers() {
     const { geometry, name } = this;
-    const clip = svg("clipPath", { id: `${name}-columns` }, svg("rect", { x: geometry.label, y: 0, width: Math.max(0, geometry.edge - geometry.label), height: geometry.height }));
-    const hidden = svg("clipPath", { id: `${name}-rows` }, svg("rect", { x: 0, y: HEAD - 8, width: geometry.width, height: geometry.height }));
+    const clip = svg("clipPath", { id: `${name}-columns` }, svg("rect", { x: geometry.label, y: 0, width: Math.max(0, geometry.edge - geometry.label), height: geometry.contentHeight }));
     const body = svg("g", { "clip-path": `url(#${name}-columns)` }, ...this.tracks(), ...this.bars(), ...this.links(), ...this.marks(), ...this.places(), ...this.parting());
-    const rows = svg("g", { "clip-path": `url(#${name}-rows)` }, body, ...this.labels(), ...this.ends());
-    return [svg("defs", {}, hatching(name), clip, hidden), ...this.heads(), rows];
+    return [svg("defs", {}, hatching(name), clip), ...this.heads(), body, ...this.labels(), ...this.ends()];
   }
 
   /** @param {number} place */
@@ -218,7 +195,8 @@ class Drawing {
   contrast(place, call, x, y, single, veiled) {
     const { run, geometry } = this;
     const odd = run.odd.has(place) ? textAt(run.odd.get(place)) : "";
-    const word = odd ? `\u2260 ${odd}` : textAt(run.beside.get(place));
+    const other = run.beside.has(place) ? textAt(run.beside.get(place)) : run.textOf(call, "operation");
+    const word = odd ? `\u2260 ${odd}` : other;
     const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9 };
     single.push(svg("text", { class: `word${odd ? "" : " other"}${veiled}`, ...at }, shortened(word, 28)));
   }
@@ -296,20 +274,4 @@ class Drawing {
       return svg("text", { class: `end ${state}${size}`, x: geometry.edge + 8, y: geometry.y(lane) + 4 }, text, title);
     });
   }
-}
-
-const MARK_NAMES = { s: "step", k: "store", z: "sleep", f: "fault", n: "note", r: "return", x: "raise" };
-
-function markPath(kind, x, y, radius) {
-  const r = Math.max(1.5, radius * 0.45);
-  if (kind === "r") return `M${x} ${y - 2 * r}v${4 * r}`;
-  if (kind === "x" || kind === "f") return `M${x - 1.6 * r} ${y - 1.6 * r}l${3.2 * r} ${3.2 * r}m0 ${-3.2 * r}l${-3.2 * r} ${3.2 * r}`;
-  if (kind === "n") return `M${x} ${y}v${-2.6 * r}h${2.2 * r}v${1.3 * r}h${-2.2 * r}`;
-  if (kind === "s") return `M${x} ${y - 1.5 * r}v${3 * r}`;
-  return SHAPES.collective(x, y, r * 0.8);
-}
-
-function hatching(name) {
-  const line = svg("path", { d: "M-2 2l4 -4M0 8l8 -8M6 10l4 -4", class: "hatch" });
-  return svg("pattern", { id: `${name}-hatching`, width: 8, height: 8, patternUnits: "userSpaceOnUse" }, line);
 }

@@ -1,4 +1,4 @@
-// Where things stand on the screen: columns to the right, lanes downwards, and what of both is in view.
+// Where things stand on the screen: columns to the right, lanes downwards, and which columns are in view.
 
 const NARROWEST = 1.5;
 const WIDEST = 64;
@@ -16,9 +16,7 @@ class Geometry {
     this.rowOf = new Map(this.rows.map((lane, row) => [lane, row]));
     this.columnWidth = COMFORTABLE;
     this.left = 0;
-    this.top = 0;
     this.width = 800;
-    this.height = 400;
     const longest = Math.max(...run.lanes.map((lane) => laneName(lane).length));
     this.label = Math.round(Math.min(300, Math.max(84, 34 + longest * LABEL_LETTER)));
     this.gutter = 96;
@@ -59,7 +57,7 @@ class Geometry {
 
   /** @param {number} lane */
   y(lane) {
-    return HEAD + (this.rowOf.get(lane) + 0.5) * this.laneHeight - this.top;
+    return HEAD + (this.rowOf.get(lane) + 0.5) * this.laneHeight;
   }
 
   /** @param {number} x @returns {number} the column, not rounded */
@@ -69,7 +67,7 @@ class Geometry {
 
   /** @param {number} y @returns {number|undefined} */
   laneAt(y) {
-    return this.rows[Math.floor((y + this.top - HEAD) / this.laneHeight)];
+    return this.rows[Math.floor((y - HEAD) / this.laneHeight)];
   }
 
   /** The right edge of the columns. */
@@ -80,11 +78,6 @@ class Geometry {
   /** The first and the last column in view, and one more on each side. */
   visibleColumns() {
     return [Math.floor(this.columnAt(this.label)) - 1, Math.ceil(this.columnAt(this.edge)) + 1];
-  }
-
-  visibleLanes() {
-    const first = Math.max(0, Math.floor(this.top / this.laneHeight) - 1);
-    return this.rows.slice(first, Math.ceil((this.top + this.height - HEAD) / this.laneHeight) + 1);
   }
 
   /** The width of a column at which all of them are in view. */

@@ -35,33 +35,27 @@ class Lanes {
     new ResizeObserver(() => this.onResize()).observe(this.area);
   }
 
-  /** Take the size of the area, and give it the height that the lanes need. */
+  /** Take the width of the area, and give it the height that the lanes need. */
   measure() {
-    const { geometry, area, extent } = this;
-    const height = Math.min(geometry.contentHeight + 16, Math.max(320, window.innerHeight * 0.85));
-    area.style.height = `${height}px`;
+    const { geometry, area, extent, drawing } = this;
     geometry.width = area.clientWidth;
-    geometry.height = area.clientHeight;
-    extent.style.width = `${Math.max(geometry.contentWidth, 0)}px`;
+    extent.style.width = `${geometry.contentWidth}px`;
     extent.style.height = `${geometry.contentHeight}px`;
-    this.drawing.setAttribute("width", geometry.width);
-    this.drawing.setAttribute("height", geometry.height);
+    drawing.setAttribute("width", geometry.width);
+    drawing.setAttribute("height", geometry.contentHeight);
   }
 
   /** The first view: all of it if that is legible, else the end, where it went wrong. */
   begin() {
     const { geometry, run } = this;
     const fitting = geometry.fitting();
-    geometry.columnWidth = fitting >= COMFORTABLE * 0.7 ? fitting : Math.max(geometry.laneHeight, COMFORTABLE * 0.7);
+    const legible = Math.max(Math.min(geometry.laneHeight, COMFORTABLE), 0.7 * COMFORTABLE);
+    geometry.columnWidth = Math.max(fitting, legible);
     this.measure();
     const wrong = run.placeSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
-    const marked = run.marked === null ? -1 : run.placeOf(run.marked);
-    const place = marked >= 0 ? marked : wrong;
+    const place = run.marked === null ? wrong : run.placeOf(run.marked);
     const column = place < 0 ? run.columns : run.placeColumn[place];
-    this.area.scrollLeft = geometry.x(column) + geometry.left - geometry.width * 0.7;
-    const missing = run.placeSlot.findIndex((_, index) => run.isMissing(index));
-    const lane = run.placeLane[missing >= 0 && marked < 0 ? missing : Math.max(0, place)] ?? 0;
-    this.area.scrollTop = geometry.y(lane) + geometry.top - geometry.height * 0.6;
+    this.area.scrollLeft = geometry.x(column) - geometry.width * 0.7;
     this.draw();
   }
 
@@ -75,7 +69,6 @@ class Lanes {
     this.isDue = false;
     const { geometry } = this;
     geometry.left = this.area.scrollLeft;
-    geometry.top = this.area.scrollTop;
     const hadFocus = this.drawing.contains(document.activeElement);
     const progress = new Progress(this.run, this.now);
     const drawing = new Drawing(this.run, geometry, progress, { group: this.group, name: this.name });
@@ -97,33 +90,36 @@ class Lanes {
   }
 
   /** Put the cursor on a place, bring it into view, and let its details follow. */
-  moveTo(place, { focus = true } = {}) {
+  moveTo(place) {
     this.cursor = place;
-    this.reveal(this.run.placeColumn[place], this.run.placeLane[place]);
+    this.reveal(place);
     this.draw();
-    if (focus) this.drawing.querySelector(".cursor").focus({ preventScroll: true });
+    this.focusCursor();
     if (this.details.isOpen) this.details.showPlace(place);
   }
 
-  reveal(column, lane) {
+  focusCursor() {
+    const cursor = this.drawing.querySelector(".cursor");
+    cursor.focus({ preventScroll: true });
+    cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
+  /** Scroll until the column of a place is in view. */
+  reveal(place) {
     const { geometry, area } = this;
-    const x = geometry.x(column);
-    const y = geometry.y(lane);
+    const x = geometry.x(this.run.placeColumn[place]);
     const side = geometry.columnWidth + 12;
     if (x < geometry.label + side) area.scrollLeft += x - geometry.label - side;
     if (x > geometry.edge - side) area.scrollLeft += x - geometry.edge + side;
-    if (y < HEAD + geometry.laneHeight) area.scrollTop += y - HEAD - geometry.laneHeight;
-    if (y > geometry.height - geometry.laneHeight) area.scrollTop += y - geometry.height + geometry.laneHeight;
     geometry.left = area.scrollLeft;
-    geometry.top = area.scrollTop;
   }
 
   /** Show what had happened after an event. */
   goTo(event) {
     this.now = event;
     const place = this.run.placeOf(event);
-    if (place >= 0) this.reveal(this.run.placeColumn[place], this.run.placeLane[place]);
-    this.redraw();
+    if (place >= 0) this.reveal(place);
+    this.draw();
   }
 
   /** @param {number[]} lanes @param {number|null} group */
@@ -216,12 +212,11 @@ class Lanes {
   onToggle() {
     this.measure();
     this.draw();
-    if (!this.details.isOpen && this.cursor >= 0) this.drawing.querySelector(".cursor").focus({ preventScroll: true });
+    if (!this.details.isOpen && this.cursor >= 0) this.focusCursor();
   }
 
   onResize() {
-    const { geometry, area } = this;
-    if (area.clientWidth === geometry.width && area.clientHeight === geometry.height) return;
+    if (this.area.clientWidth === this.geometry.width) return;
     this.measure();
     this.redraw();
   }

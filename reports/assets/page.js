@@ -95,7 +95,7 @@ function toggleHelp() {
   help.open = !help.open;
 }
 
-for (const section of document.querySelectorAll("section[data-run]")) startSection(section);
+for (const area of document.querySelectorAll(".lanes")) startSection(area.closest("section"));
 for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", () => copyReplay(button));
 document.querySelector(".theme").addEventListener("click", toggleTheme);
 document.addEventListener("keydown", (event) => {

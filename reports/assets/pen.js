@@ -34,6 +34,24 @@ const SHAPES = {
   group: (x, y, r) => `M${x - 0.85 * r} ${y - 0.85 * r}h${1.7 * r}v${1.7 * r}h${-1.7 * r}z`,
 };
 
+const MARK_NAMES = { s: "step", k: "store", z: "sleep", f: "fault", n: "note", r: "return", x: "raise" };
+
+/** @param {string} kind @param {number} x @param {number} y @param {number} radius that of a call */
+function markPath(kind, x, y, radius) {
+  const r = Math.max(1.5, radius * 0.45);
+  if (kind === "r") return `M${x} ${y - 2 * r}v${4 * r}`;
+  if (kind === "x" || kind === "f") return `M${x - 1.6 * r} ${y - 1.6 * r}l${3.2 * r} ${3.2 * r}m0 ${-3.2 * r}l${-3.2 * r} ${3.2 * r}`;
+  if (kind === "n") return `M${x} ${y}v${-2.6 * r}h${2.2 * r}v${1.3 * r}h${-2.2 * r}`;
+  if (kind === "s") return `M${x} ${y - 1.5 * r}v${3 * r}`;
+  return SHAPES.collective(x, y, r * 0.8);
+}
+
+/** The pattern of a wait. @param {string} name */
+function hatching(name) {
+  const line = svg("path", { d: "M-2 2l4 -4M0 8l8 -8M6 10l4 -4", class: "hatch" });
+  return svg("pattern", { id: `${name}-hatching`, width: 8, height: 8, patternUnits: "userSpaceOnUse" }, line);
+}
+
 /** Gathers many shapes into few elements: a path for each class. */
 class Pen {
   constructor() {

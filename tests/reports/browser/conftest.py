@@ -1,0 +1,156 @@
+"""A headless Chromium that opens reports, and what the tests ask of every page: no complaint, and no request.
+
+The browser is Debian's `chromium`; playwright only drives it, and loads none of its own. Without it the tests are
+skipped, but where CI is set in the environment they fail.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from reports.document import Document
+from reports.html import to_html
+
+sync_api = None
+with suppress(ImportError):
+    from playwright import sync_api
+
+
+SIZE = {"viewport": {"width": 1400, "height": 900}}
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """One for each module: playwright keeps an event loop in its thread, which other tests should not meet."""
+    path = shutil.which("chromium")
+    if sync_api is None or path is None:
+        reason = "needs playwright and a `chromium` on the PATH: pip install playwright, apt-get install chromium"
+        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    with sync_api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@dataclass
+class Report:
+    """A page with a report, and what it complained of."""
+
+    page: object
+    complaints: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    dialogs: list[str] = field(default_factory=list)
+
+    def listen(self, path):
+        """Note what the page says, and refuse what it asks for besides its own file; return what ends that."""
+        listeners = {
+            "console": lambda message: self.complaints.append(f"{message.type}: {message.text}"),
+            "pageerror": lambda error: self.complaints.append(f"error: {error}"),
+            "dialog": lambda dialog: (self.dialogs.append(dialog.message), dialog.dismiss()),
+        }
+        for event, listener in listeners.items():
+            self.page.on(event, listener)
+        self.page.route("**/*", lambda route: self.only(path, route))
+
+        def end():
+            for event, listener in listeners.items():
+                self.page.remove_listener(event, listener)
+            self.page.unroute_all()
+
+        return end
+
+    def only(self, path, route):
+        """Let nothing pass but the file itself."""
+        if route.request.url == path.as_uri():
+            route.continue_()
+        else:
+            self.requests.append(route.request.url)
+            route.abort()
+
+    def section(self, number=0):
+        """The part of the page that belongs to one run, in the order on the page."""
+        return self.page.locator("section[data-run]").nth(number)
+
+    def details(self):
+        """What the panel lists, by name; {} while it is closed."""
+        panel = self.page.locator(".details:not([hidden])")
+        if not panel.count():
+            return {}
+        return dict(zip(panel.locator("dt").all_text_contents(), panel.locator("dd").all_text_contents(), strict=True))
+
+    def focused(self):
+        """What a screen reader says of the element that has the focus."""
+        return self.page.evaluate("document.activeElement.getAttribute('aria-label')")
+
+    def texts(self, selector):
+        """The texts of elements, in their order."""
+        return self.page.locator(selector).all_text_contents()
+
+    def count(self, selector):
+        """How many elements there are."""
+        return self.page.locator(selector).count()
+
+    def click_place(self, place, section=0):
+        """Click a call by its number: they are counted in the order in which they were issued."""
+        box = self.section(section).locator(f".call[data-place='{place}'], .missing[data-place='{place}'] .box")
+        box.scroll_into_view_if_needed()
+        around = box.bounding_box()
+        self.page.mouse.click(around["x"] + around["width"] / 2, around["y"] + around["height"] / 2)
+
+    def step(self):
+        """The event that the scrubber stands at, counted from 0."""
+        return int(self.page.locator(".slider").first.input_value())
+
+
+@pytest.fixture(scope="module")
+def usual_page(browser):
+    """A tab for all tests that want nothing special."""
+    page = browser.new_page(**SIZE)
+    page.set_default_timeout(5_000)
+    return page
+
+
+@pytest.fixture
+def open_page(browser, usual_page, tmp_path) -> Iterator[Callable[..., Report]]:
+    """Opens HTML as a file; every request besides is refused, and noted. Options are those of a context."""
+    ends = []
+
+    def opened(html: bytes, **options: object) -> Report:
+        path = Path(tmp_path, f"report{len(ends)}.html")
+        path.write_bytes(html)
+        page = browser.new_page(**SIZE, **options) if options or ends else usual_page
+        report = Report(page)
+        ends.append(report.listen(path))
+        if page is not usual_page:
+            ends.append(page.close)
+        page.goto(path.as_uri())
+        return report
+
+    yield opened
+    for end in ends:
+        end()
+
+
+@pytest.fixture
+def open_report(open_page) -> Iterator[Callable[..., Report]]:
+    """Opens the report of a document. At the end of the test none may have complained, or asked for anything."""
+    reports = []
+
+    def opened(document: Document, **options: object) -> Report:
+        report = open_page(to_html(document), **options)
+        reports.append(report)
+        assert report.count("html[data-ready]") == 1, report.complaints
+        return report
+
+    yield opened
+    for report in reports:
+        assert report.complaints == []
+        assert report.requests == []
+        assert report.dialogs == []

@@ -1,0 +1,334 @@
+"""The lanes in a browser: what is highlighted, the pointer, the keys, the details, the scrubber, filters and zoom."""
+
+import pytest
+
+from reports.document import Document
+from tests.reports.examples import MISSING, THREADS, document
+from tests.reports.made import Story, call, message, missing_rank, passing
+
+ODD = "rank0-eval-through-wrapper-with-buffers"
+RING = "groups-in-a-ring"
+
+
+@pytest.fixture
+def shown(open_report):
+    """The report of `missing_rank`: 4 ranks meet twice; then rank 1 returns, and the others wait in slot 2."""
+    return open_report(Document("story", (missing_rank(),)))
+
+
+def test_the_slot_that_never_filled_is_highlighted(open_report):
+    report = open_report(document(MISSING))
+    assert report.count(".drawing .ring") == 3
+    assert report.count(".drawing .missing") == 1
+    assert report.count(".drawing .bar.forever") == 3
+    assert report.texts(".drawing .label.culprit")[0].startswith("rank 1")
+    assert report.count(".drawing .label.culprit") == 1
+    missing = report.page.locator(".drawing .missing .box").bounding_box()
+    rings = [ring.bounding_box() for ring in report.page.locator(".drawing .ring").all()]
+    assert {round(centre(ring)[0]) for ring in rings} == {round(centre(missing)[0])}
+
+
+def test_nothing_is_highlighted_where_nothing_is_wrong(open_report):
+    report = open_report(document(f"{MISSING}-repaired"))
+    for kind in (".ring", ".missing", ".bar.forever", ".label.culprit", ".call.odd"):
+        assert report.count(f".drawing {kind}") == 0, kind
+    assert report.count(".waits") == 0
+
+
+def test_the_odd_call_is_told_from_those_it_met(open_report):
+    report = open_report(document(ODD))
+    assert report.count(".drawing .call.odd") == 1
+    assert report.texts(".drawing .word:not(.other)") == ["\N{NOT EQUAL TO} broadcast"]
+    assert report.texts(".drawing .word.other") == ["barrier"] * 3
+    assert report.count(".drawing .missing") == 0
+
+
+def test_each_of_several_open_slots_has_its_own_colour(open_report):
+    report = open_report(document(RING))
+    strokes = report.page.locator(".drawing .ring").evaluate_all("rings => rings.map(r => getComputedStyle(r).stroke)")
+    boxes = report.page.locator(".drawing .box").evaluate_all("boxes => boxes.map(b => getComputedStyle(b).stroke)")
+    assert len(set(strokes)) == 4
+    assert sorted(strokes) == sorted(boxes)
+
+
+def test_shadows_look_different(open_report):
+    shown = document("join-baseline")
+    run = shown.runs[0]
+    shadows = sum(event.kind == "issue" and run.calls[event.call].is_shadow for event in run.events)
+    report = open_report(shown)
+    assert report.count(".drawing .call.shadow") == shadows > 0
+
+
+def test_a_thread_has_a_lane_of_its_own(open_report):
+    report = open_report(document(THREADS))
+    labels = [text.removesuffix(text[len(text) // 2 :]) for text in report.texts(".drawing .label")]
+    assert labels[:4] == ["rank 0", "\N{BOX DRAWINGS LIGHT UP AND RIGHT} reporter", "rank 1", labels[1]]
+
+
+def test_who_waits_for_whom_is_drawn(open_report):
+    report = open_report(document(RING))
+    assert report.texts(".waits .node text:first-of-type") == ["rank 0", "rank 1", "rank 2", "rank 3"]
+    assert report.count(".waits .wait.in-cycle") == 4 == report.count(".waits .wait")
+    assert report.texts(".wait-label") == [f'all_reduce #1 "{group}"' for group in (1, 2, 3, 4)]
+
+
+def test_without_a_cycle_no_edge_has_its_colour(open_report):
+    report = open_report(document(MISSING))
+    assert report.texts(".waits .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"]
+    assert report.count(".waits .wait") == 1
+    assert report.count(".waits .in-cycle") == 0
+
+
+def test_a_click_shows_the_call(open_report):
+    shown = document(MISSING)
+    run = shown.runs[0]
+    report = open_report(shown)
+    issues = [index for index, event in enumerate(run.events) if event.kind == "issue"]
+    slot = run.slots[-1]
+    report.click_place(issues.index(slot.issues[0]))
+    details = report.details()
+    assert report.texts(".details h3") == ["rank 3: all_reduce #9"]
+    assert details["state"] == "waits, 1 of 4 missing"
+    assert details["operation"] == "all_reduce"
+    assert details["group"] == "default"
+    assert details["sequence"] == "#9"
+    assert details["signature"] == "SUM float32[11]"
+    assert details["origin"] == "DDP #0 bucket 0 of step 5"
+    assert details["bucket"] == "0"
+    assert details["parameters"] == "bias, weight"
+    assert details["matched"] == "no"
+    assert details["beside it"] == "ranks 0, 2"
+    assert details["waits for"] == "ranks 1"
+    assert details["issued"] == f"in event {slot.issues[0] + 1}, after {run.events[slot.issues[0]].step} choices"
+    marked = report.page.locator(".source .marked")
+    assert marked.count() == 1
+    assert marked.text_content().split(maxsplit=2)[1:] == ["27", run.sites[1].source[3].strip() + "\n"]
+    assert report.texts(".where")[0].startswith("scenarios/zoo/uneven_inputs_without_join.py:27 in ")
+
+
+def test_the_details_of_a_matched_call_say_with_whom_it_met(shown):
+    shown.click_place(0)
+    details = shown.details()
+    assert details["state"] == "matched"
+    assert details["matched"] == "in event 8"  # three issue and wait, the fourth issues: events 1 to 7
+    assert details["met"] == "ranks 1-3"
+    assert details["parameters"] == "weight"
+    assert "waits for" not in details
+
+
+def test_the_details_of_a_missing_call_say_where_the_others_called_it(shown):
+    shown.page.locator(".drawing .missing .box").click()
+    assert shown.texts(".details h3") == ["rank 1: all_reduce #2 is missing"]
+    assert shown.details()["state"] == "missing: it never came"
+    assert shown.texts(".where") == ["the others called it at train.py:2 in train"]
+
+
+def test_a_click_on_a_mark_tells_its_events(open_report):
+    story = Story(2)
+    story.meet(call(0), (0, 1))
+    for number in (1, 2):
+        story.happen("store", 0, text=f"set key{number}")
+    report = open_report(Document("marks", (story.run(),)))
+    box = report.page.locator(".drawing .mark.store").bounding_box()
+    report.page.mouse.click(*centre(box))
+    assert report.details() == {"event 6": "rank 0 store set key1", "event 7": "rank 0 store set key2"}
+
+
+def test_hovering_shows_one_line(shown):
+    box = shown.page.locator(".call[data-place='0']").bounding_box()
+    assert not shown.page.locator(".tip").is_visible()
+    shown.page.mouse.move(*centre(box))
+    assert shown.page.locator(".tip").text_content() == (
+        'rank 0, all_reduce #0, matched · SUM float32[2] · group "default"'
+    )
+    shown.page.mouse.move(5, 5)
+    assert not shown.page.locator(".tip").is_visible()
+
+
+def test_keys_go_from_call_to_call(shown):
+    shown.page.locator(".filter-groups").focus()
+    for _ in range(4):  # three buttons, then the lanes
+        shown.page.keyboard.press("Tab")
+    assert shown.focused() == "rank 1, all_reduce #2, missing: it never came"
+    shown.page.keyboard.press("ArrowDown")
+    assert shown.focused() == "rank 2, all_reduce #2, waits, 1 of 4 missing"
+    shown.page.keyboard.press("ArrowLeft")
+    assert shown.focused() == "rank 2, all_reduce #1, matched"
+    shown.page.keyboard.press("Home")
+    shown.page.keyboard.press("ArrowUp")
+    assert shown.focused() == "rank 1, all_reduce #0, matched"
+    shown.page.keyboard.press("ArrowLeft")
+    assert shown.focused() == "rank 1, all_reduce #0, matched"
+    shown.page.keyboard.press("End")
+    assert shown.focused() == "rank 1, all_reduce #2, missing: it never came"
+
+
+def test_enter_shows_the_details_and_escape_closes_them(shown):
+    shown.page.locator(".lanes").focus()
+    shown.page.keyboard.press("ArrowRight")
+    shown.page.keyboard.press("Enter")
+    assert shown.details()["state"] == "missing: it never came"
+    shown.page.keyboard.press("ArrowUp")
+    assert shown.details()["state"] == "waits, 1 of 4 missing"
+    shown.page.keyboard.press("Escape")
+    assert shown.details() == {}
+    assert shown.focused() == "rank 0, all_reduce #2, waits, 1 of 4 missing"
+
+
+def test_everything_is_reached_by_tab(shown):
+    shown.page.locator(".theme").focus()
+    reached = []
+    for _ in range(30):
+        shown.page.keyboard.press("Tab")
+        reached.append(shown.page.evaluate("document.activeElement.className + document.activeElement.tagName"))
+    for name in ("slider", "filter-ranks", "filter-groups"):
+        assert any(name in each for each in reached), name
+    assert sum("BUTTON" in each for each in reached) >= 8
+    assert sum("SUMMARY" in each for each in reached) >= 4
+
+
+def test_the_question_mark_lists_the_keys(shown):
+    assert not shown.page.locator(".keys table").is_visible()
+    shown.page.keyboard.press("?")
+    assert shown.page.locator(".keys table").is_visible()
+
+
+def test_the_scrubber_steps_through_the_schedule(shown):
+    last = len(missing_rank().events) - 1
+    assert shown.step() == last
+    assert shown.count(".drawing .veiled") == 0
+    press(shown, "first")
+    assert shown.step() == 0
+    assert shown.texts(".now") == ["event 1 of 29: rank 0 issues all_reduce #0"]
+    # Of 8 + 3 calls one has happened; the missing one comes at the end; the links of slots 1 and 2 are one each.
+    assert shown.count(".drawing .call.veiled") == 10
+    assert shown.count(".drawing .missing.veiled") == 1
+    assert shown.count(".drawing .label.running") == 1
+    press(shown, "next")
+    assert shown.texts(".now") == ["event 2 of 29: rank 0 waits for all_reduce #0"]
+    assert shown.texts(".drawing .end")[0].startswith("\N{HORIZONTAL ELLIPSIS} waits")
+    shown.page.locator(".slider").fill("6")
+    assert shown.count(".drawing .call.veiled") == 7
+    press(shown, "previous")
+    assert shown.step() == 5
+    press(shown, "last")
+    assert shown.count(".drawing .veiled") == 0
+
+
+def test_keys_step_through_the_schedule(shown):
+    shown.page.locator(".lanes").focus()
+    for keys, step in (("<", 0), (".", 1), (".", 2), (",", 1), (">", 28)):
+        shown.page.keyboard.press(keys)
+        assert shown.step() == step
+
+
+def test_playing_goes_on_by_itself_and_stops(shown):
+    press(shown, "first")
+    press(shown, "play")
+    assert shown.page.locator("[data-action=play]").get_attribute("aria-pressed") == "true"
+    shown.page.wait_for_function("() => document.querySelector('.slider').value > 0")
+    press(shown, "play")
+    assert shown.page.locator("[data-action=play]").get_attribute("aria-pressed") == "false"
+
+
+def test_filters_by_rank(shown):
+    for text, labels in (("0-1", ["rank 0", "rank 1"]), ("3, 1", ["rank 1", "rank 3"]), ("", None)):
+        shown.page.locator(".filter-ranks").fill(text)
+        assert names(shown) == (labels or ["rank 0", "rank 1", "rank 2", "rank 3"])
+    shown.page.locator(".filter-ranks").fill("two")
+    assert shown.texts(".filter-note") == ["expected ranks such as 0-3,7"]
+    shown.page.locator(".filter-ranks").fill("9")
+    assert shown.texts(".filter-note") == ["no lane has such a rank"]
+    assert shown.page.locator(".filter-ranks").get_attribute("aria-invalid") == "true"
+
+
+def test_filters_by_group(open_report):
+    report = open_report(document(RING))
+    assert report.page.locator(".filter-groups option").all_text_contents() == ["all", "1", "2", "3", "4"]
+    assert report.count(".drawing .call") == 12
+    report.page.locator(".filter-groups").select_option(label="2")
+    assert report.count(".drawing .call") == 3  # its new_group on two ranks, and one all_reduce
+    assert report.count(".drawing .missing") == 1
+    report.page.locator(".filter-groups").select_option(label="all")
+    assert report.count(".drawing .call") == 12
+
+
+def test_zoom_by_buttons_keys_and_wheel(open_report):
+    report = open_report(Document("long", (passing(2, 40),)))
+    distance = apart(report)
+    press(report, "wider")
+    assert apart(report) == pytest.approx(distance * 1.3, abs=0.2)
+    report.page.locator(".lanes").focus()
+    report.page.keyboard.press("-")
+    assert apart(report) == pytest.approx(distance, abs=0.2)
+    report.page.locator(".lanes").hover()
+    report.page.keyboard.down("Control")
+    report.page.mouse.wheel(0, 100)
+    report.page.keyboard.up("Control")
+    report.page.wait_for_function("() => document.querySelectorAll('.drawing .call').length > 0")
+    assert apart(report) == pytest.approx(distance / 1.3, abs=0.2)
+    report.page.keyboard.press("0")
+    assert report.count(".drawing .call") == 80
+
+
+def test_the_end_where_it_went_wrong_is_in_view(open_report):
+    report = open_report(Document("long", (missing_rank(4, 1, 300),)))
+    frame = report.page.locator(".lanes").bounding_box()
+    missing = report.page.locator(".drawing .missing .box").bounding_box()
+    assert frame["x"] + 100 < missing["x"] < frame["x"] + frame["width"] - 100
+    assert report.count(".drawing .call") < 4 * 80  # only what is in view
+    report.page.locator(".lanes").focus()
+    report.page.keyboard.press("Home")
+    assert report.focused() == "rank 1, all_reduce #0, matched"
+
+
+def test_messages_lean_from_sender_to_receiver(open_report):
+    story = Story(2)
+    story.send(message(0, "send", 1), message(0, "recv", 0), first="recv")
+    report = open_report(Document("message", (story.run(),)))
+    receipt, sent = (centre(report.page.locator(f".call[data-place='{place}']").bounding_box()) for place in (0, 1))
+    assert sent[0] < receipt[0]
+    assert sent[1] < receipt[1] or sent[1] > receipt[1]
+    assert report.count(".drawing .link") == 1
+
+
+def test_64_ranks_have_a_lane_each_and_more_share_them(open_report):
+    assert len(names(open_report(Document("64", (missing_rank(64, 21, 3),))))) == 64
+    report = open_report(Document("128", (missing_rank(128, 21, 3),)))
+    assert names(report) == ["ranks 0-20, 22-127 · 127 alike", "rank 21"]
+    report.page.keyboard.press("Tab")
+    report.page.locator(".lanes").focus()
+    report.page.keyboard.press("ArrowUp")
+    assert report.focused() == "ranks 0-20, 22-127 · 127 alike, all_reduce #3, waits, 1 of 128 missing"
+
+
+def test_lanes_that_are_left_out_are_counted(open_report):
+    story = Story(100)
+    for rank in range(100):
+        story.hang(call(0, group=f"of {rank}"), [rank], [])
+    report = open_report(Document("many", (story.run(),)))
+    assert report.texts(".left-out") == ["36 more lanes are not shown; all of them are in result.json"]
+
+
+def centre(box):
+    """The middle of a box."""
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+
+
+def names(report):
+    """The lanes, without the titles that say the same."""
+    return report.page.locator(".drawing .label").evaluate_all("all => all.map(each => each.firstChild.textContent)")
+
+
+def press(report, action):
+    """Click a button of the first run."""
+    report.page.locator(f"[data-action={action}]").first.click()
+
+
+def apart(report):
+    """How far the columns of two calls in view are apart."""
+    boxes = report.page.locator(".drawing .call").evaluate_all(
+        "all => all.map(each => each.getBoundingClientRect()).map(box => box.x + box.width / 2)"
+    )
+    columns = sorted({round(box, 1) for box in boxes})
+    return columns[1] - columns[0]

@@ -1,0 +1,130 @@
+"""The page opens without a complaint and asks for nothing; what stands in it besides the lanes."""
+
+import pytest
+
+from reports.html import to_html
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
+from tests.reports.made import exploration, without_trace
+
+
+@pytest.mark.parametrize("name", [MISSING, f"{MISSING}-repaired", MISMATCH, CYCLE, THREADS, "join-baseline"])
+def test_a_report_opens_without_complaints_or_requests(open_report, name):
+    report = open_report(document(name))
+    assert report.texts("h1") == [name]
+    assert report.count("section[data-run]") == 1
+    assert report.count(".drawing .call") > 0
+
+
+def test_a_request_would_be_refused_and_seen(open_page):
+    page = to_html(document(MISSING)).replace(b"</main>", b'<img src="http://localhost:9/x.png"></main>')
+    report = open_page(page)
+    assert len(report.complaints) == 1
+    assert "Content Security Policy" in report.complaints[0]
+    assert report.requests == []
+
+
+def test_a_script_that_is_none_of_ours_does_not_run(open_page):
+    page = to_html(document(MISSING)).replace(b"</main>", b"<script>alert(1)</script></main>")
+    report = open_page(page)
+    assert report.dialogs == []
+    assert len(report.complaints) == 1
+    assert "script-src" in report.complaints[0]
+
+
+def test_the_head_says_verdict_cause_and_remedy(open_report):
+    report = open_report(document(MISSING))
+    assert report.texts("header .verdict") == ["fail"]
+    assert report.texts(".summary") == ["deadlock.missing_rank ranks 0, 2, 3 wait for rank 1, which returned"]
+    lines = dict(zip(report.texts(".line-of > span:first-child"), report.texts(".line-of > :last-child"), strict=True))
+    assert lines["cause"].startswith("rank 1 ran out of input")
+    assert lines["try"].startswith("wrap the loop in `with model.join():`")
+
+
+def test_the_replay_line_is_copied(open_report):
+    shown = document(MISSING)
+    report = open_report(shown, permissions=["clipboard-read", "clipboard-write"])
+    report.page.locator(".copy").click()
+    report.page.wait_for_function("() => document.querySelector('.copy').textContent !== 'copy'")
+    assert report.texts(".copy") == ["copied"]
+    assert report.page.evaluate("navigator.clipboard.readText()") == shown.runs[0].replay
+
+
+def test_all_texts_unfold(open_report):
+    shown = document("exception-on-one-rank")
+    report = open_report(shown)
+    findings = report.page.locator(".finding")
+    assert findings.count() == len(shown.runs[0].findings) == 2
+    assert not findings.nth(1).locator("pre").is_visible()
+    findings.nth(1).locator("summary").click()
+    assert findings.nth(1).locator("pre").is_visible()
+    assert findings.nth(1).locator("pre").text_content() == shown.runs[0].findings[1].text
+    assert report.page.locator(".whole pre").text_content() == shown.runs[0].text
+
+
+def test_a_run_without_a_trace_says_so(open_report):
+    report = open_report(without_trace())
+    assert report.texts(".no-trace") == ["There is no trace: nothing recorded what each rank did when."]
+    assert report.count(".drawing") == 0
+    assert report.texts(".finding summary code") == ["deadlock.missing_rank"]
+
+
+def test_an_exploration_shows_its_outcomes_and_both_runs(open_report):
+    shown = exploration()
+    report = open_report(shown)
+    rows = report.page.locator(".outcomes tr").all_inner_texts()
+    assert [row.split("\t") for row in rows] == [
+        ["executions", "outcome"],
+        ["1,200", "pass"],
+        ["34", "fail deadlock.missing_rank rank 1"],
+    ]
+    assert [report.section(number).locator("h2 .verdict").text_content() for number in (0, 1)] == ["fail", "pass"]
+
+
+def test_where_the_runs_part_is_marked_in_both_and_in_view(open_report):
+    report = open_report(exploration())
+    for number, label in ((0, "rank 1, return"), (1, "rank 1")):
+        box = report.section(number).locator(".parting")
+        assert box.count() == 1, label
+        frame = report.section(number).locator(".lanes").bounding_box()
+        around = box.bounding_box()
+        assert frame["x"] < around["x"] < frame["x"] + frame["width"] - around["width"]
+
+
+def test_a_single_run_has_no_such_mark(open_report):
+    assert open_report(document(MISSING)).count(".parting") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_has_contrast_in_both_themes(open_report, scheme):
+    report = open_report(document(MISSING), color_scheme=scheme)
+    for theme in (scheme, "dark" if scheme == "light" else "light"):
+        colours = report.page.evaluate(COLOURS)
+        poor = {
+            name: ratio
+            for name, value in colours["texts"].items()
+            if (ratio := contrast(value, colours["ground"])) < 4.5
+        }
+        assert poor == {}, theme
+        assert (luminance(colours["ground"]) < 0.1) == (theme == "dark")
+        report.page.locator(".theme").click()
+
+
+COLOURS = """() => {
+    const style = getComputedStyle(document.documentElement);
+    const names = ["text", "quiet", "link", "alarm", "good", "unsure", "open1", "open2", "open3", "open4"];
+    const value = name => style.getPropertyValue(`--${name}`).trim();
+    return { ground: value("ground"), texts: Object.fromEntries(names.map(name => [name, value(name)])) };
+}"""
+
+
+def contrast(one, other):
+    """The contrast of two colours as WCAG 2 has it."""
+    lighter, darker = sorted((luminance(one), luminance(other)), reverse=True)
+    return (lighter + 0.05) / (darker + 0.05)
+
+
+def luminance(colour):
+    """The relative luminance of "#rrggbb"."""
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -1,0 +1,151 @@
+"""Documents made by hand, whose numbers one can count: without torch, and of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from reports.document import (
+    Call,
+    Difference,
+    Document,
+    Event,
+    Exploration,
+    Finding,
+    Outcome,
+    Rank,
+    Run,
+    Site,
+    Slot,
+    Waiting,
+    Who,
+)
+
+
+@dataclass
+class Story:
+    """Builds a run event by event; an event happens one choice after the other."""
+
+    ranks: int
+    events: list[Event] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    slots: list[Slot] = field(default_factory=list)
+
+    def happen(self, kind: str, rank: int, call: Call | None = None, text: str = "", thread: str = "") -> int:
+        """Add an event; return its index."""
+        if call is not None and call not in self.calls:
+            self.calls.append(call)
+        index = None if call is None else self.calls.index(call)
+        self.events.append(Event(kind, rank, len(self.events), call=index, text=text, thread=thread))
+        return len(self.events) - 1
+
+    def meet(self, call: Call, ranks: Iterable[int]) -> None:
+        """Ranks issue a collective in this order, wait for it, and all but the last go on afterwards."""
+        ranks = list(ranks)
+        issues = [self.wait_in(call, rank) for rank in ranks[:-1]]
+        issues.append(self.happen("issue", ranks[-1], call))
+        match = self.happen("match", ranks[-1], call)
+        for rank in ranks[:-1]:
+            self.happen("done", rank, call)
+        self.slots.append(Slot(call.group, call.sequence, tuple(issues), "matched", match))
+
+    def hang(self, call: Call, ranks: Sequence[int], missing: Sequence[int]) -> int:
+        """Ranks wait in a slot that never fills; return the slot's index."""
+        issues = tuple(self.wait_in(call, rank) for rank in ranks)
+        self.slots.append(Slot(call.group, call.sequence, issues, "open", missing=tuple(missing)))
+        return len(self.slots) - 1
+
+    def wait_in(self, call: Call, rank: int) -> int:
+        """A rank issues a call and waits for it; the issue's index."""
+        issue = self.happen("issue", rank, call)
+        self.happen("wait", rank, call)
+        return issue
+
+    def send(self, call: Call, receipt: Call, *, first: str = "send") -> None:
+        """A message: `call` by the sender, `receipt` by the receiver, who waits if it comes first."""
+        sender, receiver = receipt.peer, call.peer
+        assert sender is not None
+        assert receiver is not None
+        if first == "send":
+            issues = self.happen("issue", sender, call), self.happen("issue", receiver, receipt)
+            match = self.happen("match", receiver, receipt)
+        else:
+            issues = self.wait_in(receipt, receiver), self.happen("issue", sender, call)
+            match = self.happen("match", sender, call)
+            self.happen("done", receiver, receipt)
+        self.slots.append(Slot(call.group, call.sequence, issues, "matched", match))
+
+    def run(self, **fields: object) -> Run:
+        """The run so far."""
+        parts = {"calls": tuple(self.calls), "events": tuple(self.events), "slots": tuple(self.slots)}
+        plain = Run("story", self.ranks, "pass", (), "the text")
+        return replace(plain, **parts, **fields)  # type: ignore[arg-type]
+
+
+def call(sequence: int, operation: str = "all_reduce", group: str = "default", **fields: object) -> Call:
+    """A collective on two numbers."""
+    return Call(operation, group, sequence, "SUM float32[2]", **fields)  # type: ignore[arg-type]
+
+
+def message(sequence: int, operation: str, peer: int, group: str = "default") -> Call:
+    """A send or a recv."""
+    return Call(operation, group, sequence, "float32[2]", peer=peer)
+
+
+def missing_rank(ranks: int = 4, missing: int = 1, steps: int = 2) -> Run:
+    """Ranks meet so many times, then all but one wait for one that returned."""
+    story = Story(ranks)
+    for step in range(steps):
+        story.meet(call(step, site=0, bucket=0, parameters=("weight",)), range(ranks))
+    story.happen("return", missing)
+    others = [rank for rank in range(ranks) if rank != missing]
+    slot = story.hang(call(steps, site=0), others, [missing])
+    summary = f"{len(others)} ranks wait for rank {missing}"
+    return story.run(
+        verdict="fail",
+        findings=(Finding("deadlock.missing_rank", "fail", (missing,), summary, summary, slots=(slot,)),),
+        sites=(Site("train.py", 2, "train", 1, ("for batch in data:", "    step(batch)")),),
+        ranks=tuple(Rank(rank, "returned" if rank == missing else "waiting") for rank in range(ranks)),
+        waiting=tuple(Waiting(Who(rank), f"all_reduce #{steps}", 0, (slot,)) for rank in others),
+    )
+
+
+def passing(ranks: int = 4, steps: int = 3) -> Run:
+    """Ranks meet so many times, and return."""
+    story = Story(ranks)
+    for step in range(steps):
+        story.meet(call(step, site=0, bucket=0, parameters=("weight",)), range(ranks))
+    for rank in range(ranks):
+        story.happen("return", rank)
+    return story.run(
+        sites=(Site("train.py", 2, "train"),), ranks=tuple(Rank(rank, "returned") for rank in range(ranks))
+    )
+
+
+def exploration() -> Document:
+    """An exploration whose failing run parts from the passing one where rank 1 returns."""
+    runs = passing(), missing_rank()
+    parted = next(i for i, (one, other) in enumerate(zip(runs[1].events, runs[0].events, strict=False)) if one != other)
+    outcomes = Outcome("pass", 1200), Outcome("fail  deadlock.missing_rank rank 1", 34)
+    explored = Exploration(
+        program="story",
+        verdict="fail",
+        executions=1234,
+        is_complete=True,
+        extent="1,234 executions, all there are",
+        outcomes=outcomes,
+        seconds=1.5,
+        failing=1,
+        passing=0,
+        difference=Difference(parted, parted, "failing: rank 1 returns; passing: rank 0 issues all_reduce #2"),
+    )
+    return Document("story", runs, exploration=explored)
+
+
+def without_trace() -> Document:
+    """Of real processes only the findings are known."""
+    run = missing_rank()
+    return Document(
+        "story",
+        (replace(run, events=(), calls=(), slots=(), waiting=(), findings=(replace(run.findings[0], slots=()),)),),
+    )
