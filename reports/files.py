@@ -28,7 +28,7 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
 def write_reports(document: Document, folder: Path) -> tuple[Path, ...]:
     """Write every form of a document into a folder, which is made if need be; return the files.
 
-    Raises ReportError if the folder cannot be written.
+    Raises ReportError if they cannot be written.
     """
     check_folder(folder)
     paths = []
@@ -40,11 +40,11 @@ def write_reports(document: Document, folder: Path) -> tuple[Path, ...]:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write one file of a report. Raises ReportError if it cannot be written."""
+    """Write a file. Raises ReportError if it cannot be written."""
     try:
         path.write_bytes(data)
     except OSError as error:
-        raise _cannot_write(path.parent, error) from None
+        raise _cannot_write(str(path), "file", error) from None
 
 
 def check_folder(folder: Path) -> None:
@@ -55,11 +55,10 @@ def check_folder(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise _cannot_write(folder, error) from None
+        raise _cannot_write(f"report folder {folder}", "folder", error) from None
 
 
-def _cannot_write(folder: Path, error: OSError) -> ReportError:
+def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
     return ReportError(
-        f"report folder {folder} cannot be written ({error.strerror}), expected a folder or a place for one: "
-        "give another one"
+        f"{what} cannot be written ({error.strerror}), expected a {kind} or a place for one: give another one"
     )

@@ -1,20 +1,46 @@
 """`--report DIR` and `--open` of the commands that run something, and `ddpsim report`."""
 
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from junitparser import JUnitXml
 
+from reports.document import VERSION
 from reports.files import FORMS
 from reports.json_form import read
-from scenarios.cli import main
+from scenarios.cli import main, outcome
+from scenarios.runner import run_scenario
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "uneven-inputs-without-join"
 
+OWN = """\
+import torch
+import torch.distributed as dist
+
+
+def fine(rank):
+    dist.barrier()
+
+
+def racy(rank):
+    received = torch.zeros(1)
+    if rank:
+        dist.send(torch.full((1,), float(rank)), 0)
+    for number in range(1, dist.get_world_size() if rank == 0 else 0):
+        dist.recv(received)
+        assert int(received) == number
+"""
+
 
 @pytest.fixture
-def ddpsim(capsys):
-    """Run `ddpsim` with these words; returns status, stdout and stderr."""
+def ddpsim(capsys, tmp_path, monkeypatch):
+    """Run `ddpsim` with these words in an empty folder; returns status, stdout and stderr."""
+    monkeypatch.chdir(tmp_path)
 
     def run(*words):
         status = main([str(word) for word in words])
@@ -33,23 +59,358 @@ def opened(monkeypatch):
 
 
 def names(folder):
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    """The files in a folder and below, by their paths."""
+    return sorted(path.relative_to(folder).as_posix() for path in Path(folder).rglob("*") if path.is_file())
 
 
-def test_a_run_is_reported_in_every_form(ddpsim, tmp_path):
-    status, out, err = ddpsim("run", MISSING, "--report", tmp_path / "deep" / "er")
+def rows(folder):
+    """The rows of an index: link or "", name, engine, outcome, expected, found."""
+    page = (Path(folder) / "index.html").read_text(encoding="utf-8")
+    body = page.partition("<tbody>")[2].partition("</tbody>")[0]
+    found = []
+    for row in body.split("<tr>")[1:]:
+        link = re.search(r'href="([^"]*)"', row)
+        cells = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)]
+        found.append((link[1] if link else "", *cells[:5]))
+    return found
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_reported_in_every_form(ddpsim):
+    status, out, err = ddpsim("run", MISSING, "--report", "deep/er")
     assert (status, err) == (0, "")
-    assert out.endswith(f"as expected: fail, deadlock.missing_rank, rank 1\nreport  {tmp_path}/deep/er/report.html\n")
-    assert names(tmp_path / "deep" / "er") == sorted(FORMS)
-    run = read(tmp_path / "deep" / "er" / "result.json").runs[0]
+    assert out.endswith("as expected: fail, deadlock.missing_rank, rank 1\nreport  deep/er/report.html\n")
+    assert names("deep/er") == sorted(FORMS)
+    assert sorted(FORMS) == ["junit.xml", "report.html", "report.txt", "result.json", "trace.json", "waits.dot"]
+    run = read(Path("deep/er/result.json")).runs[0]
     assert (run.name, run.how, run.is_expected) == (MISSING, "policy round_robin", True)
     assert run.text in out
     assert run.conclusion == "as expected: fail, deadlock.missing_rank, rank 1"
-    assert run.seconds > 0
+    assert 0 < run.seconds < 60
 
 
-def test_without_report_nothing_is_written(ddpsim, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    _, out, _ = ddpsim("run", MISSING)
-    assert "report" not in out
-    assert names(tmp_path) == []
+def test_the_output_is_the_same_with_a_report_but_for_the_last_line(ddpsim):
+    _, without, _ = ddpsim("run", MISSING)
+    _, out, _ = ddpsim("run", MISSING, "--report", "r")
+    times = re.compile(r"\d+ ms")
+    assert times.sub("", out) == times.sub("", without) + "report  r/report.html\n"
+
+
+def test_without_report_nothing_is_written(ddpsim):
+    ddpsim("run", MISSING)
+    ddpsim("zoo", "send-send")
+    assert names(".") == []
+
+
+def test_a_report_says_engine_and_surprise(ddpsim):
+    status, out, _ = ddpsim("run", "send-send", "--engine", "ddp", "--report", "r")
+    assert status == 0
+    assert read(Path("r/result.json")).runs[0].how == "engine ddp  policy round_robin"
+    Path("own.py").write_text(OWN, encoding="utf-8")
+    status, _, _ = ddpsim("run", "own.py:racy", "--world-size", 3, "--policy", "random", "--seed", 1, "--report", "q")
+    run = read(Path("q/result.json")).runs[0]
+    assert (status, run.is_expected, run.verdict) == (1, False, "fail")
+    assert run.how == "policy random, seed 1"
+    assert run.conclusion == "not as expected: found fail, rank_error, rank 0; expected pass"
+    assert JUnitXml.fromfile("q/junit.xml").failures == 1
+
+
+def test_a_replay_is_reported_and_one_that_diverges_is_not(ddpsim):
+    status, out, _ = ddpsim("replay", "send-send", "s1:0:e2f90957", "--report", "r")
+    assert status == 0
+    assert out.endswith("report  r/report.html\n")
+    assert read(Path("r/result.json")).runs[0].how == "replayed"
+    status, out, _ = ddpsim("replay", "send-send", "s1:0.0.0.9:e2f90957", "--report", "q")
+    assert (status, out) == (2, "")
+    assert names("q") == []
+
+
+def test_an_exploration_is_reported_with_both_runs_and_their_difference(ddpsim):
+    status, out, _ = ddpsim("explore", "results-taken-in-order-of-arrival", "--report", "r")
+    assert status == 0
+    assert out.endswith("report  r/report.html\n")
+    assert names("r") == sorted(FORMS)
+    made = read(Path("r/result.json"))
+    explored = made.exploration
+    assert (explored.executions, explored.verdict, explored.is_expected) == (2, "fail", True)
+    assert [run.verdict for run in made.runs] == ["fail", "pass"]
+    assert all(run.how == "policy dpor" for run in made.runs)
+    assert made.runs[0].events[explored.difference.failing].text == "from rank 3"
+    assert made.runs[1].events[explored.difference.passing].text == "from rank 2"
+    for run in made.runs:  # both are run again by a command
+        command, name, token = run.replay.split()[1:]
+        status, out, _ = ddpsim(command, name, token)
+        assert (status, run.verdict.upper() in out or "DIVERGENCE" in out) == (0, True)
+
+
+def test_an_exploration_that_passes_has_the_run_that_passed(ddpsim):
+    Path("own.py").write_text(OWN, encoding="utf-8")
+    status, _, _ = ddpsim("explore", "own.py:fine", "--world-size", 2, "--report", "r")
+    made = read(Path("r/result.json"))
+    assert (status, made.exploration.failing, made.exploration.passing) == (0, None, 0)
+    assert [run.verdict for run in made.runs] == ["pass"]
+    assert made.exploration.conclusion == "as expected: pass under every schedule"
+
+
+# --- several runs -----------------------------------------------------------------------------------------------------
+
+
+def test_both_engines_have_a_folder_each_and_an_index(ddpsim):
+    status, out, _ = ddpsim("run", "send-send", "--engine", "both", "--report", "r")
+    assert (status, out.splitlines()[-1]) == (0, "report  r/index.html")
+    folders = ["send-send-ddp", "send-send-torch"]
+    assert names("r") == sorted(["index.html", "junit.xml", *(f"{each}/{name}" for each in folders for name in FORMS)])
+    found = "fail, deadlock.cycle, ranks 0-3"
+    assert rows("r") == [
+        (f"send-send-{engine}/report.html", "send-send", engine, "as expected", found, found)
+        for engine in ("torch", "ddp")
+    ]
+    (suite,) = JUnitXml.fromfile("r/junit.xml")
+    assert [(case.classname, case.name, case.result) for case in suite] == [
+        ("ddpsim.torch", "send-send", []),
+        ("ddpsim.ddp", "send-send", []),
+    ]
+
+
+def test_the_zoo_has_an_index_with_what_surprises_first(ddpsim, monkeypatch):
+    def breaks(scenario, *args, **options):
+        if scenario.name == "rank-crash-repaired":
+            raise RuntimeError("of ours <b>")
+        return run_scenario(scenario, *args, **options)
+
+    monkeypatch.setattr(outcome, "run_scenario", breaks)
+    status, out, _ = ddpsim("zoo", "send-send", "rank-crash", "--report", "r")
+    assert (status, out.splitlines()[-1]) == (1, "report  r/index.html")
+    assert [row[:4] for row in rows("r")] == [
+        ("", "rank-crash-repaired", "torch", "not as expected"),
+        ("rank-crash-torch/report.html", "rank-crash", "torch", "as expected"),
+        ("send-send-torch/report.html", "send-send", "torch", "as expected"),
+        ("send-send-repaired-torch/report.html", "send-send-repaired", "torch", "as expected"),
+    ]
+    (suite,) = JUnitXml.fromfile("r/junit.xml")
+    assert (suite.tests, suite.failures, suite.errors, suite.skipped) == (4, 1, 0, 0)
+    (failure,) = next(case for case in suite if case.result).result
+    assert failure.type == "RuntimeError"
+    assert failure.text.endswith("RuntimeError: of ours <b>")
+    page = Path("r/index.html").read_text(encoding="utf-8")
+    assert "1 not as expected" in page
+    assert "3 as expected" in page
+
+
+def test_ctrl_c_keeps_what_was_written_with_an_index(ddpsim, monkeypatch):
+    runs = []
+
+    def interrupted(scenario, *args, **options):
+        runs.append(scenario.name)
+        if len(runs) == 3:
+            raise KeyboardInterrupt
+        return run_scenario(scenario, *args, **options)
+
+    monkeypatch.setattr(outcome, "run_scenario", interrupted)
+    status, out, _ = ddpsim("zoo", "send-send", "rank-crash", "--report", "r")
+    assert (status, out.splitlines()[-1]) == (130, "report  r/index.html")
+    assert [row[1] for row in rows("r")] == runs[:2]
+    assert len(JUnitXml.fromfile("r/junit.xml")) == 1
+
+
+def test_what_was_not_run_is_skipped(ddpsim, monkeypatch):
+    monkeypatch.setattr(outcome, "refusal", lambda scenario: "it has <faults>")
+    ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
+    assert rows("r") == [("", "send-send", "torch", "not run", "deadlock.cycle, ranks 0-3", "it has &lt;faults&gt;")]
+    assert JUnitXml.fromfile("r/junit.xml").skipped == 1
+
+
+def test_fuzz_reports_what_it_kept_and_what_still_fails(ddpsim):
+    Path("own.py").write_text(OWN, encoding="utf-8")
+    words = ("fuzz", "own.py:racy", "--world-size", 3, "--executions", 40, "--engine", "torch", "--corpus", "c")
+    status, out, _ = ddpsim(*words, "--report", "r")
+    assert (status, out.splitlines()[-1]) == (1, "report  r/index.html")
+    (kept,) = Path("c").glob("*.toml")
+    ((link, name, engine, state, expected, found),) = rows("r")
+    assert link == f"{kept.stem}.toml-torch/report.html"
+    assert (name, engine, state) == (str(kept), "torch", "not as expected")
+    assert (expected, found) == ("pass", "fail, rank_error, rank 0")
+    run = read(Path("r") / f"{kept.stem}.toml-torch/result.json").runs[0]
+    assert (run.how, run.is_expected) == ("kept by fuzz", False)
+    assert f"{run.replay}\n" in out
+
+    status, out, _ = ddpsim(*words, "--seed", 0, "--report", "again")  # the corpus is tried first, and still fails
+    assert "fails" in out.splitlines()[0]
+    assert [row[1] for row in rows("again")] == [str(kept)]
+
+
+def test_fuzz_reports_that_it_found_nothing(ddpsim):
+    Path("own.py").write_text(OWN, encoding="utf-8")
+    words = ("fuzz", "own.py:fine", "--world-size", 2, "--executions", 5, "--engine", "torch", "--report", "r")
+    status, out, _ = ddpsim(*words)
+    assert (status, out.splitlines()[-1]) == (0, "report  r/index.html")
+    assert rows("r") == []
+    assert names("r") == ["index.html", "junit.xml"]
+
+
+def test_fuzz_reports_its_first_look(ddpsim):
+    status, out, _ = ddpsim("fuzz", "send-send", "--seconds", 30, "--report", "r")
+    assert (status, out.splitlines()[-1]) == (0, "report  r/index.html")
+    assert [row[0] for row in rows("r")] == ["send-send-torch/report.html", "send-send-ddp/report.html"]
+    run = read(Path("r/send-send-ddp/result.json")).runs[0]
+    assert run.conclusion == "send-send fails under every schedule tried (11), as expected: no search is needed"
+
+
+# --- --open -----------------------------------------------------------------------------------------------------------
+
+
+def test_open_shows_the_report(ddpsim, opened, tmp_path):
+    ddpsim("run", "send-send", "--report", "a b", "--open")
+    assert opened == [f"file://{tmp_path}/a%20b/report.html"]
+    ddpsim("zoo", "send-send", "--report", "z", "--open")
+    assert opened[1:] == [f"file://{tmp_path}/z/index.html"]
+
+
+def test_open_without_report_takes_a_temporary_folder_and_says_which(ddpsim, opened, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    _, out, _ = ddpsim("run", "send-send", "--open")
+    (folder,) = (tmp_path / "temporary").iterdir()
+    assert out.splitlines()[-1] == f"report  {folder}/report.html"
+    assert opened == [(folder / "report.html").as_uri()]
+    assert names(folder) == sorted(FORMS)
+
+
+# --- bad folders ------------------------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "run": ("run", "send-send"),
+    "both": ("run", "send-send", "--engine", "both"),
+    "zoo": ("zoo", "send-send"),
+    "explore": ("explore", "send-send"),
+    "replay": ("replay", "send-send", "s1:0:e2f90957"),
+    "fuzz": ("fuzz", "send-send", "--seconds", "5"),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_a_folder_that_is_a_file_is_told_before_anything_runs(words, ddpsim):
+    Path("file").write_text("mine", encoding="utf-8")
+    status, out, err = ddpsim(*words, "--report", "file")
+    assert (status, out) == (2, "")
+    assert err == (
+        "ddpsim: report folder file cannot be written (File exists), expected a folder or a place for one: "
+        "give another one\n"
+    )
+    assert Path("file").read_text(encoding="utf-8") == "mine"
+
+
+@pytest.mark.parametrize(
+    ("folder", "why"),
+    [("file/deep", "Not a directory"), ("x" * 300, "File name too long"), ("/proc/x", "No such file or directory")],
+)
+def test_a_folder_that_cannot_be_made_is_told(folder, why, ddpsim):
+    Path("file").touch()
+    status, out, err = ddpsim("run", "send-send", "--report", folder)
+    assert (status, out) == (2, "")
+    assert err.startswith(f"ddpsim: report folder {folder} cannot be written ({why}), expected")
+
+
+def test_a_disk_that_fills_up_is_told(ddpsim, monkeypatch):
+    def full(path, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    status, out, err = ddpsim("run", "send-send", "--report", "r")
+    assert status == 2
+    assert "as expected: fail, deadlock.cycle" in out  # what came of the run is not lost
+    assert err.startswith("ddpsim: r/report.html cannot be written (No space left on device), expected a")
+
+
+# --- ddpsim report ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(ddpsim):
+    """The result.json of a run."""
+    ddpsim("run", MISSING, "--report", "r")
+    return Path("r/result.json")
+
+
+def test_a_saved_report_is_shown_as_the_text_beside_it(ddpsim, saved):
+    status, out, err = ddpsim("report", saved)
+    assert (status, err) == (0, "")
+    assert out == Path("r/report.txt").read_text(encoding="utf-8")
+    assert ddpsim("report", saved, "--text") == (0, out, "")
+    status, said, _ = ddpsim("report", saved, "-o", "copy.txt")
+    assert (status, said) == (0, "")
+    assert Path("copy.txt").read_text(encoding="utf-8") == out
+
+
+def test_a_saved_report_becomes_the_page_beside_it(ddpsim, saved, opened):
+    assert ddpsim("report", saved, "--html") == (0, "report  r/result.html\n", "")
+    assert Path("r/result.html").read_bytes() == Path("r/report.html").read_bytes()
+    assert ddpsim("report", saved, "--html", "-o", "shared.html") == (0, "report  shared.html\n", "")
+    assert Path("shared.html").read_bytes() == Path("r/report.html").read_bytes()
+    assert opened == []
+    assert ddpsim("report", saved, "--open")[:2] == (0, "report  r/result.html\n")
+    assert opened == [Path("r/result.html").resolve().as_uri()]
+
+
+def test_a_place_that_cannot_be_written_is_told(ddpsim, saved):
+    status, out, err = ddpsim("report", saved, "--html", "-o", "no/such/page.html")
+    assert (status, out) == (2, "")
+    assert err.startswith("ddpsim: no/such/page.html cannot be written (No such file or directory), expected")
+
+
+def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
+    for words in (("--html",), ("--open",)):
+        assert ddpsim("report", saved, "--text", *words) == (
+            2,
+            "",
+            f"ddpsim: found --text beside {words[0]}, expected one form: leave one out\n",
+        )
+
+
+def test_what_is_no_report_is_told_in_one_line(ddpsim, saved):
+    whole = saved.read_bytes()
+    files = {
+        "cut.json": (whole[:1000], r"cut.json is not whole JSON \(Input data was truncated\), expected a result"),
+        "new.json": (
+            whole.replace(b'"version":1}', b'"version":7}'),
+            f"new.json has version 7, this ddpsim reads {VERSION}: write it again with this ddpsim, or read it",
+        ),
+        "own.json": (b'{"name": 1}', "own.json is no report of ddpsim .*, expected a result.json that --report"),
+        "page.html": (b"<!doctype html>", "page.html is not whole JSON .*, expected a result.json that --report"),
+        "empty.json": (b"", "empty.json is not whole JSON .*, expected a result.json that --report"),
+        "index.json": (
+            whole.replace(b'"issues":[', b'"issues":[999,'),
+            "index.json is no report of ddpsim .*999 of 122",
+        ),
+    }
+    for name, (data, message) in files.items():
+        Path(name).write_bytes(data)
+        status, out, err = ddpsim("report", name)
+        assert (status, out) == (2, ""), name
+        assert re.match(rf"ddpsim: {message}", err), err
+        assert err.count("\n") == 1
+    for name, why in (("r", "Is a directory"), ("nowhere.json", "No such file or directory")):
+        status, out, err = ddpsim("report", name)
+        assert (status, out) == (2, "")
+        assert err == (
+            f"ddpsim: {name} cannot be read ({why}), expected a result.json that --report wrote: check the path\n"
+        )
+
+
+IMPORTS = """\
+import sys
+from scenarios.cli import main
+assert main(["report", sys.argv[1], *sys.argv[2:]]) == int(sys.argv[1] == "nowhere.json") * 2
+loaded = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "simulator", "ddp", "networkx"}
+assert not loaded, loaded
+assert not [name for name in sys.modules if name.startswith("reports.making")]
+"""
+
+
+@pytest.mark.parametrize("words", [(), ("--html", "-o", "p.html")])
+def test_a_saved_report_is_rendered_without_torch_and_simulator(words, saved):
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    for name in (str(saved), "nowhere.json"):
+        subprocess.run([sys.executable, "-c", IMPORTS, name, *words], check=True, env=environ, capture_output=True)
