@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
@@ -41,16 +42,16 @@ def run_on_ranks(
     """Call a function on every rank, with that rank's fixtures added; raise what it came to."""
     __tracebackhide__ = True
     options = item.stash[OPTIONS_KEY]
-    output = Output(item)
+    output, own_names = Output(item), names_on_ranks(item)
 
-    def program(rank: int) -> None:
+    def program(rank: int) -> Any:
         __tracebackhide__ = True
         output.start(rank)
         fixtures = RankFixtures(item)
         try:
-            own = {name: fixtures.value(name) for name in names_on_ranks(item)}
+            own = {name: fixtures.value(name) for name in own_names}
             asked = {name: value for name, value in own.items() if name in item._fixtureinfo.argnames}
-            function(*arguments, **{**named, **asked})
+            return function(*arguments, **{**named, **asked})
         finally:
             fixtures.close()
 
@@ -62,7 +63,7 @@ def run_on_ranks(
 
 
 def _outcome(
-    item: pytest.Function, program: Callable[[int], None], options: Options, output: Output
+    item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output
 ) -> BaseException | None:
     """Run, and note what it came to; what the test is to raise, or None."""
     try:
@@ -70,6 +71,10 @@ def _outcome(
     except (UsageError, ReplayDivergedError, MarkerError) as error:
         return RanksFailed(str(error))
     failure = judge(run, options.expect)
+    if any(value is not None for value in run.result.returns):
+        warnings.warn(
+            pytest.PytestReturnNotNoneWarning(f"{item.nodeid} returned something, expected None"), stacklevel=2
+        )
     item.stash[_RUN] = dataclasses.replace(run, error=failure)
     return failure
 
@@ -101,7 +106,7 @@ def _raise(failure: RanksFailed) -> NoReturn:
     raise failure
 
 
-def _run(item: pytest.Function, program: Callable[[int], None], options: Options, output: Output) -> Run:
+def _run(item: pytest.Function, program: Callable[[int], Any], options: Options, output: Output) -> Run:
     _check_expect(options.expect)
     world: dict[str, Any] = {
         "transport": options.transport,
@@ -132,7 +137,7 @@ def _budget(item: pytest.Function, options: Options) -> Budget | None:
 
 def _explore(
     item: pytest.Function,
-    program: Callable[[int], None],
+    program: Callable[[int], Any],
     options: Options,
     output: Output,
     seed: int,

@@ -60,7 +60,9 @@ def run(pytester, everything_is_imported):
     def run_pytest(source, *arguments):
         if source:
             pytester.makepyfile(test_it=HEAD + source)
-        return pytester.runpytest_inprocess(*PLUGIN, *arguments)
+        with warnings.catch_warnings():
+            warnings.resetwarnings()  # to us they are errors
+            return pytester.runpytest_inprocess(*PLUGIN, *arguments)
 
     return run_pytest
 

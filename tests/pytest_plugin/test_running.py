@@ -314,6 +314,18 @@ def test_warns(rank):
     result.stdout.fnmatch_lines(["E       DeprecationWarning: careful"])
 
 
+def test_a_test_that_returns_something_is_warned_about_as_ever(run):
+    source = """
+@pytest.mark.ranks(2)
+def test_returns(rank):
+    return rank or None
+"""
+    result = run(source)
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning: test_it.py::test_returns returned something*"])
+    run(source.replace("rank or None", "None")).assert_outcomes(passed=1)
+
+
 def test_a_fixture_set_up_outside_may_replace_what_ranks_call(run):
     result = run("""
 import math
