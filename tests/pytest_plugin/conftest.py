@@ -4,6 +4,7 @@ Most sessions run in this process. pytester makes Python forget what such a sess
 only once; so all that the sessions use is imported, and used, before the first of them.
 """
 
+import warnings
 from pathlib import Path
 
 import hypothesis
