@@ -1,7 +1,7 @@
 """Logical columns: where along the lanes each call stands, so that calls that met stand under each other.
 
 A column is no time. The calls of a collective share one, the first that all its members have reached; a receive stands
-to the right of the message that it waited for. Where ranks issued the calls of two groups in different orders there are
+to the right of its message, unless its rank went on before that came. Where ranks issued the calls of two groups in different orders there are
 no such columns: then the calls of one of them stand apart, and the line that joins them leans.
 """
 
@@ -39,7 +39,7 @@ class _Order:
     before: dict[int, list[int]] = field(default_factory=dict)
     """The call before it in its lane, and the partners of the messages that the lane waited for since."""
     message: dict[int, int] = field(default_factory=dict)
-    """For a receive that was waited for at once, the send."""
+    """For a receive that found its message, or waited for it at once, the send."""
 
 
 def _order(run: Run, lane_of: Sequence[int]) -> _Order:
@@ -65,10 +65,11 @@ def _order(run: Run, lane_of: Sequence[int]) -> _Order:
         own = issued.get((lane, event.call))
         if own is None or own not in partners:
             continue
-        if event.kind == "wait" and passed[lane] == [own] and run.calls[event.call].operation == "recv":
-            order.message[own] = partners[own]
-        elif event.kind != "wait":
+        is_receive = run.calls[event.call].operation == "recv"
+        if event.kind == "done":
             passed[lane].append(partners[own])
+        elif is_receive and (event.kind == "match" or passed[lane] == [own]):
+            order.message[own] = partners[own]
     return order
 
 

@@ -1,0 +1,136 @@
+"""The HTML file as such: one file that asks for nothing, escapes everything, stays small, and is made without torch."""
+
+import base64
+import hashlib
+import json
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from benchmarks.report import training
+from reports.document import Document
+from reports.html import to_html
+from reports.json_form import to_json
+from reports.lanes import lanes_of
+from reports.view import Texts, spans, view_of
+from tests.reports.examples import HOSTILE, MISSING, document, hostile
+from tests.reports.made import exploration, missing_rank, passing
+
+ASSETS = Path(__file__).resolve().parents[2] / "reports" / "assets"
+
+
+class Tags(HTMLParser):
+    """The tags of a page with their attributes, and the text of its scripts and styles."""
+
+    def __init__(self, page: bytes) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self._inside = ""
+        self.feed(page.decode())
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag if tag in self.texts else ""
+
+    def handle_endtag(self, tag):
+        self._inside = ""
+
+    def handle_data(self, data):
+        if self._inside:
+            self.texts[self._inside].append(data)
+
+
+@pytest.mark.parametrize("shown", [document(MISSING), exploration()], ids=["run", "exploration"])
+def test_the_page_refers_to_nothing_outside(shown):
+    tags = Tags(to_html(shown)).tags
+    references = [(tag, value) for tag, attributes in tags for name, value in attributes.items() if name in REFERRING]
+    assert references == [("link", "data:,")]
+    assert all(not name.startswith("on") and name != "style" for _, attributes in tags for name in attributes)
+
+
+REFERRING = {"href", "src", "srcset", "action", "data", "xlink:href", "poster"}
+
+
+def test_the_policy_allows_our_style_and_script_by_their_hashes_and_nothing_else():
+    page = Tags(to_html(document(MISSING)))
+    (policy,) = (attributes["content"] for tag, attributes in page.tags if attributes.get("http-equiv"))
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert rules["style-src"] == hash_of(page.texts["style"][0])
+    assert rules["script-src"] == hash_of(page.texts["script"][1])
+    assert "unsafe" not in policy
+
+
+def hash_of(text):
+    """As a Content-Security-Policy names it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:16]))
+def test_hostile_names_add_no_tags(text):
+    plain = [tag for tag, _ in Tags(to_html(hostile("plain"))).tags]
+    assert [tag for tag, _ in Tags(to_html(hostile(text))).tags] == plain
+
+
+def test_the_data_are_those_of_the_run():
+    page = Tags(to_html(Document("story", (missing_rank(),))))
+    data = json.loads(page.texts["script"][0])
+    run = data["runs"][0]
+    assert run["world"] == 4
+    assert len(run["events"]["kind"]) == len(missing_rank().events)
+    assert run["missing"] == [[1, 2, 2]]
+    assert run["slots"]["missing"] == {"2": [[1, 1]]}
+    assert "all_reduce" in data["texts"]
+
+
+def test_numbers_are_given_as_differences_and_texts_once():
+    run, texts = passing(2, 2), Texts()
+    view = view_of(run, lanes_of(run), texts)
+    steps = [event.step for event in run.events]
+    assert [sum(view["events"]["step"][: index + 1]) for index in range(len(steps))] == steps
+    assert len(texts.table()) == len(set(texts.table()))
+    assert [texts.table()[index] for index in view["calls"]["operation"]] == ["all_reduce", "all_reduce"]
+    assert view["calls"]["sequence"] == [0, 1]
+
+
+def test_spans_of_ranks():
+    assert spans([0, 1, 2, 5, 7, 8]) == [[0, 2], [5, 5], [7, 8]]
+    assert spans([]) == []
+
+
+def test_64_ranks_with_1000_events_each_are_under_two_megabytes():
+    shown = training(64, 1000)
+    assert len(shown.runs[0].events) > 63_000
+    assert len(to_html(shown)) < 2_000_000
+
+
+def test_1024_ranks_that_do_the_same_are_as_small_as_two():
+    assert len(to_html(training(1024, 60))) < 2 * len(to_html(training(2, 60)))
+
+
+def test_a_saved_document_is_rendered_without_torch(tmp_path):
+    path = tmp_path / "result.json"
+    path.write_bytes(to_json(document(MISSING)))
+    program = (
+        "import sys; from pathlib import Path; from reports.json_form import read; from reports.html import to_html; "
+        f"print(len(to_html(read(Path({str(path)!r}))))); "
+        "print([name for name in ('torch', 'simulator', 'networkx') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [str(len(to_html(document(MISSING)))), "[]"]
+
+
+def test_scripts_and_styles_hold_no_markup_that_would_end_them():
+    for path in sorted(ASSETS.glob("*.js")) + sorted(ASSETS.glob("*.css")):
+        assert not re.search(r"</(script|style)|<!--|https?://(?!www\.w3\.org/2000/svg)", path.read_text("utf-8")), path
+
+
+def test_every_script_is_in_the_page():
+    page = to_html(document(MISSING)).decode()
+    for path in ASSETS.glob("*.js"):
+        assert path.read_text("utf-8") in page, path.name

@@ -1,0 +1,262 @@
+"""The layout of the lanes: columns worked out by hand, waits, missing places, what is odd, lanes that ranks share."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reports.classes import shown_lanes
+from reports.document import Finding, Run, Waiting, Who
+from reports.lanes import Bar, Lanes, Mark, Missing, lanes_of
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
+from tests.reports.made import Story, call, message, missing_rank
+
+
+def columns(lanes: Lanes, lane: int) -> list[int]:
+    """Where the calls of a lane stand, in the order in which they were issued."""
+    return [item.column for item in lanes.items if item.lane == lane]
+
+
+def test_calls_that_met_stand_under_each_other():
+    story = Story(4)
+    story.meet(call(0, group="a"), (0, 1))
+    for step in range(3):
+        story.meet(call(step, group="b"), (2, 3))
+    story.meet(call(0), range(4))
+    lanes = lanes_of(story.run())
+    assert [columns(lanes, lane) for lane in range(4)] == [[0, 3], [0, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
+    assert lanes.columns == 4
+
+
+def test_a_wait_runs_from_where_the_rank_arrived_to_where_the_others_came():
+    story = Story(4)
+    for step in range(3):
+        story.meet(call(step, group="b"), (2, 3))
+    story.meet(call(0), range(4))
+    lanes = lanes_of(story.run())
+    assert [(bar.lane, bar.start, bar.end) for bar in lanes.bars] == [(0, 0, 3), (1, 0, 3)]
+    assert [(item.lane, item.arrival, item.column) for item in lanes.items if item.column == 3] == [
+        (0, 0, 3),
+        (1, 0, 3),
+        (2, 3, 3),
+        (3, 3, 3),
+    ]
+
+
+def test_a_wait_that_did_not_end_runs_on_and_the_missing_call_has_a_place():
+    run = missing_rank(4, missing=1, steps=2)
+    lanes = lanes_of(run)
+    assert lanes.missing == (Missing(lane=1, column=2, slot=2),)
+    waits = [index for index, event in enumerate(run.events) if event.kind == "wait"][-3:]
+    assert lanes.bars == tuple(Bar(lane, 2, None, wait, None) for lane, wait in zip((0, 2, 3), waits, strict=True))
+    assert [lane.end for lane in lanes.lanes] == ["waiting", "returned", "waiting", "waiting"]
+    assert [lane.is_culprit for lane in lanes.lanes] == [False, True, False, False]
+
+
+def test_a_missing_call_stands_behind_what_its_lane_has():
+    story = Story(2)
+    story.hang(call(0, group="a"), [0], [1])
+    story.hang(call(0, group="b"), [1], [0])
+    assert lanes_of(story.run()).missing == (Missing(1, 1, 0), Missing(0, 1, 1))
+
+
+def test_two_missing_calls_of_a_lane_stand_apart():
+    story = Story(3)
+    story.hang(call(0, group="a"), [0], [2])
+    story.hang(call(0, group="b"), [1], [2])
+    assert lanes_of(story.run()).missing == (Missing(2, 0, 0), Missing(2, 1, 1))
+
+
+def test_calls_issued_in_different_orders_stand_apart_and_cross():
+    story = Story(2)
+    one, other = call(0, group="a"), call(0, group="b")
+    issues = [story.happen("issue", rank, each) for rank, each in ((0, one), (0, other), (1, other), (1, one))]
+    run = replace(
+        story.run(),
+        slots=tuple(
+            replace(missing_rank().slots[0], group=group, issues=met, match=None)
+            for group, met in (("a", (issues[0], issues[3])), ("b", (issues[1], issues[2])))
+        ),
+    )
+    lanes = lanes_of(run)
+    assert columns(lanes, 0) == [0, 1]
+    assert columns(lanes, 1) == [1, 2]
+
+
+def test_a_receive_that_waited_stands_to_the_right_of_the_message():
+    story = Story(2)
+    story.meet(call(0, group="alone"), [1])
+    story.send(message(0, "send", 1), message(0, "recv", 0), first="recv")
+    lanes = lanes_of(story.run())
+    assert columns(lanes, 0) == [0]
+    assert columns(lanes, 1) == [0, 1]
+    story.send(message(0, "send", 0), message(0, "recv", 1), first="recv")
+    lanes = lanes_of(story.run())
+    assert columns(lanes, 1) == [0, 1, 2]
+    assert columns(lanes, 0) == [0, 3]
+    assert [(bar.lane, bar.start, bar.end) for bar in lanes.bars] == [(0, 1, 3)]
+
+
+def test_a_message_that_was_there_is_left_of_its_receive_too():
+    story = Story(2)
+    story.meet(call(0, group="alone"), [0])
+    story.send(message(0, "send", 1), message(0, "recv", 0))
+    lanes = lanes_of(story.run())
+    assert [columns(lanes, lane) for lane in (0, 1)] == [[0, 1], [2]]
+    assert lanes.bars == ()
+
+
+def test_a_rank_that_went_on_before_its_message_came_does_not_wait_for_it():
+    story = Story(2)
+    early = story.happen("issue", 1, message(0, "recv", 0))
+    story.meet(call(0), (1, 0))
+    sent = story.happen("issue", 0, message(0, "send", 1))
+    match = story.happen("match", 0, message(0, "send", 1))
+    story.slots.append(replace(missing_rank().slots[0], issues=(early, sent), match=match))
+    lanes = lanes_of(story.run())
+    assert [columns(lanes, lane) for lane in (0, 1)] == [[1, 2], [0, 1]]
+
+
+def test_what_is_no_call_stands_between_columns_and_alike_ones_together():
+    story = Story(1)
+    story.happen("note", 0, text="begins")
+    story.meet(call(0), [0])
+    story.happen("step", 0, text="1")
+    story.happen("store", 0, text="get a")
+    story.happen("store", 0, text="get b")
+    story.happen("return", 0)
+    assert lanes_of(story.run()).marks == (
+        Mark((0,), 0, -0.5),
+        Mark((3,), 0, 0.367),
+        Mark((4, 5), 0, 0.5),
+        Mark((6,), 0, 0.633),
+    )
+
+
+def test_a_wait_for_something_else_than_a_call():
+    story = Story(1)
+    story.meet(call(0), [0])
+    story.happen("wait", 0, text="the clock")
+    story.happen("done", 0)
+    assert lanes_of(story.run()).bars == ()
+    wait = story.happen("wait", 0, text="a lock")
+    assert lanes_of(story.run()).bars == (Bar(0, 0.5, None, wait, None),)
+
+
+def test_a_thread_has_a_lane_under_its_rank():
+    story = Story(2)
+    story.meet(call(0), (0, 1))
+    story.happen("note", 0, text="starts")
+    story.happen("issue", 0, call(0, group="own"), thread="helper")
+    run = story.run()
+    run = replace(
+        run, slots=(*run.slots, replace(run.slots[0], group="own", issues=(len(run.events) - 1,), match=None))
+    )
+    lanes = lanes_of(replace(run, waiting=(Waiting(Who(0, "helper"), "all_reduce #0", None, (1,)),)))
+    assert [lane.who for lane in lanes.lanes] == [Who(0), Who(0, "helper"), Who(1)]
+    assert [lane.end for lane in lanes.lanes] == ["unknown", "waiting", "unknown"]
+    assert columns(lanes, 1) == [1]
+
+
+@pytest.mark.parametrize(
+    ("mine", "others", "word", "beside"),
+    [
+        (call(0, "broadcast"), call(0), "broadcast", "all_reduce"),
+        (replace(call(0), signature="SUM float32[3]"), call(0), "SUM float32[3]", "SUM float32[2]"),
+        (call(0, origin="DDP #0 bucket 1 of step 2"), call(0), "DDP #0 bucket 1 of step 2", "the program's own"),
+    ],
+)
+def test_the_odd_call_says_what_is_different(mine, others, word, beside):
+    assert odd_words(mine, others, culprits=(0,)) == [(word, ""), ("", beside), ("", beside)]
+
+
+def test_where_nobody_is_named_every_call_is_odd():
+    mine, others = call(0, "broadcast"), call(0)
+    assert odd_words(mine, others, culprits=()) == [("broadcast", ""), ("all_reduce", ""), ("all_reduce", "")]
+
+
+def odd_words(mine, others, culprits):
+    """What is said of the calls of three ranks, the first of which made another one."""
+    story = Story(3)
+    issues = [story.wait_in(each, rank) for rank, each in enumerate((mine, others, others))]
+    slot = replace(missing_rank().slots[0], issues=tuple(issues), state="mismatched", match=None)
+    finding = Finding("mismatch.operation", "fail", culprits, "", "", slots=(0,))
+    lanes = lanes_of(replace(story.run(), slots=(slot,), findings=(finding,)))
+    return [(item.odd, item.beside) for item in lanes.items]
+
+
+@given(st.lists(st.tuples(st.permutations(range(4)), st.integers(2, 4), st.booleans()), max_size=12))
+def test_columns_hold_their_promises(steps):
+    story = Story(4)
+    for number, (ranks, count, is_message) in enumerate(steps):
+        if is_message:
+            first = "recv" if count == 2 else "send"
+            story.send(message(number, "send", ranks[1]), message(number, "recv", ranks[0]), first=first)
+        else:
+            story.meet(call(number, group=str(sorted(ranks[:count]))), ranks[:count])
+    run = story.run()
+    lanes = lanes_of(run)
+    place = {item.event: item for item in lanes.items}
+    for lane in range(4):
+        assert columns(lanes, lane) == sorted(set(columns(lanes, lane)))
+    for slot in run.slots:
+        met = [place[issue] for issue in slot.issues]
+        if run.calls[met[0].call].is_point_to_point:
+            sent, receipt = sorted(met, key=lambda item: run.calls[item.call].operation, reverse=True)
+            assert receipt.column > sent.column
+        else:
+            assert len({item.column for item in met}) == 1
+            assert max(item.arrival for item in met) == met[0].column
+    assert lanes.columns == max((item.column for item in lanes.items), default=-1) + 1
+
+
+@pytest.mark.parametrize("name", [MISSING, CYCLE, MISMATCH, THREADS, "join-baseline", "groups-in-a-ring"])
+def test_real_runs_lose_nothing(name):
+    run = document(name).runs[0]
+    lanes = lanes_of(run)
+    issues = [index for index, event in enumerate(run.events) if event.kind == "issue"]
+    assert [item.event for item in lanes.items] == issues
+    marked = sorted(event for mark in lanes.marks for event in mark.events)
+    others = {"issue", "match", "wait", "done"}
+    assert marked == [index for index, event in enumerate(run.events) if event.kind not in others]
+    assert len(lanes.missing) == sum(len(slot.missing) for slot in run.slots if slot.state == "open")
+    assert sum(bar.end is None for bar in lanes.bars) == len(run.waiting)
+
+
+def test_a_run_without_a_trace_has_lanes_without_items():
+    lanes = lanes_of(Run("processes", 3, "pass", (), ""))
+    assert len(lanes.lanes) == 3
+    assert (lanes.items, lanes.columns) == ((), 0)
+
+
+def test_up_to_64_lanes_nobody_shares():
+    run = missing_rank(64, 21)
+    assert shown_lanes(run) == lanes_of(run)
+
+
+def test_ranks_that_did_the_same_share_a_lane():
+    lanes = shown_lanes(missing_rank(1024, 21, 3))
+    assert [lane.ranks for lane in lanes.lanes] == [tuple(rank for rank in range(1024) if rank != 21), (21,)]
+    assert [columns(lanes, lane) for lane in (0, 1)] == [[0, 1, 2, 3], [0, 1, 2]]
+    assert lanes.missing == (Missing(1, 3, 3),)
+    assert len(lanes.bars) == 1
+    assert lanes.left_out == 0
+
+
+def test_a_rank_that_did_something_else_shares_no_lane():
+    story = Story(70)
+    story.meet(call(0), range(70))
+    story.happen("step", 50, text="1")
+    assert [lane.ranks for lane in shown_lanes(story.run()).lanes] == [(*range(50), *range(51, 70)), (50,)]
+
+
+def test_of_too_many_lanes_those_that_tell_something_stay():
+    story = Story(100)
+    for rank in range(100):
+        story.hang(call(0, group=f"of {rank}"), [rank], [99] if rank == 98 else [])
+    finding = Finding("deadlock.missing_rank", "fail", (97,), "", "")
+    lanes = shown_lanes(story.run(findings=(finding,)), largest=10)
+    assert [lane.who.rank for lane in lanes.lanes] == [*range(8), 97, 99]
+    assert lanes.left_out == 90
+    assert len(lanes.items) == 10
