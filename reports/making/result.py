@@ -74,6 +74,7 @@ class _Making:
         self._calls: dict[Call, int] = {}
         self._met = Slots()
         self.events = tuple(self._event(index, event) for index, event in enumerate(result.trace))
+        self._met.close()
         self.calls = tuple(self._calls)
         self.findings = tuple(map(self._finding, result.findings))
         self.waiting = tuple(map(self._waiting, result.waiting))

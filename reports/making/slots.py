@@ -50,6 +50,13 @@ class Slots:
             if slot is not None:
                 self._slots[slot].match = index
 
+    def close(self) -> None:
+        """Give the slots their numbers, once all events were taken: halves that went to their partners have none."""
+        kept = [index for index, slot in enumerate(self._slots) if slot.issues]
+        number = {index: place for place, index in enumerate(kept)}
+        self._slots = [self._slots[index] for index in kept]
+        self._by_key = {key: number[index] for key, index in self._by_key.items()}
+
     def of(self, calls: Sequence[Call]) -> tuple[int, ...]:
         """The slots of calls, each once."""
         found = (self._by_key.get(_key(call)) for call in calls)
@@ -58,7 +65,7 @@ class Slots:
     def table(
         self, mismatched: set[int], missing: dict[int, tuple[int, ...]], any_suffices: set[int]
     ) -> tuple[Slot, ...]:
-        """The slots as values. Emptied halves of messages are among them, so that indices stay."""
+        """The slots as values."""
         return tuple(
             Slot(
                 slot.group,

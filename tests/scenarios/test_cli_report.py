@@ -105,7 +105,7 @@ def test_without_report_nothing_is_written(ddpsim):
 
 
 def test_a_report_says_engine_and_surprise(ddpsim):
-    status, out, _ = ddpsim("run", "send-send", "--engine", "ddp", "--report", "r")
+    status, _, _ = ddpsim("run", "send-send", "--engine", "ddp", "--report", "r")
     assert status == 0
     assert read(Path("r/result.json")).runs[0].how == "engine ddp  policy round_robin"
     Path("own.py").write_text(OWN, encoding="utf-8")

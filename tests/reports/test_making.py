@@ -1,0 +1,468 @@
+"""Documents made from results and explorations: where calls met, who is missing where, who waits for whom."""
+
+import dataclasses
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from reports.document import Who
+from reports.making.exploration import difference_of, document_of_exploration
+from reports.making.result import document_of
+from scenarios import run_scenario
+from scenarios.exploring import explore_scenario
+from simulator import Budget, explore, simulate
+from simulator.choices import Schedule
+from simulator.policies.replay import Replay
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, document
+
+
+def run_of(program, world_size, *answers, **options):
+    """The run of a program; answers are the schedule, as far as they go."""
+    if answers:
+        options["policy"] = Replay(Schedule(answers))
+    return document_of(simulate(program, world_size, **options)).runs[0]
+
+
+def calls_in(run, slot):
+    """The calls of a slot: rank, operation and sequence of each."""
+    found = []
+    for issue in slot.issues:
+        event = run.events[issue]
+        assert event.kind == "issue"
+        found.append((event.rank, run.calls[event.call].operation, run.calls[event.call].sequence))
+    return found
+
+
+def matched_by(run, slot):
+    """Who came last."""
+    event = run.events[slot.match]
+    assert event.kind == "match"
+    return event.rank
+
+
+# --- slots of collectives ---------------------------------------------------------------------------------------------
+
+
+def two_collectives(rank):
+    dist.all_reduce(torch.ones(3))
+    dist.barrier()
+
+
+def test_collectives_meet_by_group_and_sequence():
+    run = run_of(two_collectives, 3)
+    assert [(slot.group, slot.sequence, slot.state, slot.missing) for slot in run.slots] == [
+        ("default", 0, "matched", ()),
+        ("default", 1, "matched", ()),
+    ]
+    for number, (slot, operation) in enumerate(zip(run.slots, ("all_reduce", "barrier"), strict=True)):
+        assert sorted(calls_in(run, slot)) == [(rank, operation, number) for rank in range(3)]
+        assert matched_by(run, slot) == calls_in(run, slot)[-1][0]
+        assert list(slot.issues) == sorted(slot.issues)
+
+
+def test_ranks_share_the_calls_that_are_the_same():
+    run = run_of(two_collectives, 3)
+    assert [(call.operation, call.signature, call.origin, call.peer) for call in run.calls] == [
+        ("all_reduce", "SUM float32[3]", "", None),
+        ("barrier", "", "", None),
+    ]
+    assert [event.call for event in run.events if event.kind == "issue" and event.rank == 1] == [0, 1]
+
+
+def in_groups(rank):
+    pairs = [dist.new_group([0, 1]), dist.new_group([1, 2])]
+    for pair in pairs if rank == 1 else pairs[rank // 2 :: 2]:
+        dist.barrier(pair)
+
+
+def test_groups_have_slots_of_their_own():
+    run = run_of(in_groups, 3)
+    assert {(slot.group, slot.sequence): len(slot.issues) for slot in run.slots} == {
+        ("1", 0): 2,  # to make a group is its first call
+        ("2", 0): 2,
+        ("1", 1): 2,
+        ("2", 1): 2,
+    }
+    assert all(slot.state == "matched" for slot in run.slots)
+
+
+def test_the_open_slot_says_who_is_missing():
+    run = document(MISSING).runs[0]
+    *others, last = run.slots
+    assert [slot.state for slot in others] == ["matched"] * 9
+    assert (last.state, last.match, last.missing, last.any_suffices) == ("open", None, (1,), False)
+    assert sorted(rank for rank, _, _ in calls_in(run, last)) == [0, 2, 3]
+    assert run.findings[0].slots == (9,)
+    assert all(waiting.slots == (9,) for waiting in run.waiting)
+
+
+def test_where_all_came_nothing_is_open():
+    run = document("uneven-inputs-without-join-repaired").runs[0]
+    assert {slot.state for slot in run.slots} == {"matched"}
+    assert run.waiting == ()
+    assert run.findings == ()
+
+
+def test_the_slot_whose_calls_differ_is_mismatched():
+    run = document(MISMATCH).runs[0]
+    (slot,) = run.slots
+    assert (slot.state, slot.match) == ("mismatched", None)
+    assert sorted(calls_in(run, slot)) == [
+        (0, "all_reduce", 0),
+        (1, "broadcast", 0),
+        (2, "all_reduce", 0),
+        (3, "all_reduce", 0),
+    ]
+    assert run.findings[0].slots == (0,)
+    # Its repaired twin meets.
+    assert {slot.state for slot in document(f"{MISMATCH}-repaired").runs[0].slots} == {"matched"}
+
+
+# --- slots of messages ------------------------------------------------------------------------------------------------
+
+
+def sends_three(rank):
+    received = torch.zeros(1)
+    if rank == 0:
+        for value in (1.0, 2.0):
+            dist.isend(torch.full((1,), value), 1).is_completed()
+        dist.send(torch.full((1,), 3.0), 1, tag=5)
+        return None
+    work = dist.irecv(received.clone(), 0, tag=5)
+    found = []
+    for _ in range(2):
+        dist.recv(received, 0)
+        found.append(float(received))
+    work.wait()
+    return found
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_messages_meet_in_order_by_tag_whoever_comes_first(first):
+    result = simulate(sends_three, 2, policy=Replay(Schedule((first,))))
+    assert result.returns[1] == [1.0, 2.0]  # so this is the order in which they were taken
+    run = document_of(result).runs[0]
+    first_event = run.events[0]
+    assert (first_event.kind, first_event.rank) == ("issue", first)
+    assert sorted(sorted(calls_in(run, slot)) for slot in run.slots) == [
+        [(0, "send", 0), (1, "recv", 1)],
+        [(0, "send", 1), (1, "recv", 2)],
+        [(0, "send", 2), (1, "recv", 0)],  # of tag 5
+    ]
+    assert [slot.state for slot in run.slots] == ["matched"] * 3
+    for slot in run.slots:
+        assert list(slot.issues) == sorted(slot.issues)  # in order of arrival
+
+
+def takes_any(rank, senders):
+    received = torch.zeros(1)
+    if rank:
+        dist.send(torch.full((1,), float(rank)), 0)
+        return None
+    found = []
+    for _ in range(senders):
+        dist.recv(received)
+        found.append(int(received))
+    return found
+
+
+def test_a_receive_from_any_source_meets_the_message_that_it_took():
+    orders = set()
+    for seed in range(12):
+        result = simulate(takes_any, 4, args=(3,), policy="random", seed=seed)
+        taken = tuple(result.returns[0])  # whose each receive took, by the data
+        run = document_of(result).runs[0]
+        by_receive = {}
+        for slot in run.slots:
+            (sender, _, _), (_, _, number) = sorted(calls_in(run, slot), key=lambda call: call[1] == "recv")
+            by_receive[number] = sender
+        assert tuple(by_receive[number] for number in range(3)) == taken
+        assert {run.calls[event.call].peer for event in run.events if event.kind == "issue" and not event.rank} == {-1}
+        orders.add(taken)
+    assert len(orders) >= 4  # of 6 orders: the schedules differ in what they show
+
+
+def both_ways(rank):
+    """Each sends, then receives: two messages with one sequence, in the two directions."""
+    work = dist.isend(torch.full((1,), float(rank)), 1 - rank)
+    dist.recv(torch.zeros(1), 1 - rank)
+    work.wait()
+
+
+def test_messages_in_the_two_directions_are_told_apart():
+    run = run_of(both_ways, 2)
+    assert sorted(sorted((rank, operation) for rank, operation, _ in calls_in(run, slot)) for slot in run.slots) == [
+        [(0, "recv"), (1, "send")],
+        [(0, "send"), (1, "recv")],
+    ]
+
+
+def test_each_message_that_nobody_takes_has_a_slot_of_its_own():
+    run = document(CYCLE).runs[0]
+    assert [(calls_in(run, slot), slot.state, slot.missing) for slot in run.slots] == [
+        ([(rank, "send", 0)], "open", ((rank + 1) % 4,)) for rank in range(4)
+    ]
+    assert [each.slots for each in run.waiting] == [(0,), (1,), (2,), (3,)]
+
+
+def waits_for_any(rank):
+    if rank == 0:
+        dist.recv(torch.zeros(1))
+
+
+def test_a_receive_from_any_source_lacks_all_and_one_is_enough():
+    run = run_of(waits_for_any, 3)
+    (slot,) = run.slots
+    assert (slot.state, slot.missing, slot.any_suffices) == ("open", (1, 2), True)
+    (waiting,) = run.waiting
+    assert (waiting.who, waiting.slots, waiting.any_suffices) == (Who(0), (0,), True)
+
+
+# --- who waits for whom -----------------------------------------------------------------------------------------------
+
+
+def threads_wait(rank):
+    """Rank 1 waits for its thread, which waits for rank 0, which waits for the store."""
+    if rank == 0:
+        dist.distributed_c10d._get_default_store().wait(["never"])
+    thread = threading.Thread(target=dist.barrier, name="talks")
+    thread.start()
+    thread.join()
+
+
+def test_waits_for_threads_and_the_store():
+    run = run_of(threads_wait, 2)
+    found = {each.who: (each.what, each.waits_for) for each in run.waiting}
+    (what, others), (talks, _) = found[Who(1)], found[Who(1, "talks")]
+    assert (what, others) == ('the end of thread "talks"', (Who(1, "talks"),))
+    assert talks == 'barrier #0  group "default"'
+    stored, nobody = found[Who(0)]
+    assert (stored.startswith("store key "), "never" in stored, nobody) == (True, True, ())
+    assert [run.slots[index].missing for each in run.waiting if each.who.thread for index in each.slots] == [(0,)]
+    assert [(each.rank, each.end) for each in run.ranks] == [(0, "waiting"), (1, "waiting")]
+
+
+def locks(rank):
+    """The thread holds the lock and waits for rank 1, which is gone; the program waits for the lock."""
+    if rank:
+        return
+    lock = threading.Lock()
+
+    def holds():
+        with lock:
+            dist.barrier()
+
+    thread = threading.Thread(target=holds, name="holder")
+    thread.start()
+    dist.distributed_c10d._get_default_store().set("a", "b")
+    while not lock.locked():
+        time.sleep(1)
+    with lock:
+        pass
+
+
+def test_who_waits_for_a_lock_waits_for_its_holder():
+    run = run_of(locks, 2)
+    found = {each.who: each for each in run.waiting}
+    assert found[Who(0)].waits_for == (Who(0, "holder"),)
+    assert "lock" in found[Who(0)].what
+    assert found[Who(0)].slots == ()
+    assert run.slots[found[Who(0, "holder")].slots[0]].missing == (1,)
+
+
+# --- ranks, sites, findings -------------------------------------------------------------------------------------------
+
+
+def ends(rank):
+    if rank == 0:
+        return
+    if rank == 1:
+        raise ValueError("first line\nsecond line")
+    dist.barrier()
+
+
+def test_how_each_rank_ended():
+    run = run_of(ends, 3)
+    assert [(each.end, each.text) for each in run.ranks] == [
+        ("returned", ""),
+        ("raised", "ValueError: first line"),
+        ("waiting", 'barrier #0  group "default"'),
+    ]
+    place = run.sites[run.ranks[2].site]
+    assert (place.file, place.line) == ("tests/reports/test_making.py", ends.__code__.co_firstlineno + 5)
+    assert [each.rank for each in run.ranks] == [0, 1, 2]
+
+
+def test_a_rank_whose_error_has_no_text_of_its_own():
+    class MuteError(Exception):
+        def __str__(self):
+            raise RuntimeError("no")
+
+    def mute(rank):
+        raise MuteError
+
+    assert run_of(mute, 1).ranks[0].text == "MuteError"
+
+
+def test_a_rank_that_was_stopped_by_the_mismatch_of_others():
+    run = document("rank0-eval-through-wrapper-with-buffers").runs[0]
+    assert [each.end for each in run.ranks] == ["stopped", "waiting", "waiting", "waiting"]
+
+
+def test_without_a_trace_nobody_knows_how_ranks_ended():
+    result = simulate(lambda rank: None, 2)
+    bare = dataclasses.replace(result, trace=())
+    assert [each.end for each in document_of(bare).runs[0].ranks] == ["unknown", "unknown"]
+    assert [each.end for each in document_of(result).runs[0].ranks] == ["returned", "returned"]
+
+
+def test_a_site_has_its_source():
+    run = run_of(two_collectives, 2)
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    site = run.sites[run.calls[0].site]
+    assert site.function == "two_collectives"
+    assert site.line == two_collectives.__code__.co_firstlineno + 1
+    assert site.first == site.line - 3
+    assert list(site.source) == lines[site.first - 1 : site.line + 3]
+    assert site.source[site.line - site.first] == "    dist.all_reduce(torch.ones(3))"
+    assert site.short == f"test_making.py:{site.line}"
+
+
+def test_a_file_in_no_folder_of_ours_is_told_without_its_folders(tmp_path):
+    path = tmp_path / "elsewhere.py"
+    path.write_text("import torch.distributed as dist\ndef main(rank):\n    dist.barrier()  # " + "x" * 300 + "\n")
+    names = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    run = run_of(names["main"], 2)
+    (site,) = run.sites
+    assert (site.file, site.line, site.first) == ("elsewhere.py", 3, 1)
+    assert len(site.source) == 3
+    assert len(site.source[2]) == 200
+
+
+def test_a_file_that_is_gone_has_no_source():
+    names = {}
+    exec(compile("import torch.distributed as dist\ndef main(rank):\n    dist.barrier()\n", "gone.py", "exec"), names)
+    (site,) = run_of(names["main"], 2).sites
+    assert (site.file, site.line, site.first, site.source) == ("gone.py", 3, 0, ())
+
+
+def test_a_finding_has_its_cycle_its_slots_and_its_places():
+    found = document(CYCLE).runs[0].findings[0]
+    assert (found.code, found.verdict, found.ranks, found.cycle) == (
+        "deadlock.cycle",
+        "fail",
+        (0, 1, 2, 3),
+        (0, 1, 2, 3),
+    )
+    assert found.slots == (0, 1, 2, 3)
+    run = document(CYCLE).runs[0]
+    assert {run.sites[site].short for site in found.sites} == {run.sites[each.site].short for each in run.waiting}
+
+
+def test_calls_of_ddp_say_bucket_parameters_and_shadow():
+    run = document("uneven-inputs").runs[0]
+    buckets = [call for call in run.calls if call.bucket is not None]
+    assert {tuple(sorted(call.parameters)) for call in buckets} == {("bias", "weight")}
+    assert {call.bucket for call in buckets} == {0}
+    assert all("bucket 0 of step" in call.origin for call in buckets)
+    issued = [(event.rank, run.calls[event.call]) for event in run.events if event.kind == "issue"]
+    shadows = Counter(rank for rank, call in issued if call.is_shadow)
+    # As the text of the join says, and one more of each by which all hear that nobody is left.
+    assert run.joins[0].endswith("ranks 0, 3 joined at step 3, shadowed 6 calls each (4 join control, 2 buckets)")
+    assert run.joins[1].endswith("rank 1 joined at step 4, shadowed 3 calls (2 join control, 1 bucket)")
+    assert shadows == {0: 6 + 1, 1: 3 + 1, 2: 1, 3: 6 + 1}
+    assert not any(call.is_shadow for call in document(MISSING).runs[0].calls)
+
+
+def test_what_the_caller_says_and_what_the_result_knows():
+    result = run_scenario(CYCLE)
+    made = document_of(result, name="n", how="h", is_expected=False, conclusion="c", seconds=1.5)
+    run = made.runs[0]
+    assert (made.title, run.name, run.how, run.is_expected, run.conclusion, run.seconds) == (
+        "n",
+        "n",
+        "h",
+        False,
+        "c",
+        1.5,
+    )
+    assert (run.text, run.schedule, run.replay) == (str(result), str(result.schedule), result.replay)
+    assert run.digest == result.trace.digest()
+    assert (made.verdict, run.verdict, run.world_size) == ("fail", "fail", 4)
+    assert len(run.events) == len(result.trace)
+    assert made.environment["torch"] == torch.__version__
+    assert document_of(result).title == result.program
+
+
+def test_events_are_those_of_the_trace():
+    result = simulate(lambda rank: time.sleep(1.5), 2)
+    run = document_of(result).runs[0]
+    assert [(event.kind, event.rank, event.step, event.time, event.text) for event in run.events] == [
+        (event.kind.value, event.rank, event.step, event.time, event.text) for event in result.trace
+    ]
+    assert run.virtual_seconds == 1.5
+
+
+# --- explorations -----------------------------------------------------------------------------------------------------
+
+
+def test_an_exploration_has_both_runs_and_where_they_part():
+    explored = explore_scenario("results-taken-in-order-of-arrival", keep_going=True)
+    made = document_of_exploration(explored, name="n", how="h", is_expected=True, conclusion="c")
+    found = made.exploration
+    assert (found.failing, found.passing) == (0, 1)
+    assert (found.executions, found.is_complete) == (explored.executions, explored.complete)
+    assert sum(outcome.count for outcome in found.outcomes) == explored.executions
+    counts = [outcome.count for outcome in found.outcomes]
+    assert counts == sorted(counts, reverse=True)
+    assert [run.verdict for run in made.runs] == ["fail", "pass"]
+    failing, passing = made.runs
+    at = found.difference.failing
+    assert found.difference.passing == at  # the same events until there
+    shared = [(event.kind, event.rank, event.text) for event in failing.events[:at]]
+    assert shared == [(event.kind, event.rank, event.text) for event in passing.events[:at]]
+    assert failing.events[at][:3] != passing.events[at][:3] or failing.events[at].text != passing.events[at].text
+    assert found.difference.text.startswith(f"failing: rank {failing.events[at].rank} {failing.events[at].kind} ")
+    assert "; passing: rank " in found.difference.text
+
+
+def test_an_exploration_without_a_failure_has_one_run_and_no_difference():
+    found = document_of_exploration(explore(two_collectives, 2)).exploration
+    assert (found.failing, found.passing, found.difference, found.verdict) == (None, 0, None, "pass")
+    assert found.is_complete
+
+
+def test_an_exploration_without_a_pass_has_one_run_and_no_difference():
+    made = document_of_exploration(explore(waits_for_any, 2, budget=Budget(executions=5)))
+    found = made.exploration
+    assert (found.failing, found.passing, found.difference, made.verdict) == (0, None, None, "fail")
+
+
+def test_the_difference_of_traces():
+    one, other = simulate(two_collectives, 2).trace, simulate(two_collectives, 3).trace
+    assert difference_of(one, one) is None
+    found = difference_of(one, other)
+    lines = [[event.line() for event in trace] for trace in (one, other)]
+    at = next(index for index, pair in enumerate(zip(*lines, strict=False)) if len(set(pair)) == 2)
+    assert (found.failing, found.passing) == (at, at)
+
+
+def test_the_difference_where_one_run_ended():
+    longer = simulate(two_collectives, 1).trace
+    shorter = simulate(lambda rank: None, 1).trace
+    assert len(longer) == 2 * 2 + 1
+    cut = dataclasses.replace(longer, events=longer.events[:3])
+    assert len(shorter) == 1
+    assert (difference_of(cut, longer).failing, difference_of(cut, longer).passing) == (None, 3)
+    assert (difference_of(longer, cut).failing, difference_of(longer, cut).passing) == (3, None)
+    assert (
+        difference_of(cut, longer).text
+        == "failing: its end; passing: rank 0 match barrier #1"
+        + (difference_of(cut, longer).text.partition("barrier #1")[2])
+    )
