@@ -1,8 +1,8 @@
 """Logical columns: where along the lanes each call stands, so that calls that met stand under each other.
 
 A column is no time. The calls of a collective share one, the first that all its members have reached; a receive stands
-to the right of its message, unless its rank went on before that came. Where ranks issued the calls of two groups in different orders there are
-no such columns: then the calls of one of them stand apart, and the line that joins them leans.
+to the right of its message, unless its rank went on before that came. Where ranks issued the calls of two groups in
+different orders there are no such columns: then the calls of one of them stand apart, and the line between them leans.
 """
 
 from __future__ import annotations

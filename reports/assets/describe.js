@@ -14,6 +14,11 @@ function spansText(spans) {
   return spans.map(([first, last]) => (first === last ? `${first}` : `${first}-${last}`)).join(", ");
 }
 
+/** "rank 3", or "ranks 0-2, 5". @param {number[][]} spans */
+function ranksText(spans) {
+  return `${spansCount(spans) === 1 ? "rank" : "ranks"} ${spansText(spans)}`;
+}
+
 /** @param {number[][]} spans */
 function spansCount(spans) {
   return spans.reduce((total, [first, last]) => total + last - first + 1, 0);
@@ -24,7 +29,7 @@ function laneName(lane) {
   if (lane.thread) return `rank ${lane.rank}, thread ${lane.thread}`;
   const count = spansCount(lane.ranks);
   if (count === 1) return `rank ${lane.rank}`;
-  return `ranks ${spansText(lane.ranks)} \u00b7 ${count.toLocaleString("en")} alike`;
+  return `${ranksText(lane.ranks)} \u00b7 ${count.toLocaleString("en")} alike`;
 }
 
 /** "all_reduce #9". @param {Run} run @param {number} call */

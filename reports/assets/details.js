@@ -109,8 +109,8 @@ function slotRows(run, place) {
   const met = state === "m" ? "met" : "beside it";
   return [
     ["matched", match < 0 ? "no" : `in event ${match + 1}`],
-    [met, spans.length ? `ranks ${spansText(joined(spans))}` : ""],
-    ["waits for", missing && !run.isMissing(place) ? `ranks ${spansText(missing)}` : ""],
+    [met, spans.length ? ranksText(joined(spans)) : ""],
+    ["waits for", missing && !run.isMissing(place) ? ranksText(missing) : ""],
     ["differs", state === "x" ? differences(run, slot) : ""],
   ];
 }
@@ -135,7 +135,7 @@ function differences(run, slot) {
     const what = [run.textOf(call, "operation"), run.textOf(call, "signature"), run.textOf(call, "origin")].filter((part) => part).join(" ");
     words.set(what, [...(words.get(what) ?? []), ...run.lanes[run.placeLane[place]].ranks]);
   }
-  return [...words].map(([what, spans]) => `ranks ${spansText(joined(spans))}: ${what}`).join("\n");
+  return [...words].map(([what, spans]) => `${ranksText(joined(spans))}: ${what}`).join("\n");
 }
 
 function atTime(run, event) {

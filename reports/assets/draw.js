@@ -72,7 +72,7 @@ class Drawing {
     const pen = new Pen();
     for (const slot of this.slotsInView()) {
       const shown = this.run.bySlot[slot].filter((place) => this.isShown(place));
-      if (shown.length > 1) pen.draw(this.linkClass(slot, shown), this.linkPath(slot, shown));
+      if (shown.length > 1) pen.draw(this.linkClass(slot), this.linkPath(shown));
     }
     return pen.elements();
   }
@@ -91,14 +91,16 @@ class Drawing {
     return places.slice(firstFrom(this.run, places, this.first), firstFrom(this.run, places, this.last + 1));
   }
 
-  linkClass(slot, shown) {
-    const state = this.run.slots.state[slot];
-    const isVeiled = !shown.some((place) => this.hasHappened(place));
-    const kind = state === "x" ? "link odd" : this.run.lacks(slot) ? `link open${this.run.colourOf(slot)}` : "link";
+  linkClass(slot) {
+    const { run, progress } = this;
+    const { state, match } = run.slots;
+    const isVeiled = match[slot] < 0 ? !progress.isEnd : match[slot] > progress.now;
+    const kind = state[slot] === "x" ? "link odd" : run.lacks(slot) ? `link open${run.colourOf(slot)}` : "link";
     return isVeiled ? `${kind} veiled` : kind;
   }
 
-  linkPath(slot, shown) {
+  /** @param {number[]} shown places of one slot */
+  linkPath(shown) {
     const { run, geometry } = this;
     const points = shown.map((place) => `${tenths(geometry.x(run.placeColumn[place]))} ${tenths(geometry.y(run.placeLane[place]))}`);
     return `M${points.join("L")}`;
@@ -271,7 +273,8 @@ class Drawing {
       const text = `${END_SIGNS[state]} ${END_WORDS[state]}`;
       const size = geometry.laneHeight < 16 ? " small" : "";
       const title = svg("title", {}, textAt(run.lanes[lane].text) || END_WORDS[state]);
-      return svg("text", { class: `end ${state}${size}`, x: geometry.edge + 8, y: geometry.y(lane) + 4 }, text, title);
+      const kind = progress.isEnd ? state : `${state} so-far`;
+      return svg("text", { class: `end ${kind}${size}`, x: geometry.edge + 8, y: geometry.y(lane) + 4 }, text, title);
     });
   }
 }

@@ -192,6 +192,7 @@ class Lanes {
   }
 
   onClick(event) {
+    this.tip.hidden = true;
     const { place, mark } = this.hit(event);
     if (place !== undefined) {
       this.details.showPlace(place);
@@ -225,6 +226,7 @@ class Lanes {
     const action = this.actions()[event.key];
     if (!action || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
+    this.tip.hidden = true;
     action();
   }
 

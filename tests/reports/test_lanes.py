@@ -1,4 +1,4 @@
-"""The layout of the lanes: columns worked out by hand, waits, missing places, what is odd, lanes that ranks share."""
+"""The layout of the lanes: columns worked out by hand, waits, missing places, odd calls, lanes that ranks share."""
 
 from dataclasses import replace
 

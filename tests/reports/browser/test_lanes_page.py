@@ -98,7 +98,7 @@ def test_a_click_shows_the_call(open_report):
     assert details["parameters"] == "bias, weight"
     assert details["matched"] == "no"
     assert details["beside it"] == "ranks 0, 2"
-    assert details["waits for"] == "ranks 1"
+    assert details["waits for"] == "rank 1"
     assert details["issued"] == f"in event {slot.issues[0] + 1}, after {run.events[slot.issues[0]].step} choices"
     marked = report.page.locator(".source .marked")
     assert marked.count() == 1
