@@ -370,7 +370,7 @@ def test_calls_of_ddp_say_bucket_parameters_and_shadow():
     buckets = [call for call in run.calls if call.bucket is not None]
     assert {tuple(sorted(call.parameters)) for call in buckets} == {("bias", "weight")}
     assert {call.bucket for call in buckets} == {0}
-    assert all("bucket 0 of step" in call.origin for call in buckets)
+    assert all(call.origin.startswith("DDP #0 bucket 0 ") for call in buckets)
     issued = [(event.rank, run.calls[event.call]) for event in run.events if event.kind == "issue"]
     shadows = Counter(rank for rank, call in issued if call.is_shadow)
     # As the text of the join says, and one more of each by which all hear that nobody is left.

@@ -1,0 +1,36 @@
+"""A folder with every form of a document."""
+
+import json
+
+import pytest
+
+from reports.files import FORMS, check_folder, write_reports
+from reports.json_form import read
+from tests.reports.examples import HOSTILE, MISSING, document, hostile
+
+
+def test_every_form_is_written_and_nothing_else(tmp_path):
+    paths = write_reports(document(MISSING), tmp_path / "deep" / "er")
+    assert [path.name for path in paths] == list(FORMS)
+    assert sorted((tmp_path / "deep" / "er").iterdir()) == sorted(paths)
+    assert read(tmp_path / "deep" / "er" / "result.json") == document(MISSING)
+    assert json.loads((tmp_path / "deep" / "er" / "trace.json").read_bytes())["traceEvents"]
+
+
+def test_a_report_is_written_again_over_the_one_before(tmp_path):
+    write_reports(document(MISSING), tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write_reports(document("send-send"), tmp_path)
+    write_reports(document(MISSING), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_folder_that_is_there_keeps_what_it_has(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    check_folder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_every_form_takes_hostile_names(text, tmp_path):
+    assert all(path.stat().st_size for path in write_reports(hostile(text), tmp_path))

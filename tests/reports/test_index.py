@@ -1,0 +1,87 @@
+"""The page over several runs, and the folders that it links to."""
+
+import re
+
+import pytest
+
+from reports.index import Entry, Row, folder_name, to_index
+from reports.junit import Case
+from tests.reports.examples import HOSTILE
+
+
+def entry(name, state, folder="f", seconds=0.5):
+    return Entry(Row(name, "torch", "wanted", "got"), Case(name, "ddpsim.torch", state, seconds), folder)
+
+
+def page(*entries, title="zoo"):
+    return to_index(entries, title=title).decode()
+
+
+def names(text):
+    return re.findall(r"<td>(?:<a [^>]*>)?<bdi>(.*?)</bdi>", text)
+
+
+def test_what_is_not_as_expected_comes_first_and_the_rest_in_order():
+    states = ["passed", "not run", "passed", "failed", "unknown", "failed"]
+    text = page(*(entry(f"n{number}", state) for number, state in enumerate(states)))
+    assert [name for name in names(text) if name.startswith("n")] == ["n3", "n5", "n4", "n1", "n0", "n2"]
+    assert "2 as expected, 1 not run, 1 unknown, 2 not as expected</span>" in text
+    assert '<span class="quiet">3.0 s</span>' in text
+    assert '<span class="verdict fail">2 as' in text
+
+
+@pytest.mark.parametrize(
+    ("states", "colour", "totals"),
+    [
+        ([], "pass", "0 as expected"),
+        (["passed"], "pass", "1 as expected"),
+        (["passed", "unknown"], "unknown", "1 as expected, 1 unknown"),
+        (["failed"], "fail", "0 as expected, 1 not as expected"),
+    ],
+)
+def test_the_totals(states, colour, totals):
+    assert f'<span class="verdict {colour}">{totals}</span>' in page(*(entry("n", state) for state in states))
+
+
+def test_what_has_no_report_has_no_link():
+    text = page(entry("with", "passed", "own"), entry("without", "failed", ""))
+    assert re.findall(r'<a href="([^"]*)"', text) == ["own/report.html", "junit.xml"]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_text(text):
+    shown = page(entry(text, "failed", folder_name(text, ())), title=text)
+    assert "<script" not in shown
+    assert "{{ 7 * 7 }}" in shown or "{{" not in text
+    (link, _) = re.findall(r'<a href="([^"]*)"', shown)
+    assert re.fullmatch(r"[A-Za-z0-9._-]{1,84}/report\.html", link)
+
+
+def test_the_page_may_ask_for_nothing():
+    assert "default-src &#39;none&#39;" in page()
+    assert "http" not in page().replace("http-equiv", "")
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("send-send-torch", "send-send-torch"),
+        ("own.py:main-ddp", "own.py-main-ddp"),
+        ("../../etc/passwd", "etc-passwd"),
+        (".hidden", "hidden"),
+        ("a b\n\tc", "a-b-c"),
+        ("\N{GREEK SMALL LETTER ALPHA}", "run"),
+        ("", "run"),
+        ("x" * 500, "x" * 80),
+    ],
+)
+def test_a_folder_has_a_safe_name(name, folder):
+    assert folder_name(name, ()) == folder
+
+
+def test_a_folder_has_a_name_of_its_own_also_where_case_does_not_count():
+    taken = set()
+    for expected in ("Run", "run-2", "RUN-3"):
+        found = folder_name(expected.partition("-")[0], taken)
+        assert found == expected
+        taken.add(found.lower())
