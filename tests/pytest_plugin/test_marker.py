@@ -1,5 +1,8 @@
 """What the marker cannot work with: one failing test with one line, and the others run."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -198,3 +201,17 @@ def test_what_the_plugin_names_without_loading_it_is_what_the_simulator_has(run)
     assert set(marker.SAMPLING) <= set(NAMES)
     assert set(marker.POLICIES) == set(POLICIES)
     assert Code("deadlock.missing_rank")
+
+
+def test_the_page_names_every_option_and_no_other():
+    page = (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8")
+
+    assert re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE) == list(TABLE)
+    assert sorted(TABLE) == sorted(marker.OPTIONS)
+    assert re.findall(r"^\| `(--[\w-]+)", page, re.MULTILINE) == [
+        f"--ddpsim-{name}" for name in ("policy", "seed", "replay", "report")
+    ]
+
+
+TABLE = ("policy", "seed", "seeds", "explore", "expect", "check", "transport", "faults", "budget")
+ROOT = Path(__file__).parents[2]
