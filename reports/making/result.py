@@ -72,6 +72,8 @@ class _Making:
         self._result = result
         self.sites = Sites()
         self._calls: dict[Call, int] = {}
+        self._numbers: dict[tuple[object, ...], int] = {}
+        """The same by the calls as they were issued, but for their ranks."""
         self._met = Slots()
         self.events = tuple(self._event(index, event) for index, event in enumerate(result.trace))
         self._met.close()
@@ -86,8 +88,15 @@ class _Making:
         return Event(event.kind.value, event.rank, event.step, event.time, call, event.text, event.thread)
 
     def _call(self, call: IssuedCall) -> int:
+        alike = call[1:]
+        if alike not in self._numbers:
+            shared = self._shared(call)
+            self._numbers[alike] = self._calls.setdefault(shared, len(self._calls))
+        return self._numbers[alike]
+
+    def _shared(self, call: IssuedCall) -> Call:
         origin = call.origin
-        shared = Call(
+        return Call(
             operation=call.operation,
             group=call.group,
             sequence=call.sequence,
@@ -100,7 +109,6 @@ class _Making:
             tag=call.tag,
             is_shadow=origin.shadow,
         )
-        return self._calls.setdefault(shared, len(self._calls))
 
     def _finding(self, finding: Diagnosed) -> Finding:
         return Finding(
