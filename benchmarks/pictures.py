@@ -48,7 +48,7 @@ def _take(page: Page, path: Path) -> int:
     """A picture down to the legend, without what is folded; its size in bytes."""
     page.mouse.move(0, 0)
     end = page.locator(".legend").evaluate("legend => legend.getBoundingClientRect().bottom + scrollY")
-    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": end + 12})
+    page.screenshot(path=path, full_page=True, clip={"x": 0, "y": 0, "width": WIDTH, "height": end + 4})
     size = path.stat().st_size
     if size > LARGEST_BYTES:
         sys.exit(f"{path} has {size:,} bytes, expected at most {LARGEST_BYTES:,}: show less")

@@ -44,7 +44,7 @@ def to_html(document: Document) -> bytes:
         "title": f"{document.title} - ddpsim",
         "document": document,
         "runs": _in_order(document),
-        "left_out": [lanes.left_out for lanes in shown],
+        "shown": shown,
         "graphs": [wait_graph_of(run) for run in document.runs],
         "picture_of": picture_of,
         "lines_of": _lines,

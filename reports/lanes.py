@@ -91,6 +91,11 @@ class Lanes:
     left_out: int = 0
     """Lanes that are not shown (`classes`)."""
 
+    @property
+    def is_shared(self) -> bool:
+        """True if a lane stands for several ranks."""
+        return any(len(lane.ranks) > 1 for lane in self.lanes)
+
 
 def lanes_of(run: Run) -> Lanes:
     """The lanes of a run, one for each rank and each thread. A run without a trace has no items."""

@@ -1,4 +1,4 @@
-"""The wait-for graph as a picture: a cycle stands on a circle, everybody else in layers from left to right."""
+"""The wait-for graph as a picture: who wait for each other on a circle, everybody else in layers from left to right."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Po
     layers = _layers(graph)
     middle = layers[circle[0]] if circle else 0
     radius = _radius(len(circle), max(widths))
-    beside = max(widths) + _GAP + (radius * 0.6 if circle else 0.0)
+    beside = max(widths) + _GAP + (radius * 0.8 if circle else 0.0)
     centres = [(0.0, 0.0)] * len(layers)
     for layer in sorted(set(layers)):
         column = [node for node, each in enumerate(layers) if each == layer and node not in circle]
@@ -106,10 +106,12 @@ def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Po
 
 
 def _circle(graph: WaitGraph) -> list[int]:
-    """The nodes of the cycle, in its order."""
+    """The nodes of the cycle in its order; else the first that wait for each other, as in a slot whose calls differ."""
     after = {edge.source: edge.target for edge in graph.edges if edge.in_cycle}
     if not after:
-        return []
+        reached = _reached(graph)
+        mutual = ([other for other in reached[node] if node in reached[other]] for node in range(len(reached)))
+        return sorted(next((found for found in mutual if len(found) > 1), ()))
     found = [min(after)]
     while (following := after.get(found[-1])) is not None and following not in found:
         found.append(following)
@@ -164,7 +166,7 @@ def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, circle: list[in
     start, end = _border(source, middle), _border(target, middle)
     path = f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
     x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
-    if edge.in_cycle and len(circle) > 2:
+    if edge.source in circle and edge.target in circle and len(circle) > 2:
         return Arrow(edge, _short(edge.label), path, *_outside(x, y, [boxes[node] for node in circle]))
     below = 18 if is_mutual and bend * across[1] > 0 else -7
     return Arrow(edge, _short(edge.label), path, round(x, 1), round(y + below, 1), "middle")

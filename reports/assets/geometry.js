@@ -2,7 +2,8 @@
 
 const NARROWEST = 1.5;
 const WIDEST = 64;
-const COMFORTABLE = 34;
+/** The narrowest column in which one reads what stands in it. */
+const LEGIBLE = 24;
 const HEAD = 84;
 const LABEL_LETTER = 7.2;
 /** Room behind the last column, for a word beside it. */
@@ -14,7 +15,7 @@ class Geometry {
     this.run = run;
     this.rows = run.lanes.map((_, lane) => lane);
     this.rowOf = new Map(this.rows.map((lane, row) => [lane, row]));
-    this.columnWidth = COMFORTABLE;
+    this.columnWidth = LEGIBLE;
     this.left = 0;
     this.width = 800;
     const longest = Math.max(...run.lanes.map((lane) => laneName(lane).length));

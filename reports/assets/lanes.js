@@ -48,9 +48,7 @@ class Lanes {
   /** The first view: all of it if that is legible, else the end, where it went wrong. */
   begin() {
     const { geometry, run } = this;
-    const fitting = geometry.fitting();
-    const legible = Math.max(Math.min(geometry.laneHeight, COMFORTABLE), 0.7 * COMFORTABLE);
-    geometry.columnWidth = Math.max(fitting, legible);
+    geometry.columnWidth = Math.max(geometry.fitting(), LEGIBLE);
     this.measure();
     const wrong = run.placeSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
     const place = run.marked === null ? wrong : run.placeOf(run.marked);

@@ -91,7 +91,9 @@ def test_the_boxes_of_a_circle_do_not_overlap(ranks):
         assert box.y + box.height / 2 < picture.top + picture.height
 
 
-@pytest.mark.parametrize("name", [THREADS, "group-order-inversion", "both-receive-first", "exception-on-one-rank"])
+@pytest.mark.parametrize(
+    "name", [THREADS, "group-order-inversion", "early-stop-decided-locally", "exception-on-one-rank"]
+)
 def test_the_boxes_of_real_runs_do_not_overlap(name):
     picture = picture_of(wait_graph_of(document(name).runs[0]))
     assert not any(overlap(one, other) for one, other in combinations(picture.boxes, 2))
@@ -100,6 +102,13 @@ def test_the_boxes_of_real_runs_do_not_overlap(name):
 def test_who_waits_stands_to_the_left_of_whom_it_waits_for():
     picture = picture_of(wait_graph_of(missing_rank()))
     assert picture.boxes[0].x + picture.boxes[0].width / 2 < picture.boxes[1].x - picture.boxes[1].width / 2
+
+
+def test_the_labels_of_two_who_wait_for_each_other_do_not_overlap():
+    picture = picture_of(wait_graph_of(document("early-stop-decided-locally").runs[0]))
+    there, back = [arrow for arrow in picture.arrows if {arrow.edge.source, arrow.edge.target} == {0, 1}]
+    assert abs(there.y - back.y) > 20
+    assert not any(box.y - 21 < arrow.y - 5 < box.y + 21 for arrow in (there, back) for box in picture.boxes)
 
 
 def test_a_graph_with_too_many_nodes_is_not_drawn():

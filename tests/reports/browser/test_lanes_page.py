@@ -293,9 +293,12 @@ def test_messages_lean_from_sender_to_receiver(open_report):
 
 
 def test_64_ranks_have_a_lane_each_and_more_share_them(open_report):
-    assert len(names(open_report(Document("64", (missing_rank(64, 21, 3),))))) == 64
+    report = open_report(Document("64", (missing_rank(64, 21, 3),)))
+    assert len(names(report)) == 64
+    assert report.count(".shared") == 0
     report = open_report(Document("128", (missing_rank(128, 21, 3),)))
     assert names(report) == ["ranks 0-20, 22-127 · 127 alike", "rank 21"]
+    assert report.count(".shared") == 1
     report.page.keyboard.press("Tab")
     report.page.locator(".lanes").focus()
     report.page.keyboard.press("ArrowUp")
@@ -307,7 +310,7 @@ def test_lanes_that_are_left_out_are_counted(open_report):
     for rank in range(100):
         story.hang(call(0, group=f"of {rank}"), [rank], [])
     report = open_report(Document("many", (story.run(),)))
-    assert report.texts(".left-out") == ["36 more lanes are not shown; all of them are in result.json"]
+    assert report.texts(".left-out") == ["36 more lanes are not shown: all of them are in result.json"]
 
 
 def centre(box):
