@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare
+from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, prepare
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, world_size
 from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES
 from scenarios.pytest_plugin.scenario_files import collect_file
@@ -43,10 +43,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and make the folder for reports, if there are to be any."""
+    """Register the marker. Refuse, before anything runs, a token or a folder for reports that is of no use."""
     config.addinivalue_line("markers", DESCRIPTION)
-    folder = config.getoption("ddpsim_report")
-    if folder is not None and not hasattr(config, "workerinput"):
+    if hasattr(config, "workerinput"):  # a worker of xdist: the session that started it has looked
+        return
+    token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
+    if token is not None:
+        from scenarios.pytest_plugin.replaying import check_token
+
+        check_token(token)
+    if folder is not None:
         from scenarios.pytest_plugin.reporting import prepare_folder
 
         prepare_folder(config, folder)
@@ -75,25 +81,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     prepare(items)
     token = config.getoption("ddpsim_replay")
     if token is not None:
-        _keep_replayed(config, items, token)
+        from scenarios.pytest_plugin.replaying import keep_replayed
 
-
-def _keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -> None:
-    from scenarios.pytest_plugin.running import belongs_to
-    from simulator import ReplayError
-
-    found = list(marked(items))
-    try:
-        kept: list[pytest.Item] = [item for item, options in found if belongs_to(item, options, token)]
-    except ReplayError as error:
-        raise pytest.UsageError(f"--ddpsim-replay: {error}") from None
-    if not kept:
-        raise pytest.UsageError(
-            f"--ddpsim-replay: {token} belongs to none of the {len(found)} tests marked ranks that were collected: "
-            "name the file and the test as the replay line does"
-        )
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+        keep_replayed(config, items, token)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -149,9 +139,16 @@ def _write_report(item: pytest.Item, report: pytest.TestReport, run: Run | None)
         write_report(item, report, run, Path(folder))
 
 
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say where the reports are."""
-    folder = config.getoption("ddpsim_report")
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
+) -> None:
+    """Say where the reports are, and if there was nothing to replay."""
+    token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
+    if token is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
+        terminalreporter.write_line(
+            f"ddpsim: replay token {token} belongs to none of the tests that were collected: name the file and the "
+            "test as the replay line does"
+        )
     if folder is not None:
         from scenarios.pytest_plugin.reporting import summary_line
 

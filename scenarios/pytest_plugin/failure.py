@@ -174,14 +174,19 @@ def _advice(finding: Finding) -> list[str]:
     return [] if lines[start:] == unknown else lines[start:]
 
 
+def program_name(item: pytest.Function) -> str:
+    """What replay tokens call a test: the same from whatever folder pytest is started."""
+    return "::".join([item.path.name, *_names_in_file(item)])
+
+
 def replay_command(item: pytest.Function, token: str) -> str:
     """What to paste in the folder pytest was started from, to see a run again."""
     path = os.path.relpath(item.path, item.config.invocation_params.dir)
     seed = item.config.getoption("ddpsim_seed")
     again = [] if seed is None else ["--ddpsim-seed", str(seed)]
-    return shlex.join(["pytest", "::".join([path, *names_in_file(item)]), *again, "--ddpsim-replay", token])
+    return shlex.join(["pytest", "::".join([path, *_names_in_file(item)]), *again, "--ddpsim-replay", token])
 
 
-def names_in_file(item: pytest.Function) -> list[str]:
+def _names_in_file(item: pytest.Function) -> list[str]:
     """What a test is called within its file: its classes, and its own name with its parameters."""
     return [node.name for node in item.listchain() if isinstance(node, (pytest.Class, pytest.Function))]

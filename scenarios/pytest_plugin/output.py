@@ -41,7 +41,9 @@ class Output:
     """What the ranks of one run print."""
 
     def __init__(self, item: pytest.Function) -> None:
-        self._is_kept = item.config.getoption("capture") in ("fd", "sys") and _CAPTURING.isdisjoint(item.fixturenames)
+        self._is_kept = item.config.getoption("capture", "no") in ("fd", "sys") and _CAPTURING.isdisjoint(
+            item.fixturenames
+        )
         self._streams: dict[int, tuple[RankStream, RankStream]] = {}
 
     def start(self, rank: int) -> None:

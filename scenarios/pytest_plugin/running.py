@@ -12,13 +12,12 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, names_in_file, replay_command
+from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, program_name, replay_command
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
 from scenarios.pytest_plugin.marker import MarkerError, Options
 from scenarios.pytest_plugin.output import Output
 from scenarios.pytest_plugin.search import Search
 from simulator import Budget, Code, ReplayDivergedError, Result, UsageError, explore, replay, simulate
-from simulator.choices import Schedule, program_on
 
 _RUN = pytest.StashKey[Run]()
 """What the last run of a test came to, on its item, until the test is reported."""
@@ -130,7 +129,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
 
 def _budget(item: pytest.Function, options: Options) -> Budget | None:
     given = Budget(**options.budget) if isinstance(options.budget, Mapping) else options.budget
-    if item.config.getoption("usepdb") or item.config.getoption("trace"):
+    if any(item.config.getoption(name, False) for name in ("usepdb", "trace")):
         return dataclasses.replace(given or Budget(), seconds=inf, stuck_seconds=inf)  # a rank waits for who debugs it
     return cast("Budget | None", given)
 
@@ -172,13 +171,3 @@ def _check_expect(expect: str | None) -> None:
         close = get_close_matches(expect, codes, n=1)
         remedy = f"did you mean {close[0]!r}?" if close else f"they are {', '.join(codes)}"
         raise MarkerError(f"expect is {str(expect)!r}, expected a finding code: {remedy}")
-
-
-def program_name(item: pytest.Function) -> str:
-    """What replay tokens call a test: the same from whatever folder pytest is started."""
-    return "::".join([item.path.name, *names_in_file(item)])
-
-
-def belongs_to(item: pytest.Function, options: Options, token: str) -> bool:
-    """True if a replay token was recorded for a test. Raises ReplayError for a damaged token."""
-    return Schedule.is_recorded_for(token, program_on(program_name(item), options.world_size))

@@ -1,6 +1,12 @@
 """A marked test runs on every rank; what it gets there, and what pytest's own means do there."""
 
+import sys
+from math import inf
+
 import pytest
+
+from scenarios.pytest_plugin import running
+from simulator import Budget, simulate
 
 
 def test_every_rank_runs_it_with_its_own_number(run):
@@ -233,6 +239,29 @@ def test_fails(rank):
     result.stdout.fnmatch_lines(["*('here', 2, 20)"])
 
 
+@pytest.mark.parametrize("option", ["--pdb", "--trace"])
+def test_a_debugger_stops_in_each_rank_and_has_time(run, monkeypatch, option):
+    stops, given = [], []
+    monkeypatch.setattr("builtins.input", lambda prompt="": stops.append(prompt) or "c")
+    monkeypatch.setattr(
+        running, "simulate", lambda *rest, budget, **named: given.append(budget) or simulate(*rest, **named)
+    )
+
+    result = run(
+        f"""
+@pytest.mark.ranks(2, budget={{"stuck_seconds": 0.05, "steps": 1000}})
+def test_stops(rank):
+    {"breakpoint()" if option == "--pdb" else "pass"}
+    dist.barrier()
+""",
+        option,
+    )
+
+    result.assert_outcomes(passed=1)
+    assert given == [Budget(seconds=inf, stuck_seconds=inf, steps=1000)]
+    assert stops == ["(Pdb) "] * 2
+
+
 @pytest.mark.parametrize("style", ["short", "line", "native", "no", "long"])
 def test_styles_of_tracebacks(run, style):
     result = run(
@@ -340,6 +369,44 @@ def test_patched(rank, seven):
 """)
 
     result.assert_outcomes(passed=1)
+
+
+def test_without_the_plugins_for_capturing_and_debugging(run):
+    source = """
+@pytest.mark.ranks(2)
+def test_prints(rank):
+    print("from", rank)
+    assert not rank
+"""
+    result = run(source, "-p", "no:capture", "-p", "no:debugging", "-p", "no:logging")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*from 0", "from 1"])
+
+
+def test_a_patched_argument_comes_before_the_ranks(run):
+    result = run("""
+from unittest import mock
+
+@mock.patch("os.getcwd", return_value="here")
+@pytest.mark.ranks(2)
+def test_patched(patched, rank):
+    import os
+    assert os.getcwd() == patched() == "here" and rank < 2
+""")
+
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no exception groups")
+def test_an_exception_group_says_whose_it_is(run):
+    result = run("""
+@pytest.mark.ranks(2)
+def test_group(rank):
+    raise ExceptionGroup("several", [ValueError(1), KeyError(2)])
+""")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*ranks 0, 1 raised ExceptionGroup: several (2 sub-exceptions) at test_it.py:8"])
 
 
 def test_a_rank_that_is_stuck_is_told_with_its_stack(run):

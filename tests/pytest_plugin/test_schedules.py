@@ -281,10 +281,10 @@ def test_a_token_of_no_test_here_is_one_line(run):
 
     result = run(passes(), "--ddpsim-replay", token)
 
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert [each for each in result.errlines + result.outlines if token in each] == [
-        f"ERROR: --ddpsim-replay: {token} belongs to none of the 1 tests marked ranks that were collected: name the "
-        "file and the test as the replay line does"
+        f"ddpsim: replay token {token} belongs to none of the tests that were collected: name the file and the test as "
+        "the replay line does"
     ]
 
 
