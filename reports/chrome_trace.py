@@ -43,12 +43,20 @@ class _Track(NamedTuple):
 def to_chrome_trace(document: Document) -> bytes:
     """The document as a Chrome trace in JSON. Of several runs, each has processes of its own."""
     entries: list[Entry] = []
-    first = 1  # viewers take process 0 for the idle one
-    for run in document.runs:
-        entries += _RunEntries(run, first, run.name if len(document.runs) > 1 else "").all()
-        first += run.world_size
+    for number, run in enumerate(document.runs, start=1):
+        title = run.name if len(document.runs) > 1 else ""
+        entries += _RunEntries(run, number * _numbers_per_run(document), title).all()
     other = {"title": document.title, "clock": _CLOCK} | document.environment
     return encoded({"traceEvents": entries, "displayTimeUnit": "ns", "otherData": other})
+
+
+def _numbers_per_run(document: Document) -> int:
+    """A round number: viewers show that of a process beside its name, and its last digits are the rank's then.
+
+    Processes begin there and not at 0, which viewers take for the idle process.
+    """
+    largest = max((run.world_size for run in document.runs), default=0)
+    return max(1000, 10 ** len(str(largest)))
 
 
 class _RunEntries:

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from reports.chrome_trace import to_chrome_trace
-from reports.document import Document
+from reports.document import Document, Rank, Run
 from reports.spans import spans_of
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 
@@ -25,10 +25,10 @@ def tracks(name):
 
 def test_ranks_are_processes_and_groups_are_threads():
     named = {each["pid"]: each["args"]["name"] for each in entries(MISSING, "M") if each["name"] == "process_name"}
-    assert named == {1: "rank 0", 2: "rank 1", 3: "rank 2", 4: "rank 3"}
+    assert named == {1000: "rank 0", 1001: "rank 1", 1002: "rank 2", 1003: "rank 3"}
     assert Counter(tracks(MISSING).values()) == {"program": 4, 'group "default"': 4}
     # Each rank is in two of the four groups of two, and made them in the world.
-    assert {name for (process, _), name in tracks("groups-in-a-ring").items() if process == 1} == {
+    assert {name for (process, _), name in tracks("groups-in-a-ring").items() if process == 1000} == {
         'group "1"',
         'group "4"',
     }
@@ -37,7 +37,7 @@ def test_ranks_are_processes_and_groups_are_threads():
 def test_numbers_of_threads_are_unique_and_none_is_a_process():
     threads = [thread for _, thread in tracks(MISSING)]
     assert len(set(threads)) == len(threads) == 8
-    assert min(threads) > 4
+    assert min(threads) > 1003
 
 
 def test_a_call_lasts_from_its_issue_to_the_end_of_its_wait():
@@ -48,7 +48,7 @@ def test_a_call_lasts_from_its_issue_to_the_end_of_its_wait():
     for index, event in enumerate(run.events):
         if event.kind == "issue":
             span = by_start[index]
-            assert span["pid"] == event.rank + 1
+            assert span["pid"] == event.rank + 1000
             call = run.calls[event.call]
             assert span["name"] == f"{call.operation} #{call.sequence}"
             ends = [
@@ -64,9 +64,9 @@ def test_what_never_ended_lasts_until_the_end():
     last = len(document(MISSING).runs[0].events)
     forever = [each for each in entries(MISSING, "X") if each["ts"] + each["dur"] == last]
     assert [(each["pid"], each["name"], each["args"]["state"]) for each in forever] == [
-        (4, "all_reduce #9", "open"),
-        (1, "all_reduce #9", "open"),
-        (3, "all_reduce #9", "open"),
+        (1003, "all_reduce #9", "open"),
+        (1000, "all_reduce #9", "open"),
+        (1002, "all_reduce #9", "open"),
     ]
     assert all(each["cname"] == "terrible" for each in forever)
     assert not [each for each in entries("uneven-inputs", "X") if "cname" in each]
@@ -137,7 +137,7 @@ def test_what_is_no_call_is_an_instant_of_its_kind():
 def test_a_wait_for_something_else_is_a_span_of_the_program():
     waits = [each for each in entries(THREADS, "X") if each["cat"] == "wait"]
     assert [(each["pid"], each["name"]) for each in waits] == [
-        (process, "waits for the end of thread 'reporter'") for process in (2, 3, 4)
+        (process, "waits for the end of thread 'reporter'") for process in (1001, 1002, 1003)
     ]
     assert 'group "default", thread "reporter"' in tracks(THREADS).values()
 
@@ -147,9 +147,18 @@ def test_several_runs_have_processes_and_arrows_of_their_own():
     found = json.loads(to_chrome_trace(made))["traceEvents"]
     named = {each["pid"]: each["args"]["name"] for each in found if each["name"] == "process_name"}
     assert len(named) == 8
-    assert named[5] == "uneven-inputs: rank 0"
+    assert named[2000] == "uneven-inputs: rank 0"
     started = [each["id"] for each in found if each["ph"] == "s"]
     assert len(set(started)) == len(started) == 9 + 23
+
+
+@pytest.mark.parametrize(("world_size", "first"), [(1, 1000), (999, 1000), (1000, 10_000), (1024, 10_000)])
+def test_the_last_digits_of_a_process_are_its_rank(world_size, first):
+    ranks = tuple(Rank(rank, "returned") for rank in range(world_size))
+    run = Run("n", world_size, "pass", (), "", ranks=ranks)
+    found = json.loads(to_chrome_trace(Document("t", (run, run))))["traceEvents"]
+    pids = [each["pid"] for each in found if each["name"] == "process_name"]
+    assert pids == [number * first + rank for number in (1, 2) for rank in range(world_size)]
 
 
 def test_it_says_what_its_clock_is():
