@@ -15,7 +15,6 @@ NOT_RUN = {
     "README.md": [
         ("python3", ".ci/run does, in a fresh clone"),
         ("python3", ".ci/run does, in a fresh clone"),
-        ("torchrun", "needs two machines"),
     ],
     "docs/agreement.md": [("$ ddpsim agree", "a minute and a half on two cores")],
     "docs/exploring.md": [("ddpsim fuzz", "ten minutes of four processes; a cluster"), ("ddpsim fuzz", "an hour")],

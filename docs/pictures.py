@@ -1,6 +1,6 @@
 """Make the pictures of reports in docs/images anew: what the HTML report of some scenarios looks like.
 
-    python -m benchmarks.pictures
+    python docs/pictures.py
 
 It needs Chromium and playwright. Look at the pictures before you commit them: the cause should be visible without
 reading a word.
@@ -67,6 +67,7 @@ def _with_details(page: Page) -> None:
 
 
 PICTURES: dict[str, tuple[str, Callable[[Page], None]]] = {
+    "report-hang": ("examples/hang.py:train", _as_it_opens),
     "report-missing-rank": ("uneven-inputs-without-join", _as_it_opens),
     "report-mismatch": ("rank0-eval-through-wrapper-with-buffers", _as_it_opens),
     "report-cycle": ("groups-in-a-ring", _as_it_opens),
