@@ -10,6 +10,7 @@ from typing import Any
 
 from reports.classes import shown_lanes
 from reports.document import Document, Finding, Run
+from reports.legend import signs_of
 from reports.page import embedded, page
 from reports.view import FAMILIES, Texts, view_of
 from reports.wait_graph import wait_graph_of
@@ -47,6 +48,7 @@ def to_html(document: Document) -> bytes:
         "shown": shown,
         "graphs": [wait_graph_of(run) for run in document.runs],
         "picture_of": picture_of,
+        "signs_of": signs_of,
         "lines_of": _lines,
         "data": embedded(data),
     }

@@ -77,7 +77,7 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
         "calls": _calls(run.calls, texts),
         "events": _events([run.events[index] for index in kept], lane_of, texts),
         "items": _items(lanes.items, number, texts),
-        "marks": [[mark.lane, mark.position, *(number[event] for event in mark.events)] for mark in lanes.marks],
+        "marks": [[mark.position, *(number[event] for event in mark.events)] for mark in lanes.marks],
         "bars": [_bar(bar, number) for bar in lanes.bars],
         "slots": _slots(run, kept),
         "missing": [list(place) for place in lanes.missing],
@@ -118,8 +118,8 @@ def _site(site: Site) -> dict[str, Any]:
     }
 
 
-def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, list[Any]]:
-    return {
+def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
+    columns: dict[str, list[Any]] = {
         "operation": [texts.index(call.operation) for call in calls],
         "family": [family_of(call) for call in calls],
         "group": [texts.index(call.group) for call in calls],
@@ -133,6 +133,14 @@ def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, list[Any]]:
         "tag": [call.tag for call in calls],
         "shadow": [int(call.is_shadow) for call in calls],
     }
+    return {name: _packed(column) for name, column in columns.items()}
+
+
+def _packed(column: list[Any]) -> list[Any] | dict[str, Any]:
+    """A column, or one value with a count if all are the same."""
+    if len(column) > 1 and all(value == column[0] for value in column):
+        return {"each": column[0], "count": len(column)}
+    return column
 
 
 def _events(events: Sequence[Event], lane_of: Mapping[Who, int], texts: Texts) -> dict[str, Any]:
@@ -159,7 +167,7 @@ def _items(items: Sequence[Item], number: Mapping[int, int], texts: Texts) -> di
 
 
 def _bar(bar: Bar, number: Mapping[int, int]) -> list[float | None]:
-    return [bar.lane, bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]]
+    return [bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]]
 
 
 def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:

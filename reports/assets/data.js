@@ -22,6 +22,11 @@ function summed(differences) {
   return differences.map((difference) => (total += difference));
 }
 
+/** A column: all its values, or the one that all of them have. @param {any[]|{each: any, count: number}} packed */
+function unpacked(packed) {
+  return Array.isArray(packed) ? packed : Array(packed.count).fill(packed.each);
+}
+
 /** A run, ready to be drawn. */
 class Run {
   /** @param {any} raw as reports/view.py makes it */
@@ -31,7 +36,7 @@ class Run {
     /** @type {Lane[]} */
     this.lanes = raw.lanes;
     this.sites = raw.sites;
-    this.calls = raw.calls;
+    this.calls = Object.fromEntries(Object.entries(raw.calls).map(([name, column]) => [name, unpacked(column)]));
     this.marked = raw.marked;
     this.kinds = raw.events.kind;
     this.eventLane = raw.events.lane;
@@ -43,9 +48,9 @@ class Run {
     this.anySuffices = new Set(raw.slots.any);
     this.lacking = Object.keys(raw.slots.missing).map(Number);
     /** @type {Mark[]} */
-    this.marks = raw.marks.map(([lane, position, ...events]) => ({ lane, position, events }));
+    this.marks = raw.marks.map(([position, ...events]) => ({ lane: this.eventLane[events[0]], position, events }));
     /** @type {Bar[]} */
-    this.bars = raw.bars.map(([lane, start, end, wait, done]) => ({ lane, start, end, wait, done }));
+    this.bars = raw.bars.map(([start, end, wait, done]) => ({ lane: this.eventLane[wait], start, end, wait, done }));
     this.readPlaces(raw);
     this.indexPlaces();
     this.lead = this.marks.some((mark) => mark.position < 0) ? 1 : 0;

@@ -28,14 +28,12 @@ class Story:
 
     ranks: int
     events: list[Event] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
+    calls: dict[Call, int] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
 
     def happen(self, kind: str, rank: int, call: Call | None = None, text: str = "", thread: str = "") -> int:
         """Add an event; return its index."""
-        if call is not None and call not in self.calls:
-            self.calls.append(call)
-        index = None if call is None else self.calls.index(call)
+        index = None if call is None else self.calls.setdefault(call, len(self.calls))
         self.events.append(Event(kind, rank, len(self.events), call=index, text=text, thread=thread))
         return len(self.events) - 1
 

@@ -18,7 +18,7 @@ from reports.json_form import to_json
 from reports.lanes import lanes_of
 from reports.view import Texts, spans, view_of
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
-from tests.reports.made import exploration, missing_rank, passing
+from tests.reports.made import Story, exploration, message, missing_rank, passing
 
 ASSETS = Path(__file__).resolve().parents[2] / "reports" / "assets"
 
@@ -94,7 +94,8 @@ def test_numbers_are_given_as_differences_and_texts_once():
     steps = [event.step for event in run.events]
     assert [sum(view["events"]["step"][: index + 1]) for index in range(len(steps))] == steps
     assert len(texts.table()) == len(set(texts.table()))
-    assert [texts.table()[index] for index in view["calls"]["operation"]] == ["all_reduce", "all_reduce"]
+    operation = view["calls"]["operation"]
+    assert (texts.table()[operation["each"]], operation["count"]) == ("all_reduce", 2)
     assert view["calls"]["sequence"] == [0, 1]
 
 
@@ -107,6 +108,19 @@ def test_64_ranks_with_1000_events_each_are_under_two_megabytes():
     shown = training(64, 1000)
     assert len(shown.runs[0].events) > 63_000
     assert len(to_html(shown)) < 2_000_000
+
+
+def test_64_ranks_that_only_send_messages_are_under_two_megabytes():
+    story = Story(64)
+    for step in range(166):
+        for rank in range(64):
+            following = (rank + 1) % 64
+            story.send(message(step, "send", following), message(step, "recv", rank), first="recv")
+            story.happen("step", rank, text=str(step + 1))
+    run = story.run()
+    assert len(run.events) > 63_000
+    assert len(run.calls) == 166 * 128
+    assert len(to_html(Document("messages", (run,)))) < 2_000_000
 
 
 def test_1024_ranks_that_do_the_same_are_as_small_as_two():

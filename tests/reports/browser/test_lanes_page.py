@@ -51,6 +51,20 @@ def test_each_of_several_open_slots_has_its_own_colour(open_report):
     assert sorted(strokes) == sorted(boxes)
 
 
+def test_the_legend_explains_what_occurs_and_no_more(open_report):
+    report = open_report(document(RING))
+    assert report.texts(".legend span") == ["collective", "new group", "never matched", "missing", "waits for good"]
+    report = open_report(document(ODD))
+    assert report.texts(".legend span") == [
+        "collective (b0: bucket 0)",
+        "with a root",
+        "barrier",
+        "optimizer step",
+        "differs from the others",
+        "waits for good",
+    ]
+
+
 def test_shadows_look_different(open_report):
     shown = document("join-baseline")
     run = shown.runs[0]

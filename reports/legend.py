@@ -1,0 +1,23 @@
+"""Which signs the lanes of a run show, for the legend below them."""
+
+from __future__ import annotations
+
+from reports.document import Run
+from reports.view import FAMILIES, family_of
+
+_KINDS = ("step", "note", "store", "sleep", "fault", "return", "raise")
+
+
+def signs_of(run: Run) -> frozenset[str]:
+    """The names of the signs that occur: families of calls, kinds of marks, and what is highlighted."""
+    issued = [run.calls[event.call] for event in run.events if event.kind == "issue" and event.call is not None]
+    kinds = {event.kind for event in run.events}
+    states = {
+        "bucket": any(call.bucket is not None for call in issued),
+        "shadow": any(call.is_shadow for call in issued),
+        "missing": any(slot.missing for slot in run.slots),
+        "differs": any(slot.state == "mismatched" for slot in run.slots),
+        "waits": bool(run.waiting),
+    }
+    families = {FAMILIES[family_of(call)] for call in issued}
+    return frozenset(families | kinds.intersection(_KINDS) | {name for name, occurs in states.items() if occurs})
