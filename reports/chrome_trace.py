@@ -56,7 +56,7 @@ def _numbers_per_run(document: Document) -> int:
     Processes begin there and not at 0, which viewers take for the idle process.
     """
     largest = max((run.world_size for run in document.runs), default=0)
-    return max(1000, 10 ** len(str(largest)))
+    return max(1000, int(10 ** len(str(largest))))
 
 
 class _RunEntries:

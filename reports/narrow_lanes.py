@@ -48,7 +48,7 @@ def narrow_lanes(run: Run, width: int) -> Text | None:
     shown = _chosen(rows)
     columns = len(rows[0].cells)
     first, room = _window(shown, columns, width)
-    lines = [_head(columns, first, room), *(_line(row, first, room, _label_width(shown)) for row in shown)]
+    lines = [_head(columns, first, room), *(_line(row, first, room, _label_width(shown, width)) for row in shown)]
     if len(shown) < len(rows):
         lines.append(Text(f"  {len(rows) - len(shown)} more lanes are in result.json", "dim"))
     seen = "".join(row.cells[first : first + room] for row in shown)
@@ -123,13 +123,13 @@ def _chosen(rows: Sequence[_Row]) -> list[_Row]:
 def _window(rows: Sequence[_Row], columns: int, width: int) -> tuple[int, int]:
     """The first column that is shown, and how many: the last that fit, as it is at the end that things go wrong."""
     text = max(len(row.text) for row in rows)
-    left = width - _label_width(rows) - 4
+    left = width - _label_width(rows, width) - 4
     room = max(left - max(min(text, left // 2), _LEAST_TEXT), 1)
     return max(columns - room, 0), min(columns, room)
 
 
-def _label_width(rows: Sequence[_Row]) -> int:
-    return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL)
+def _label_width(rows: Sequence[_Row], width: int) -> int:
+    return min(max(Text(row.label).cell_len for row in rows), _LONGEST_LABEL, width // 2)
 
 
 def _head(columns: int, first: int, room: int) -> Text:

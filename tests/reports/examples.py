@@ -7,6 +7,9 @@ from functools import cache
 from reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
 from reports.making.result import document_of
 from scenarios import run_scenario
+from simulator import simulate
+from simulator.choices import Schedule
+from simulator.policies.replay import Replay
 
 MISSING = "uneven-inputs-without-join"
 CYCLE = "send-send"
@@ -28,6 +31,13 @@ HOSTILE = (
 def document(name: str, engine: str = "torch") -> Document:
     """That of a scenario, run under round robin."""
     return document_of(run_scenario(name, engine), name=name, how="policy round_robin")
+
+
+def run_of(program, world_size, *answers, **options):
+    """The run of a program; answers are the schedule, as far as they go."""
+    if answers:
+        options["policy"] = Replay(Schedule(answers))
+    return document_of(simulate(program, world_size, **options)).runs[0]
 
 
 def hostile(text: str) -> Document:

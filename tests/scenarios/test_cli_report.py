@@ -1,15 +1,11 @@
-"""`--report DIR` and `--open` of the commands that run something, and `ddpsim report`."""
+"""`--report DIR` and `--open` of the commands that run something."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from junitparser import JUnitXml
 
-from reports.document import VERSION
 from reports.files import FORMS
 from reports.json_form import read
 from scenarios.cli import main, outcome
@@ -322,95 +318,3 @@ def test_a_disk_that_fills_up_is_told(ddpsim, monkeypatch):
     assert status == 2
     assert "as expected: fail, deadlock.cycle" in out  # what came of the run is not lost
     assert err.startswith("ddpsim: r/report.html cannot be written (No space left on device), expected a")
-
-
-# --- ddpsim report ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def saved(ddpsim):
-    """The result.json of a run."""
-    ddpsim("run", MISSING, "--report", "r")
-    return Path("r/result.json")
-
-
-def test_a_saved_report_is_shown_as_the_text_beside_it(ddpsim, saved):
-    status, out, err = ddpsim("report", saved)
-    assert (status, err) == (0, "")
-    assert out == Path("r/report.txt").read_text(encoding="utf-8")
-    assert ddpsim("report", saved, "--text") == (0, out, "")
-    status, said, _ = ddpsim("report", saved, "-o", "copy.txt")
-    assert (status, said) == (0, "")
-    assert Path("copy.txt").read_text(encoding="utf-8") == out
-
-
-def test_a_saved_report_becomes_the_page_beside_it(ddpsim, saved, opened):
-    assert ddpsim("report", saved, "--html") == (0, "report  r/result.html\n", "")
-    assert Path("r/result.html").read_bytes() == Path("r/report.html").read_bytes()
-    assert ddpsim("report", saved, "--html", "-o", "shared.html") == (0, "report  shared.html\n", "")
-    assert Path("shared.html").read_bytes() == Path("r/report.html").read_bytes()
-    assert opened == []
-    assert ddpsim("report", saved, "--open")[:2] == (0, "report  r/result.html\n")
-    assert opened == [Path("r/result.html").resolve().as_uri()]
-
-
-def test_a_place_that_cannot_be_written_is_told(ddpsim, saved):
-    status, out, err = ddpsim("report", saved, "--html", "-o", "no/such/page.html")
-    assert (status, out) == (2, "")
-    assert err.startswith("ddpsim: no/such/page.html cannot be written (No such file or directory), expected")
-
-
-def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
-    for words in (("--html",), ("--open",)):
-        assert ddpsim("report", saved, "--text", *words) == (
-            2,
-            "",
-            f"ddpsim: found --text beside {words[0]}, expected one form: leave one out\n",
-        )
-
-
-def test_what_is_no_report_is_told_in_one_line(ddpsim, saved):
-    whole = saved.read_bytes()
-    files = {
-        "cut.json": (whole[:1000], r"cut.json is not whole JSON \(Input data was truncated\), expected a result"),
-        "new.json": (
-            whole.replace(b'"version":1}', b'"version":7}'),
-            f"new.json has version 7, this ddpsim reads {VERSION}: write it again with this ddpsim, or read it",
-        ),
-        "own.json": (b'{"name": 1}', "own.json is no report of ddpsim .*, expected a result.json that --report"),
-        "page.html": (b"<!doctype html>", "page.html is not whole JSON .*, expected a result.json that --report"),
-        "empty.json": (b"", "empty.json is not whole JSON .*, expected a result.json that --report"),
-        "index.json": (
-            whole.replace(b'"issues":[', b'"issues":[999,'),
-            "index.json is no report of ddpsim .*999 of 122",
-        ),
-    }
-    for name, (data, message) in files.items():
-        Path(name).write_bytes(data)
-        status, out, err = ddpsim("report", name)
-        assert (status, out) == (2, ""), name
-        assert re.match(rf"ddpsim: {message}", err), err
-        assert err.count("\n") == 1
-    for name, why in (("r", "Is a directory"), ("nowhere.json", "No such file or directory")):
-        status, out, err = ddpsim("report", name)
-        assert (status, out) == (2, "")
-        assert err == (
-            f"ddpsim: {name} cannot be read ({why}), expected a result.json that --report wrote: check the path\n"
-        )
-
-
-IMPORTS = """\
-import sys
-from scenarios.cli import main
-assert main(["report", sys.argv[1], *sys.argv[2:]]) == int(sys.argv[1] == "nowhere.json") * 2
-loaded = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "simulator", "ddp", "networkx"}
-assert not loaded, loaded
-assert not [name for name in sys.modules if name.startswith("reports.making")]
-"""
-
-
-@pytest.mark.parametrize("words", [(), ("--html", "-o", "p.html")])
-def test_a_saved_report_is_rendered_without_torch_and_simulator(words, saved):
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
-    for name in (str(saved), "nowhere.json"):
-        subprocess.run([sys.executable, "-c", IMPORTS, name, *words], check=True, env=environ, capture_output=True)
