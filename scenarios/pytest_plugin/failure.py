@@ -136,18 +136,21 @@ def annotate(report: pytest.TestReport, error: BaseException | None, run: Run | 
         if run is not None:  # before the replay line, what hypothesis says of the example
             shown.reprtraceback.reprentries[-1].lines[-1:-1] = _notes(error)
     elif run is not None and hasattr(shown, "addsection"):
-        _annotate_error(shown, run)
+        if error is run.error:
+            _name_ranks(shown, run)
+        # Else hypothesis has several, in a group; the run is the last one's.
+        lines = _below_the_error(run) if error is run.error else [replay_line(run.result.replay)]
+        shown.addsection("ddpsim", "\n".join(lines))
 
 
 def _notes(error: BaseException) -> list[str]:
     return [f"  {line}" for note in getattr(error, "__notes__", ()) for line in note.splitlines()]
 
 
-def _annotate_error(shown: Any, run: Run) -> None:
-    raisers = rank_list([rank for rank, each in run.result.errors.items() if each is run.error] or run.result.errors)
+def _name_ranks(shown: Any, run: Run) -> None:
+    raisers = rank_list([rank for rank, each in run.result.errors.items() if each is run.error])
     if shown.reprcrash is not None:
         shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
-    shown.addsection("ddpsim", "\n".join(_below_the_error(run)))
 
 
 def _below_the_error(run: Run) -> list[str]:

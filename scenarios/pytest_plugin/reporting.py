@@ -41,6 +41,8 @@ def write_report(item: pytest.Item, report: pytest.TestReport, run: Run, folder:
         write_reports(_document(item, report, run), place)
     except ReportError as error:
         report.sections.append(("ddpsim report", str(error)))
+    except Exception as error:  # raised in a hook it would end the whole session
+        report.sections.append(("ddpsim report", f"{error!r} (a bug of ddpsim, please report it)"))
     else:
         report.user_properties.append((_PROPERTY, str(place)))
 

@@ -1,5 +1,7 @@
 """`@given` and the marker: each example is a run on all ranks; it shrinks, and comes back from the database."""
 
+import sys
+
 import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
@@ -239,3 +241,39 @@ async def test_it(rank, x):
     assert report_of(result, "test_it") == [
         "@pytest.mark.ranks: test_it is async, expected a plain function: ranks are threads, not tasks"
     ]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no exception groups")
+def test_two_ways_to_fail_are_both_told(run):
+    result = run("""
+@pytest.mark.ranks(2)
+@given(x=st.integers(0, 9))
+def test_it(rank, x):
+    if x > 7 and rank:
+        assert x < 8
+    if x != 3 or rank:
+        dist.barrier()
+""")
+
+    result.assert_outcomes(failed=1)
+    lines = report_of(result, "test_it")
+    assert [line.strip(" |") for line in lines if "  x=" in line] == ["x=8,", "x=3,"]
+    assert any("AssertionError: assert 8 < 8" in line for line in lines)
+    assert any("DEADLOCK  deadlock.missing_rank" in line for line in lines)
+    assert replay_of(result, "test_it")[0] == "test_it.py::test_it"
+
+
+def test_an_explicit_example_fails_as_any_other(run):
+    result = run("""
+from hypothesis import example
+
+@pytest.mark.ranks(2)
+@example(x=-1)
+@given(x=st.integers(0, 1000))
+def test_it(rank, x):
+    if x >= 0 or rank:
+        dist.barrier()
+""")
+
+    result.assert_outcomes(failed=1)
+    assert "      x=-1," in report_of(result, "test_it")

@@ -3,6 +3,7 @@
 import pytest
 
 from reports.json_form import from_json
+from scenarios.pytest_plugin import reporting
 from scenarios.pytest_plugin.reporting import folder_name
 
 FAILURES = """
@@ -106,6 +107,15 @@ def test_hangs(rank, in_the_way):
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*ddpsim report*", "report folder *test_hangs* cannot be written*", "ddpsim: 0 rep*"])
+
+
+def test_a_bug_of_ours_in_a_report_does_not_end_the_session(run, monkeypatch):
+    monkeypatch.setattr(reporting, "write_reports", lambda *arguments: {}["bug"])
+
+    result = run(FAILURES, "--ddpsim-report", "made")
+
+    result.assert_outcomes(failed=6, passed=1, xfailed=1)
+    result.stdout.fnmatch_lines(["*ddpsim report*", "KeyError('bug') (a bug of ddpsim, please report it)"])
 
 
 @pytest.mark.parametrize(
