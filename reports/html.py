@@ -23,6 +23,7 @@ SCRIPTS = (
     "geometry.js",
     "pen.js",
     "progress.js",
+    "margins.js",
     "draw.js",
     "details.js",
     "lanes.js",

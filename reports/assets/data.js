@@ -62,7 +62,10 @@ class Run {
     this.placeEvent = summed(raw.items.event);
     this.placeSlot = [...raw.items.slot, ...raw.missing.map((place) => place[2])];
     this.placeColumn = [...raw.items.column, ...raw.missing.map((place) => place[1])];
-    this.placeLane = [...this.placeEvent.map((event) => this.eventLane[event]), ...raw.missing.map((place) => place[0])];
+    this.placeLane = [
+      ...this.placeEvent.map((event) => this.eventLane[event]),
+      ...raw.missing.map((place) => place[0]),
+    ];
     this.odd = new Map(raw.items.odd);
     this.beside = new Map(raw.items.beside);
   }
@@ -126,7 +129,7 @@ class Run {
     return found;
   }
 
-  /** Where an event is seen: its call's place, or the last one before it in its lane; -1 if there is none. @param {number} event */
+  /** Where an event is seen: its call's place, or the last before it in its lane; else -1. @param {number} event */
   placeOf(event) {
     const lane = this.eventLane[event];
     const call = this.eventCall[event];

@@ -1,11 +1,24 @@
 // Words for what is drawn.
 
 const EVENT_WORDS = {
-  i: "issues", m: "completes", w: "waits for", d: "goes on after", k: "store", z: "sleeps", f: "fault", s: "finishes step",
-  n: "", r: "returns", x: "raises",
+  i: "issues",
+  m: "completes",
+  w: "waits for",
+  d: "goes on after",
+  k: "store",
+  z: "sleeps",
+  f: "fault",
+  s: "finishes step",
+  n: "",
+  r: "returns",
+  x: "raises",
 };
 const END_WORDS = {
-  returned: "returned", raised: "raised", waiting: "waits", stopped: "stopped", unknown: "",
+  returned: "returned",
+  raised: "raised",
+  waiting: "waits",
+  stopped: "stopped",
+  unknown: "",
 };
 const END_SIGNS = { returned: "\u2713", raised: "\u2717", waiting: "\u2026", stopped: "\u25a0", unknown: "" };
 
@@ -62,7 +75,10 @@ function placeLine(run, place) {
   const call = run.callAt(place);
   const parts = [placeLabel(run, place), run.textOf(call, "signature"), `group "${run.textOf(call, "group")}"`];
   parts.push(run.textOf(call, "origin"));
-  return parts.filter((part) => part).map((part) => shortened(part)).join(" \u00b7 ");
+  return parts
+    .filter((part) => part)
+    .map((part) => shortened(part))
+    .join(" \u00b7 ");
 }
 
 /** @param {string} text */

@@ -33,7 +33,8 @@ class Details {
   showPlace(place) {
     const { run } = this;
     const call = run.callAt(place);
-    const title = `${laneName(run.lanes[run.placeLane[place]])}: ${callName(run, call)}${run.isMissing(place) ? " is missing" : ""}`;
+    const who = laneName(run.lanes[run.placeLane[place]]);
+    const title = `${who}: ${callName(run, call)}${run.isMissing(place) ? " is missing" : ""}`;
     this.open(title, [listOf(this.placeRows(place, call)), ...this.source(call, place)]);
   }
 
@@ -60,17 +61,31 @@ class Details {
     const index = call < 0 ? null : this.run.calls.site[call];
     if (index === null || index === undefined) return [];
     const site = this.run.sites[index];
-    const where = html("p", { class: "where" }, html("bdi", {}, `${site.file}:${site.line}`), " in ", html("bdi", {}, site.function));
+    const where = html(
+      "p",
+      { class: "where" },
+      html("bdi", {}, `${site.file}:${site.line}`),
+      " in ",
+      html("bdi", {}, site.function),
+    );
     if (this.run.isMissing(place)) where.prepend("the others called it at ");
     const lines = site.source.map((text, offset) => sourceLine(site.first + offset, text, site.line));
-    return lines.length ? [where, html("pre", { class: "source", tabindex: "0", "aria-label": "source" }, ...lines)] : [where];
+    return lines.length
+      ? [where, html("pre", { class: "source", tabindex: "0", "aria-label": "source" }, ...lines)]
+      : [where];
   }
 }
 
 function sourceLine(number, text, marked) {
   const isMarked = number === marked;
   const sign = isMarked ? "\u25b6" : " ";
-  const line = html("span", { class: isMarked ? "line marked" : "line" }, `${sign}${String(number).padStart(5)}  `, html("bdi", {}, text), "\n");
+  const line = html(
+    "span",
+    { class: isMarked ? "line marked" : "line" },
+    `${sign}${String(number).padStart(5)}  `,
+    html("bdi", {}, text),
+    "\n",
+  );
   if (isMarked) line.setAttribute("aria-current", "true");
   return line;
 }
@@ -103,7 +118,9 @@ function slotRows(run, place) {
   const slot = run.placeSlot[place];
   const match = run.slots.match[slot];
   const others = run.bySlot[slot].filter((other) => other !== place && !run.isMissing(other));
-  const spans = others.flatMap((other) => run.lanes[run.placeLane[other]].ranks).sort((one, other) => one[0] - other[0]);
+  const spans = others
+    .flatMap((other) => run.lanes[run.placeLane[other]].ranks)
+    .sort((one, other) => one[0] - other[0]);
   const missing = run.slots.missing[slot];
   const state = run.slots.state[slot];
   const met = state === "m" ? "met" : "beside it";
@@ -132,7 +149,9 @@ function differences(run, slot) {
   const words = new Map();
   for (const place of made) {
     const call = run.callAt(place);
-    const what = [run.textOf(call, "operation"), run.textOf(call, "signature"), run.textOf(call, "origin")].filter((part) => part).join(" ");
+    const what = [run.textOf(call, "operation"), run.textOf(call, "signature"), run.textOf(call, "origin")]
+      .filter((part) => part)
+      .join(" ");
     words.set(what, [...(words.get(what) ?? []), ...run.lanes[run.placeLane[place]].ranks]);
   }
   return [...words].map(([what, spans]) => `${ranksText(joined(spans))}: ${what}`).join("\n");

@@ -4,7 +4,10 @@ const FEW = 1500;
 const SMALLEST_LABELLED = 8;
 
 class Drawing {
-  /** @param {Run} run @param {Geometry} geometry @param {Progress} progress @param {{group: number|null, name: string}} options */
+  /**
+   * @param {Run} run @param {Geometry} geometry @param {Progress} progress
+   * @param {{group: number|null, name: string}} options the only group shown; what names of elements begin with
+   */
   constructor(run, geometry, progress, { group, name }) {
     this.name = name;
     this.run = run;
@@ -19,9 +22,28 @@ class Drawing {
   /** Everything, from back to front. @returns {SVGElement[]} */
   layers() {
     const { geometry, name } = this;
-    const clip = svg("clipPath", { id: `${name}-columns` }, svg("rect", { x: geometry.label, y: 0, width: Math.max(0, geometry.edge - geometry.label), height: geometry.contentHeight }));
-    const body = svg("g", { "clip-path": `url(#${name}-columns)` }, ...this.tracks(), ...this.bars(), ...this.links(), ...this.marks(), ...this.places(), ...this.parting());
-    return [svg("defs", {}, hatching(name), clip), ...this.heads(), body, ...this.labels(), ...this.ends()];
+    const clip = svg(
+      "clipPath",
+      { id: `${name}-columns` },
+      svg("rect", {
+        x: geometry.label,
+        y: 0,
+        width: Math.max(0, geometry.edge - geometry.label),
+        height: geometry.contentHeight,
+      }),
+    );
+    const body = svg(
+      "g",
+      { "clip-path": `url(#${name}-columns)` },
+      ...this.tracks(),
+      ...this.bars(),
+      ...this.links(),
+      ...this.marks(),
+      ...this.places(),
+      ...this.parting(),
+    );
+    const margins = new Margins(this);
+    return [svg("defs", {}, hatching(name), clip), margins.heads(), body, ...margins.labels(), ...margins.ends()];
   }
 
   /** @param {number} place */
@@ -102,7 +124,9 @@ class Drawing {
   /** @param {number[]} shown places of one slot */
   linkPath(shown) {
     const { run, geometry } = this;
-    const points = shown.map((place) => `${tenths(geometry.x(run.placeColumn[place]))} ${tenths(geometry.y(run.placeLane[place]))}`);
+    const points = shown.map(
+      (place) => `${tenths(geometry.x(run.placeColumn[place]))} ${tenths(geometry.y(run.placeLane[place]))}`,
+    );
     return `M${points.join("L")}`;
   }
 
@@ -127,8 +151,13 @@ class Drawing {
     const y = geometry.y(run.placeLane[place]);
     const box = svg("rect", { class: "box", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 2 });
     const veiled = this.hasHappened(place) ? "" : " veiled";
-    const group = svg("g", { class: `missing${run.colourOf(run.placeSlot[place])}${veiled}`, "data-place": place }, box);
-    if (half >= SMALLEST_LABELLED && !this.isCrowded(place)) group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
+    const group = svg(
+      "g",
+      { class: `missing${run.colourOf(run.placeSlot[place])}${veiled}`, "data-place": place },
+      box,
+    );
+    if (half >= SMALLEST_LABELLED && !this.isCrowded(place))
+      group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
     return group;
   }
 
@@ -146,7 +175,15 @@ class Drawing {
     if (place < 0 || !this.isShown(place)) return [];
     const [x, y] = [geometry.x(run.placeColumn[place]), geometry.y(run.placeLane[place])];
     const half = Math.max(7, geometry.radius * 1.8);
-    const box = svg("rect", { class: "parting", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4, "data-place": place });
+    const box = svg("rect", {
+      class: "parting",
+      x: x - half,
+      y: y - half,
+      width: 2 * half,
+      height: 2 * half,
+      rx: 4,
+      "data-place": place,
+    });
     return [box, svg("text", { class: "word parting-word", x: x + half + 3, y: y - half + 4 }, "here they part")];
   }
 
@@ -183,7 +220,14 @@ class Drawing {
     const veiled = this.hasHappened(place) ? "" : " veiled";
     if (run.lacks(slot) || run.slots.state[slot] === "x") {
       const kind = run.lacks(slot) || run.odd.has(place) ? "ring" : "ring other";
-      single.push(svg("circle", { class: kind + run.colourOf(slot) + veiled, cx: x, cy: y, r: radius + Math.max(2, radius * 0.45) }));
+      single.push(
+        svg("circle", {
+          class: kind + run.colourOf(slot) + veiled,
+          cx: x,
+          cy: y,
+          r: radius + Math.max(2, radius * 0.45),
+        }),
+      );
     }
     const bucket = run.calls.bucket[call];
     if (this.isDetailed && bucket !== null && radius >= SMALLEST_LABELLED) {
@@ -211,70 +255,12 @@ class Drawing {
         if (mark.position < this.first || mark.position > this.last) continue;
         const kind = run.kinds[mark.events[0]];
         const veiled = mark.events[0] <= this.progress.now ? "" : " veiled";
-        pen.draw(`mark ${MARK_NAMES[kind]}${veiled}`, markPath(kind, tenths(geometry.x(mark.position)), geometry.y(lane), geometry.radius));
+        pen.draw(
+          `mark ${MARK_NAMES[kind]}${veiled}`,
+          markPath(kind, tenths(geometry.x(mark.position)), geometry.y(lane), geometry.radius),
+        );
       }
     }
     return pen.elements();
-  }
-
-  /** The operation above each column whose calls agree in it. */
-  heads() {
-    const { geometry, name } = this;
-    if (geometry.columnWidth < 15) return [];
-    const names = new Map();
-    for (const lane of this.lanes) {
-      for (const place of this.inView(lane)) this.nameColumn(names, place);
-    }
-    const found = [...names].filter(([, call]) => call >= 0).map(([column, call]) => this.head(column, call));
-    return [svg("g", { "clip-path": `url(#${name}-columns)` }, ...found)];
-  }
-
-  nameColumn(names, place) {
-    const { run } = this;
-    if (run.isMissing(place) || !this.isShown(place)) return;
-    const column = run.placeColumn[place];
-    const call = run.callAt(place);
-    const known = names.get(column);
-    const isOther = known !== undefined && known !== call && run.calls.operation[known] !== run.calls.operation[call];
-    names.set(column, isOther ? -1 : call);
-  }
-
-  head(column, call) {
-    const x = this.geometry.x(column) + 3;
-    const y = HEAD - 12;
-    const text = shortened(this.run.textOf(call, "operation"), 14);
-    return svg("text", { class: "head", x, y, transform: `rotate(-48 ${x} ${y})` }, text);
-  }
-
-  labels() {
-    return this.lanes.map((lane) => this.laneLabel(lane));
-  }
-
-  laneLabel(lane) {
-    const { run, geometry, progress } = this;
-    const info = run.lanes[lane];
-    const isRunning = lane === progress.running;
-    const name = info.thread ? `\u2514 ${info.thread}` : laneName(info);
-    const longest = Math.floor((geometry.label - 30) / LABEL_LETTER);
-    const classes = ["label", info.culprit ? "culprit" : "", isRunning ? "running" : "", info.thread ? "thread" : ""];
-    const sign = isRunning ? "\u25b6" : info.culprit ? "!" : "";
-    const y = geometry.y(lane) + 4;
-    const label = svg("text", { class: classes.join(" ").trim(), x: 20, y }, shortened(name, longest), svg("title", {}, name));
-    const size = geometry.laneHeight < 16 ? " small" : "";
-    return svg("g", { class: size.trim() }, svg("text", { class: `sign ${isRunning ? "running" : "culprit"}`, x: 4, y }, sign), label);
-  }
-
-  /** How each lane ended, or what it does now. */
-  ends() {
-    const { run, geometry, progress } = this;
-    return this.lanes.map((lane) => {
-      const state = progress.state[lane];
-      if (!state) return svg("g");
-      const text = `${END_SIGNS[state]} ${END_WORDS[state]}`;
-      const size = geometry.laneHeight < 16 ? " small" : "";
-      const title = svg("title", {}, textAt(run.lanes[lane].text) || END_WORDS[state]);
-      const kind = progress.isEnd ? state : `${state} so-far`;
-      return svg("text", { class: `end ${kind}${size}`, x: geometry.edge + 8, y: geometry.y(lane) + 4 }, text, title);
-    });
   }
 }

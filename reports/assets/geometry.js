@@ -102,3 +102,14 @@ function firstFrom(run, places, column) {
   }
   return low;
 }
+
+/** @template T @param {T[]} values @param {(value: T) => number} distance @returns {T|undefined} */
+function nearest(values, distance) {
+  let found;
+  let least = Infinity;
+  for (const value of values) {
+    const here = distance(value);
+    if (here < least) [found, least] = [value, here];
+  }
+  return found;
+}

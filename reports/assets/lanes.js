@@ -132,7 +132,9 @@ class Lanes {
 
   isShown(place) {
     const { run, group } = this;
-    return this.geometry.rowOf.has(run.placeLane[place]) && (group === null || run.calls.group[run.callAt(place)] === group);
+    return (
+      this.geometry.rowOf.has(run.placeLane[place]) && (group === null || run.calls.group[run.callAt(place)] === group)
+    );
   }
 
   /** @param {number} factor @param {number} x what stays where it is */
@@ -171,8 +173,14 @@ class Lanes {
     const near = (position) => Math.abs(geometry.x(position) - x);
     const reach = Math.max(geometry.radius * 1.5, 5);
     const column = Math.round(geometry.columnAt(x));
-    const places = run.byLane[lane].slice(firstFrom(run, run.byLane[lane], column - 3), firstFrom(run, run.byLane[lane], column + 4));
-    const place = nearest(places.filter((each) => this.isShown(each)), (each) => near(run.placeColumn[each]));
+    const places = run.byLane[lane].slice(
+      firstFrom(run, run.byLane[lane], column - 3),
+      firstFrom(run, run.byLane[lane], column + 4),
+    );
+    const place = nearest(
+      places.filter((each) => this.isShown(each)),
+      (each) => near(run.placeColumn[each]),
+    );
     if (place !== undefined && near(run.placeColumn[place]) <= reach) return { place };
     const mark = nearest(run.marksOf[lane], (each) => near(each.position));
     return mark !== undefined && near(mark.position) <= 6 ? { mark } : {};
@@ -258,13 +266,15 @@ class Lanes {
     if (place !== undefined) this.moveTo(place);
   }
 
-  /** To the next lane up or down that has a call in the slot; else to the nearest call of the next lane that has any. */
+  /** To the next lane up or down that has a call in the slot; else to the nearest call of the next one that has any. */
   across(direction) {
     if (this.cursor < 0) return this.onFocus();
     const { run, geometry, cursor } = this;
     const row = (place) => geometry.rowOf.get(run.placeLane[place]);
     const ahead = (place) => this.isShown(place) && (row(place) - row(cursor)) * direction > 0;
-    const same = nearest(run.bySlot[run.placeSlot[cursor]].filter(ahead), (place) => Math.abs(row(place) - row(cursor)));
+    const same = nearest(run.bySlot[run.placeSlot[cursor]].filter(ahead), (place) =>
+      Math.abs(row(place) - row(cursor)),
+    );
     const next = same ?? this.nearestBeyond(row(cursor), direction);
     if (next !== undefined) this.moveTo(next);
   }
@@ -278,15 +288,4 @@ class Lanes {
     }
     return undefined;
   }
-}
-
-/** @template T @param {T[]} values @param {(value: T) => number} distance @returns {T|undefined} */
-function nearest(values, distance) {
-  let found;
-  let least = Infinity;
-  for (const value of values) {
-    const here = distance(value);
-    if (here < least) [found, least] = [value, here];
-  }
-  return found;
 }

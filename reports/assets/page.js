@@ -1,8 +1,11 @@
 // The page: its runs, the filters, the buttons, the theme.
 
-/** Ranks in words such as "0-3,7"; null if it is no such text. @param {string} text @returns {[number, number][]|null} */
+/** Ranks as one writes them, such as "0-3,7"; null if it is no such text. @param {string} text */
 function spansOf(text) {
-  const parts = text.split(",").map((part) => part.trim()).filter((part) => part);
+  const parts = text
+    .split(",")
+    .map((part) => part.trim())
+    .filter((part) => part);
   const spans = parts.map((part) => /^(\d+)(?:\s*-\s*(\d+))?$/.exec(part));
   if (spans.some((span) => span === null)) return null;
   return spans.map(([, first, last]) => [Number(first), Number(last ?? first)]);
@@ -15,7 +18,8 @@ class Filters {
     this.ranks = section.querySelector(".filter-ranks");
     this.groups = section.querySelector(".filter-groups");
     this.note = section.querySelector(".filter-note");
-    for (const group of lanes.run.groups()) this.groups.append(html("option", { value: String(group) }, shortened(textAt(group), 60)));
+    for (const group of lanes.run.groups())
+      this.groups.append(html("option", { value: String(group) }, shortened(textAt(group), 60)));
     this.ranks.addEventListener("input", () => this.apply());
     this.groups.addEventListener("change", () => this.apply());
   }
@@ -31,7 +35,9 @@ class Filters {
   }
 
   isNamed(lane, spans) {
-    return this.lanes.run.lanes[lane].ranks.some(([first, last]) => spans.some((span) => first <= span[1] && last >= span[0]));
+    return this.lanes.run.lanes[lane].ranks.some(([first, last]) =>
+      spans.some((span) => first <= span[1] && last >= span[0]),
+    );
   }
 
   problem(spans, shown, all) {
@@ -58,8 +64,19 @@ function startSection(section) {
     narrower: () => lanes.zoom(1 / ZOOM),
     fit: () => lanes.fit(),
   };
-  for (const button of section.querySelectorAll("[data-action]")) button.addEventListener("click", actions[button.dataset.action]);
-  const keys = { "+": "wider", "=": "wider", "-": "narrower", 0: "fit", ",": "previous", ".": "next", "<": "first", ">": "last", p: "play" };
+  for (const button of section.querySelectorAll("[data-action]"))
+    button.addEventListener("click", actions[button.dataset.action]);
+  const keys = {
+    "+": "wider",
+    "=": "wider",
+    "-": "narrower",
+    0: "fit",
+    ",": "previous",
+    ".": "next",
+    "<": "first",
+    ">": "last",
+    p: "play",
+  };
   section.addEventListener("keydown", (event) => onKey(event, lanes, (key) => actions[keys[key]]));
 }
 
@@ -74,7 +91,9 @@ function onKey(event, lanes, actionOf) {
 
 function toggleTheme() {
   const root = document.documentElement;
-  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  const isDark = root.dataset.theme
+    ? root.dataset.theme === "dark"
+    : matchMedia("(prefers-color-scheme: dark)").matches;
   root.dataset.theme = isDark ? "light" : "dark";
 }
 

@@ -40,7 +40,8 @@ const MARK_NAMES = { s: "step", k: "store", z: "sleep", f: "fault", n: "note", r
 function markPath(kind, x, y, radius) {
   const r = Math.max(1.5, radius * 0.45);
   if (kind === "r") return `M${x} ${y - 2 * r}v${4 * r}`;
-  if (kind === "x" || kind === "f") return `M${x - 1.6 * r} ${y - 1.6 * r}l${3.2 * r} ${3.2 * r}m0 ${-3.2 * r}l${-3.2 * r} ${3.2 * r}`;
+  if (kind === "x" || kind === "f")
+    return `M${x - 1.6 * r} ${y - 1.6 * r}l${3.2 * r} ${3.2 * r}m0 ${-3.2 * r}l${-3.2 * r} ${3.2 * r}`;
   if (kind === "n") return `M${x} ${y}v${-2.6 * r}h${2.2 * r}v${1.3 * r}h${-2.2 * r}`;
   if (kind === "s") return `M${x} ${y - 1.5 * r}v${3 * r}`;
   return SHAPES.collective(x, y, r * 0.8);

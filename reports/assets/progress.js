@@ -9,7 +9,8 @@ class Progress {
     /** @type {string[]} */
     this.state = run.lanes.map(() => "");
     for (let event = 0; event <= now && event < run.kinds.length; event++) this.take(run, event);
-    if (this.isEnd) this.state = run.lanes.map((lane, index) => (lane.end === "unknown" ? this.state[index] : lane.end));
+    if (this.isEnd)
+      this.state = run.lanes.map((lane, index) => (lane.end === "unknown" ? this.state[index] : lane.end));
     this.running = this.isEnd ? -1 : run.eventLane[now];
   }
 
