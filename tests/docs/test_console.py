@@ -11,9 +11,10 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 OF_OTHERS = {
     *("--bugs", "--fuzz-seconds"),
+    *("--lf", "--pdb", "--trace"),
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
 }
-"""Of a benchmark, our tests, and torchrun."""
+"""Of a benchmark and our tests, of pytest, and of torchrun."""
 
 
 def options_in(text):
