@@ -14,8 +14,8 @@ class EventKind(Enum):
     ISSUE = "issue"
     """A rank issued a call; `call` is set."""
     MATCH = "match"
-    """The last rank of a slot arrived and the data moved; `call` is the last arrival, `text` whose message a receive from
-    any source took."""
+    """The last rank of a slot arrived and the data moved; `call` is the last arrival. Of a receive from any source,
+    `text` says whose message it took."""
     WAIT = "wait"
     """A rank waits for a call, a store key or the clock; `text` says for what if it is no call."""
     DONE = "done"

@@ -1,8 +1,8 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
-A frame is the user's if its file lies neither in torch, nor in this project's packages, nor among those of the standard
-library that threads are made of. Whether it does is worked out once per file; finding a site costs a walk over a few
-frames, no traceback.
+A frame is the user's if its file lies neither in torch, nor in this project's packages or its pytest plugin, nor among
+those of the standard library that threads are made of. Whether it does is worked out once per file; finding a site
+costs a walk over a few frames, no traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 
 from simulator.calls import NOWHERE, Site
 
-_OWN_PACKAGES = ("torch", "simulator", "ddp")
+_OWN_PACKAGES = ("torch", "simulator", "ddp", "scenarios.pytest_plugin")
 
 _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
 """Code without a file that a library made."""
@@ -39,9 +39,10 @@ _AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
 def _foreign_roots() -> tuple[str, ...]:
     roots = []
     for package in _OWN_PACKAGES:
-        spec = importlib.util.find_spec(package)
+        top, *below = package.split(".")  # to look for one within another would import the other
+        spec = importlib.util.find_spec(top)
         for folder in (spec.submodule_search_locations if spec else None) or ():
-            roots.append(os.path.join(os.path.abspath(folder), ""))
+            roots.append(os.path.join(os.path.abspath(folder), *below, ""))
     executors = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
     return (*roots, threading.__file__, queue.__file__, os.path.join(executors, ""), contextlib.__file__)
 
