@@ -142,6 +142,13 @@ class Run {
     return found;
   }
 
+  /** The column in which an event is seen: that of its mark, or of its place. @param {number} event */
+  columnOf(event) {
+    const mark = this.marksOf[this.eventLane[event]].find((each) => each.events.includes(event));
+    const place = this.placeOf(event);
+    return mark ? mark.position : place < 0 ? 0 : this.placeColumn[place];
+  }
+
   /** The groups that calls were made on, in the order of their first calls. */
   groups() {
     return [...new Set(this.calls.group)];

@@ -171,20 +171,12 @@ class Drawing {
   /** Where the failing and the passing run of an exploration part. */
   parting() {
     const { run, geometry } = this;
-    const place = run.marked === null ? -1 : run.placeOf(run.marked);
-    if (place < 0 || !this.isShown(place)) return [];
-    const [x, y] = [geometry.x(run.placeColumn[place]), geometry.y(run.placeLane[place])];
-    const half = Math.max(7, geometry.radius * 1.8);
-    const box = svg("rect", {
-      class: "parting",
-      x: x - half,
-      y: y - half,
-      width: 2 * half,
-      height: 2 * half,
-      rx: 4,
-      "data-place": place,
-    });
-    return [box, svg("text", { class: "word parting-word", x: x + half + 3, y: y - half + 4 }, "here they part")];
+    if (run.marked === null || !geometry.rowOf.has(run.eventLane[run.marked])) return [];
+    const x = geometry.x(run.columnOf(run.marked));
+    const y = geometry.y(run.eventLane[run.marked]);
+    const half = Math.max(7, geometry.radius * 1.6);
+    const box = svg("rect", { class: "parting", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
+    return [box, svg("text", { class: "word parting-word", x: x - half, y: y + half + 11 }, "here they part")];
   }
 
   /** @param {number} place @param {Pen} pen @param {SVGElement[]} single */

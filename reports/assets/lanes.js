@@ -51,8 +51,8 @@ class Lanes {
     geometry.columnWidth = Math.max(geometry.fitting(), LEGIBLE);
     this.measure();
     const wrong = run.placeSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
-    const place = run.marked === null ? wrong : run.placeOf(run.marked);
-    const column = place < 0 ? run.columns : run.placeColumn[place];
+    const end = wrong < 0 ? run.columns : run.placeColumn[wrong];
+    const column = run.marked === null ? end : run.columnOf(run.marked);
     this.area.scrollLeft = geometry.x(column) - geometry.width * 0.7;
     this.draw();
   }

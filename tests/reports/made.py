@@ -120,9 +120,9 @@ def passing(ranks: int = 4, steps: int = 3) -> Run:
     )
 
 
-def exploration() -> Document:
+def exploration(steps: int = 2) -> Document:
     """An exploration whose failing run parts from the passing one where rank 1 returns."""
-    runs = passing(), missing_rank()
+    runs = passing(steps=steps + 1), missing_rank(steps=steps)
     parted = next(i for i, (one, other) in enumerate(zip(runs[1].events, runs[0].events, strict=False)) if one != other)
     outcomes = Outcome("pass", 1200), Outcome("fail  deadlock.missing_rank rank 1", 34)
     explored = Exploration(
@@ -135,7 +135,7 @@ def exploration() -> Document:
         seconds=1.5,
         failing=1,
         passing=0,
-        difference=Difference(parted, parted, "failing: rank 1 returns; passing: rank 0 issues all_reduce #2"),
+        difference=Difference(parted, parted, "failing: rank 1 returns; passing: rank 0 issues all_reduce"),
     )
     return Document("story", runs, exploration=explored)
 

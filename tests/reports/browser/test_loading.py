@@ -83,13 +83,26 @@ def test_an_exploration_shows_its_outcomes_and_both_runs(open_report):
 
 
 def test_where_the_runs_part_is_marked_in_both_and_in_view(open_report):
-    report = open_report(exploration())
-    for number, label in ((0, "rank 1, return"), (1, "rank 1")):
-        box = report.section(number).locator(".parting")
-        assert box.count() == 1, label
-        frame = report.section(number).locator(".lanes").bounding_box()
-        around = box.bounding_box()
-        assert frame["x"] < around["x"] < frame["x"] + frame["width"] - around["width"]
+    report = open_report(exploration(steps=300))
+    failing, passing = report.section(0), report.section(1)
+    assert surrounded(failing) == surrounded_by(failing.locator(".drawing .mark.return"))
+    assert surrounded(passing) == surrounded_by(passing.locator(".drawing .call[data-place='1200']"))
+    for section in (failing, passing):
+        frame = section.locator(".lanes").bounding_box()
+        left, _ = surrounded(section)
+        assert frame["x"] + 100 < left < frame["x"] + frame["width"] - 100
+
+
+def surrounded(section):
+    """The middle of what is marked."""
+    assert section.locator(".parting").count() == 1
+    return surrounded_by(section.locator(".parting"))
+
+
+def surrounded_by(element):
+    """The middle of an element, in whole pixels."""
+    box = element.bounding_box()
+    return round(box["x"] + box["width"] / 2), round(box["y"] + box["height"] / 2)
 
 
 def test_a_single_run_has_no_such_mark(open_report):
