@@ -213,6 +213,21 @@ def check_program(program: Callable[..., Any], name: str | None = None) -> None:
                 f"scenario is {(name or program.__name__)!r}, but {program.__name__} is {kind}, which a call does not "
                 "run: give a plain function of the rank"
             )
+    if not _takes_a_rank(program):
+        raise UsageError(
+            f"scenario is {(name or program.__name__)!r}, but {program.__name__}{inspect.signature(program)} cannot be "
+            "called with a rank alone: give a function that takes the rank, and has defaults for the rest"
+        )
+
+
+def _takes_a_rank(program: Callable[..., Any]) -> bool:
+    try:
+        inspect.signature(program).bind(0)
+    except TypeError:
+        return False
+    except ValueError:  # written in C, it does not tell
+        return True
+    return True
 
 
 _NOT_RUN_BY_A_CALL = (

@@ -103,6 +103,16 @@ def test_file_beside_the_program_can_be_imported(write):
             "but train is an async function, which a call does not run: give a pla",
         ),
         ("def train(rank):\n    yield", "train", "but train is a generator, which a call does not run: give a plain"),
+        (
+            "def train(): ...",
+            "train",
+            r"but train\(\) cannot be called with a rank alone: give a function that takes the rank, and has defaults",
+        ),
+        (
+            "def train(rank, *, path): ...",
+            "train",
+            r"but train\(rank, \*, path\) cannot be called with a rank alone: gi",
+        ),
         ("async def train(rank):\n    yield", "train", "but train is an async generator, which a call does not run"),
     ],
 )
