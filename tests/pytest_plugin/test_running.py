@@ -424,3 +424,4 @@ def test_stuck(rank):
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["STUCK  stuck", "*lock.acquire()*", "  replay  pytest test_it.py::test_stuck*"])
+    result.stdout.no_fnmatch_line("*running.py*")

@@ -189,6 +189,23 @@ def test_something_else_than_expected_is_one_text(run):
     result.stdout.fnmatch_lines(["FAILED test_it.py::test_hangs - not as expected: found fail, deadlock*"])
 
 
+def test_the_text_of_an_unexpected_error_has_the_lines_of_the_test_only(run):
+    result = run("""
+@per_rank
+def model(rank):
+    assert rank != 1
+
+@pytest.mark.ranks(2, expect="deadlock.cycle")
+def test_it(model):
+    dist.barrier()
+""")
+
+    lines = report_of(result, "test_it")
+    start = lines.index("  Traceback (the user's frames):")
+    assert lines[start + 1].endswith(", line 8, in model")
+    assert lines[start + 3].strip() == "AssertionError: assert 1 != 1"
+
+
 def test_an_exploration_without_what_is_expected_tells_its_outcomes(run):
     result = run(race("expect='deadlock.cycle', explore=True"))
 

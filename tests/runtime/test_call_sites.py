@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from scenarios import interpreter
+from scenarios.pytest_plugin import running
 from simulator import simulate
 from simulator.runtime.call_sites import is_users
 
@@ -68,3 +70,11 @@ def test_what_dataclasses_makes_is_nobody_s_line():
     assert Own.__init__.__code__.co_filename == "<string>"
     assert not is_users(Own.__init__.__code__)
     assert is_users(compile("pass", "<string>", "exec"))
+
+
+def test_of_the_scenarios_only_the_pytest_plugin_is_none_of_the_users():
+    def from_file(module):
+        return compile("def program(rank): pass", module.__file__, "exec")
+
+    assert not is_users(from_file(running))
+    assert is_users(from_file(interpreter))
