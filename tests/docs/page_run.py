@@ -7,7 +7,7 @@ import re
 import runpy
 import shutil
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,8 @@ class PageRun:
             return [f"language is {block.language!r}, expected one of {', '.join(LANGUAGES)}"]
         if "not run" in block.notes:
             return [] if block.notes["not run"] else ["is not run, expected a reason"]
-        for name in filter(None, [block.notes.get("again")]):
-            self._write(name, self.shown[name])
+        if again := block.notes.get("again"):
+            self._write(again, self.shown[again])
         return list(getattr(self, f"_{block.language}")(block))
 
     def _text(self, block: Block) -> Iterator[str]:
@@ -61,7 +61,7 @@ class PageRun:
         if before or not sessions:
             yield "begins with no command, expected `$ COMMAND` on its first line"
         for session in sessions:
-            line, shown = re.match(r"((?:.*\\\n)*.*)\n((?s:.*))", session).groups()
+            line, _, shown = re.sub(r"\\\n\s*", "", session).partition("\n")
             _, said = run(line)
             if not is_shown(said, shown):
                 yield f"$ {line}\n--- shown\n{shown}--- said\n{said}"
@@ -80,7 +80,7 @@ class PageRun:
     def _toml(self, block: Block) -> Iterator[str]:
         yield from self._file(block, lambda path: load(str(path)) if path.name != "pyproject.toml" else None)
 
-    def _file(self, block: Block, read: Any) -> Iterator[str]:
+    def _file(self, block: Block, read: Callable[[Path], object]) -> Iterator[str]:
         first = re.match(r"# (\S+\.\w+)\n", block.text)
         name = block.notes.get("file") or (first and first[1])
         if not name:
