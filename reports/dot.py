@@ -26,7 +26,9 @@ def to_dot(document: Document) -> bytes:
     for number, run, graph in graphs:
         lines += _cluster(number, run, graph) if len(document.runs) > 1 else _body(number, graph)
     if not graphs:
-        lines.append('  nobody [label="nobody waits for anybody", style="rounded,dashed"]')
+        has_trace = any(run.events for run in document.runs)
+        words = "nobody waited for anybody" if has_trace else "there is no trace, so nobody knows who waited for whom"
+        lines.append(f'  nobody [label="{words}", style="rounded,dashed"]')
     return "\n".join([*lines, "}", ""]).encode()
 
 

@@ -61,7 +61,16 @@ def outcome_of(
         found, line = _found_cell(expected, result, transport), conclusion(expected, result, transport)
         text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{line}"
         how = how_text(transport, policy, seed)
-        report.add_run(scenario, engine, result, how=how, status=status, conclusion=line, seconds=seconds)
+        report.add_run(
+            scenario,
+            engine,
+            result,
+            how=how,
+            status=status,
+            conclusion=line,
+            seconds=seconds,
+            transport=transport,
+        )
     return Outcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 

@@ -76,13 +76,14 @@ class Report:
         status: Status,
         conclusion: str,
         seconds: float | None = None,
+        transport: str = "memory",
     ) -> None:
         """Add a run that was judged."""
         if self._folder is None:
             return
         from reports.index import Row
         from reports.making.result import document_of
-        from scenarios.model import found_text
+        from scenarios.model import found_on_processes, found_text
 
         document = document_of(
             result,
@@ -96,7 +97,8 @@ class Report:
             self._write(document, self._folder)
             return
         expected = scenario.expected_by(engine).text(result.world_size)
-        self._write_beside(document, self._folder, Row(scenario.name, engine.value, expected, found_text(result)))
+        found = found_on_processes(result) if transport == "processes" else found_text(result)
+        self._write_beside(document, self._folder, Row(scenario.name, engine.value, expected, found))
 
     def add_without_report(
         self,

@@ -88,7 +88,16 @@ def _run(
             output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
             output.show(text)
             statuses.append(judge(expected, result, transport))
-            report.add_run(scenario, engine, result, how=how, status=statuses[-1], conclusion=text, seconds=seconds)
+            report.add_run(
+                scenario,
+                engine,
+                result,
+                how=how,
+                status=statuses[-1],
+                conclusion=text,
+                seconds=seconds,
+                transport=transport,
+            )
     return worst(statuses)
 
 

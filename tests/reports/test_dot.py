@@ -79,8 +79,14 @@ def test_a_mismatch_shows_who_made_another_call(drawn):
 
 def test_where_nobody_waits_it_says_so(drawn):
     svg = drawn(to_dot(document("uneven-inputs")))
-    assert groups(svg, "node") == [["nobody waits for anybody"]]
+    assert groups(svg, "node") == [["nobody waited for anybody"]]
     assert groups(svg, "edge") == []
+
+
+def test_without_a_trace_it_says_that(drawn):
+    run = dataclasses.replace(document(MISSING).runs[0], findings=(), calls=(), events=(), slots=(), waiting=())
+    svg = drawn(to_dot(Document("t", (run,))))
+    assert groups(svg, "node") == [["there is no trace, so nobody knows who waited for whom"]]
 
 
 def test_one_of_several_is_told(drawn):

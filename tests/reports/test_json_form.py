@@ -14,7 +14,10 @@ from reports.document import VERSION, Difference, Document
 from reports.errors import ReportError
 from reports.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
 from reports.making.exploration import document_of_exploration
+from reports.making.result import document_of
 from scenarios.exploring import explore_scenario
+from tests.processes.test_cli import result_with
+from tests.processes.test_findings import hung, raised, returned
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 
 FAMILIES = (
@@ -42,13 +45,6 @@ def explored(name):
     return document_of_exploration(explore_scenario(name, keep_going=True), name=name)
 
 
-def without_trace(name):
-    """As of real processes, which have no events."""
-    made = document(name)
-    bare = dataclasses.replace(made.runs[0], calls=(), events=(), slots=(), waiting=(), schedule="", digest="")
-    return dataclasses.replace(made, runs=(dataclasses.replace(bare, findings=()),))
-
-
 def test_the_published_schema_is_that_of_the_document():
     # If it is not: python -c "from reports.json_form import schema_text; print(schema_text(), end='')" into that file.
     assert PUBLISHED.read_text(encoding="utf-8") == schema_text()
@@ -70,8 +66,11 @@ def test_an_exploration_is_read_as_it_was_written_and_fits_the_schema(name, vali
     validator.validate(json.loads(to_json(made)))
 
 
-def test_a_run_without_a_trace_is_read_as_it_was_written_and_fits_the_schema(validator):
-    made = without_trace(MISSING)
+def test_a_run_on_real_processes_is_read_as_it_was_written_and_fits_the_schema(validator):
+    made = document_of(result_with(hung(0), raised(1), returned(2)), name="real")
+    run = made.runs[0]
+    assert [finding.code for finding in run.findings] == ["rank_error", "stuck"]
+    assert (run.events, [rank.end for rank in run.ranks]) == ((), ["unknown", "raised", "unknown"])
     assert from_json(to_json(made)) == made
     validator.validate(json.loads(to_json(made)))
 

@@ -1,6 +1,7 @@
 """`--report DIR` and `--open` of the commands that run something."""
 
 import re
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from reports.files import FORMS
 from reports.json_form import read
 from scenarios.cli import main, outcome
 from scenarios.runner import run_scenario
+from tests.processes.test_cli import result_with
+from tests.processes.test_findings import hung
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "uneven-inputs-without-join"
@@ -211,11 +214,25 @@ def test_ctrl_c_keeps_what_was_written_with_an_index(ddpsim, monkeypatch):
     assert len(JUnitXml.fromfile("r/junit.xml")) == 1
 
 
-def test_what_was_not_run_is_skipped(ddpsim, monkeypatch):
+@pytest.fixture
+def no_processes(monkeypatch):
+    """None are started in advance, as the test runs none."""
+    monkeypatch.setattr("scenarios.cli.zoo.prepared_for", lambda transport: nullcontext())
+
+
+def test_what_was_not_run_is_skipped(ddpsim, monkeypatch, no_processes):
     monkeypatch.setattr(outcome, "refusal", lambda scenario: "it has <faults>")
     ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
     assert rows("r") == [("", "send-send", "torch", "not run", "deadlock.cycle, ranks 0-3", "it has &lt;faults&gt;")]
     assert JUnitXml.fromfile("r/junit.xml").skipped == 1
+
+
+def test_on_processes_found_is_what_these_can_show(ddpsim, monkeypatch, no_processes):
+    monkeypatch.setattr(outcome, "run_scenario", lambda *args, **options: result_with(hung(0), hung(1)))
+    ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
+    wanted = "fail, deadlock.cycle, ranks 0, 1"
+    assert rows("r") == [("send-send-torch/report.html", "send-send", "torch", "as expected", wanted, "hung")]
+    assert read(Path("r/send-send-torch/result.json")).runs[0].how == "on processes"
 
 
 def test_fuzz_reports_what_it_kept_and_what_still_fails(ddpsim):
