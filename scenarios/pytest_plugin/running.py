@@ -70,11 +70,10 @@ def _outcome(
     except (UsageError, ReplayDivergedError, MarkerError) as error:
         return RanksFailed(str(error))
     failure = judge(run, options.expect)
-    if any(value is not None for value in run.result.returns):
-        warnings.warn(
-            pytest.PytestReturnNotNoneWarning(f"{item.nodeid} returned something, expected None"), stacklevel=2
-        )
     item.stash[_RUN] = dataclasses.replace(run, error=failure)
+    if any(value is not None for value in run.result.returns):
+        text = f"{item.nodeid} returned something, expected None: did you mean to assert?"
+        warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
     return failure
 
 
