@@ -27,11 +27,16 @@ def _in_run(run: Run) -> Iterator[str]:
     for index, event in enumerate(run.events):
         yield from _outside(f"events[{index}]", "call", [event.call], calls)
         yield from _outside(f"events[{index}]", "rank", [event.rank], ranks)
+    told = {slot for finding in run.findings if finding.code.startswith("mismatch.") for slot in finding.slots}
     for index, slot in enumerate(run.slots):
+        if slot.state == "mismatched" and index not in told:
+            yield f"slots[{index}] is mismatched, which no finding tells"
         yield from _outside(f"slots[{index}]", "event", [*slot.issues, slot.match], events)
         yield from _outside(f"slots[{index}]", "rank", slot.missing, ranks)
         yield from (
-            f"slots[{index}] names event {each}, no call" for each in slot.issues if run.events[each].call is None
+            f"slots[{index}] names event {each}, which issues no call"
+            for each in slot.issues
+            if run.events[each].kind != "issue" or run.events[each].call is None
         )
     for index, waiting in enumerate(run.waiting):
         where = f"waiting[{index}]"

@@ -140,10 +140,9 @@ REFERENCES = {
     "slots[9] names event 122 of 122": put("slots", 9, "issues", 2, value=122),
     "slots[0] names event -5 of 122": put("slots", 0, "match", value=-5),
     "slots[9] names rank 4 of 4": put("slots", 9, "missing", value=[4]),
-    "slots[9] names event 121, no call": lambda d: (
-        d["runs"][0]["events"][121].__setitem__(4, None),
-        d["runs"][0]["slots"][9]["issues"].append(121),
-    ),
+    "slots[0] names event 1, which issues no call": put("slots", 0, "issues", 0, value=1),
+    "slots[9] names event 109, which issues no call": lambda d: (d["runs"][0]["events"][109].__setitem__(4, None),),
+    "slots[3] is mismatched, which no finding tells": put("slots", 3, "state", value="mismatched"),
     "waiting[0] names rank 7 of 4": put("waiting", 0, "who", value=[7, ""]),
     "waiting[1] names rank -1 of 4": put("waiting", 1, "waits_for", value=[[-1, ""]]),
     "waiting[2] names slot 10 of 10": put("waiting", 2, "slots", value=[10]),
