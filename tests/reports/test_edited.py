@@ -1,4 +1,4 @@
-"""Reports that somebody edited: each is refused in one line, or every form can be made of it. No other error."""
+"""Reports that somebody edited: each is refused, or every form can be made of it. No other error."""
 
 import copy
 import json
@@ -48,8 +48,7 @@ def made_of(data):
     """True if every form could be made, False if it was refused."""
     try:
         edited = from_json(data)
-    except ReportError as error:
-        assert "\n" not in str(error)
+    except ReportError:
         return False
     return all(form(edited) for form in FORMS.values())
 
@@ -58,8 +57,8 @@ def made_of(data):
 def test_an_edited_report_is_refused_or_rendered(seed, originals):
     draw = random.Random(seed)
     outcomes = []
-    for _ in range(100):
+    for _ in range(300):
         plain = copy.deepcopy(draw.choice(originals))
         edit(plain, draw.choice(list(places(plain))), draw)
         outcomes.append(made_of(json.dumps(plain).encode()))
-    assert 10 <= sum(outcomes) <= 90  # some of both, or it would check nothing
+    assert 30 <= sum(outcomes) <= 270  # some of both, or it would check nothing
