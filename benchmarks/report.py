@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
-from reports.html import to_html
-from reports.json_form import to_json
+from reports.forms.html import to_html
+from reports.forms.json_form import to_json
 
 BUCKETS = 4
 EVENTS_PER_STEP = 3 * BUCKETS + 1

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from reports.html import to_html
+from reports.forms.html import to_html
 from reports.making.result import document_of
 from scenarios import run_scenario
 

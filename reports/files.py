@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from reports.chrome_trace import to_chrome_trace
 from reports.document import Document
-from reports.dot import to_dot
 from reports.errors import ReportError
-from reports.html import to_html
-from reports.json_form import to_json
-from reports.junit import to_junit
-from reports.text import to_text
+from reports.forms.chrome_trace import to_chrome_trace
+from reports.forms.dot import to_dot
+from reports.forms.html import to_html
+from reports.forms.json_form import to_json
+from reports.forms.junit import to_junit
+from reports.forms.text import to_text
 
 FORMS: dict[str, Callable[[Document], bytes]] = {
     "report.html": to_html,

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from reports.files import write_file
-from reports.junit import Case, State, junit_of
-from reports.page import page
+from reports.forms.junit import Case, State, junit_of
+from reports.forms.page import page
 
 _ORDER: tuple[State, ...] = ("failed", "unknown", "not run", "passed")
 _WORDS: dict[State, str] = {

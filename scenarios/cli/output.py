@@ -26,7 +26,7 @@ def show(text: str) -> None:
     # Imported here: a pipe needs no colours, and a mistyped option no rich.
     from rich.text import Text
 
-    from reports.highlight import STYLES
+    from reports.forms.highlight import STYLES
 
     styled = Text(text)
     for pattern, style in STYLES:

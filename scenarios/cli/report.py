@@ -29,7 +29,7 @@ def report(
 ) -> int:
     """Show a saved report again: as text, or as one HTML file."""
     from reports.errors import ReportError
-    from reports.json_form import read
+    from reports.forms.json_form import read
 
     if text and (html or opens):
         raise ReportError(f"found --text beside {'--html' if html else '--open'}, expected one form: leave one out")
@@ -43,7 +43,7 @@ def report(
 
 def _write_html(document: Document, path: Path, *, opens: bool) -> None:
     from reports.files import write_file
-    from reports.html import to_html
+    from reports.forms.html import to_html
 
     write_file(path, to_html(document))
     show_place(path, opens=opens)
@@ -51,7 +51,7 @@ def _write_html(document: Document, path: Path, *, opens: bool) -> None:
 
 def _show_text(document: Document, path: Path | None) -> None:
     from reports.files import write_file
-    from reports.text import WIDTH, text_of, to_text
+    from reports.forms.text import WIDTH, text_of, to_text
 
     if path is not None:
         write_file(path, to_text(document))

@@ -114,8 +114,8 @@ class Report:
         """Add to the index what came to no result, or was not run."""
         if self._folder is None:
             return
+        from reports.forms.junit import Case
         from reports.index import Entry, Row
-        from reports.junit import Case
 
         case = Case(
             name=name,
@@ -140,8 +140,8 @@ class Report:
         self._place = folder / "report.html"
 
     def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
+        from reports.forms.junit import cases_of
         from reports.index import Entry, folder_name
-        from reports.junit import cases_of
 
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         self._write(document, folder / own)

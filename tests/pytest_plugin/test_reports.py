@@ -2,7 +2,7 @@
 
 import pytest
 
-from reports.json_form import from_json
+from reports.forms.json_form import from_json
 from scenarios.pytest_plugin import reporting
 from scenarios.pytest_plugin.reporting import folder_name
 

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from reports.chrome_trace import to_chrome_trace
 from reports.document import Document, Rank, Run
-from reports.spans import spans_of
+from reports.forms.chrome_trace import to_chrome_trace
+from reports.layout.spans import spans_of
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 
 

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import pytest
 
 from reports.document import Document
-from reports.dot import to_dot
+from reports.forms.dot import to_dot
 from reports.wording import printable
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 

@@ -8,7 +8,7 @@ import pytest
 
 from reports.errors import ReportError
 from reports.files import FORMS
-from reports.json_form import from_json, to_json
+from reports.forms.json_form import from_json, to_json
 from reports.making.exploration import document_of_exploration
 from scenarios.exploring import explore_scenario
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document

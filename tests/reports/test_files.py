@@ -5,7 +5,7 @@ import json
 import pytest
 
 from reports.files import FORMS, check_folder, write_reports
-from reports.json_form import read
+from reports.forms.json_form import read
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from benchmarks.report import training
 from reports.document import Document
-from reports.html import to_html
-from reports.json_form import to_json
-from reports.lanes import lanes_of
-from reports.view import Texts, spans, view_of
+from reports.forms.html import to_html
+from reports.forms.json_form import to_json
+from reports.forms.view import Texts, spans, view_of
+from reports.layout.lanes import lanes_of
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 from tests.reports.made import Story, exploration, message, missing_rank, passing
 
@@ -131,7 +131,8 @@ def test_a_saved_document_is_rendered_without_torch(tmp_path):
     path = tmp_path / "result.json"
     path.write_bytes(to_json(document(MISSING)))
     program = (
-        "import sys; from pathlib import Path; from reports.json_form import read; from reports.html import to_html; "
+        "import sys; from pathlib import Path; "
+        "from reports.forms.json_form import read; from reports.forms.html import to_html; "
         f"print(len(to_html(read(Path({str(path)!r}))))); "
         "print([name for name in ('torch', 'simulator', 'networkx') if name in sys.modules])"
     )

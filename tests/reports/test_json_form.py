@@ -12,7 +12,7 @@ from jsonschema.exceptions import ValidationError
 import reports
 from reports.document import VERSION, Difference, Document
 from reports.errors import ReportError
-from reports.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
+from reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
 from reports.making.exploration import document_of_exploration
 from reports.making.result import document_of
 from scenarios.exploring import explore_scenario
@@ -32,7 +32,7 @@ FAMILIES = (
     "async-result-never-waited-for",
     "results-taken-in-order-of-arrival",
 )
-PUBLISHED = Path(reports.__file__).parent / "assets/document.schema.json"
+PUBLISHED = Path(reports.__file__).parent / "forms/assets/document.schema.json"
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def explored(name):
 
 
 def test_the_published_schema_is_that_of_the_document():
-    # If it is not: python -c "from reports.json_form import schema_text; print(schema_text(), end='')" into that file.
+    # If it is not, write it: python -c "from reports.forms import json_form as f; print(f.schema_text(), end='')"
     assert PUBLISHED.read_text(encoding="utf-8") == schema_text()
 
 

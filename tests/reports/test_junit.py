@@ -8,7 +8,7 @@ import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
 from reports.document import Document, Exploration, Finding, Outcome, Run
-from reports.junit import Case, junit_of, to_junit
+from reports.forms.junit import Case, junit_of, to_junit
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 
 

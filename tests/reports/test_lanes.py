@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.classes import shown_lanes
 from reports.document import Finding, Run, Waiting, Who
-from reports.lanes import Bar, Lanes, Mark, Missing, lanes_of
+from reports.layout.classes import shown_lanes
+from reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 from tests.reports.made import Story, call, message, missing_rank
 

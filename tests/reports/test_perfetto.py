@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.chrome_trace import to_chrome_trace
 from reports.document import Document
+from reports.forms.chrome_trace import to_chrome_trace
 from tests.reports.examples import CYCLE, MISSING, document
 
 NAMES = (MISSING, "uneven-inputs", "groups-in-a-ring", CYCLE)

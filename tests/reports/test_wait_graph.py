@@ -5,8 +5,8 @@ from itertools import combinations
 import pytest
 
 from reports.document import Finding, Rank, Waiting, Who
-from reports.wait_graph import wait_graph_of
-from reports.wait_layout import LARGEST, picture_of
+from reports.layout.wait_graph import wait_graph_of
+from reports.layout.wait_layout import LARGEST, picture_of
 from tests.reports.examples import THREADS, document
 from tests.reports.made import Story, call, missing_rank, passing
 

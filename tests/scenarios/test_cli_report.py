@@ -8,7 +8,7 @@ import pytest
 from junitparser import JUnitXml
 
 from reports.files import FORMS
-from reports.json_form import read
+from reports.forms.json_form import read
 from scenarios.cli import main, outcome
 from scenarios.runner import run_scenario
 from tests.processes.test_cli import result_with

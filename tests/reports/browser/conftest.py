@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from reports.document import Document
-from reports.html import to_html
+from reports.forms.html import to_html
 
 sync_api = None
 with suppress(ImportError):

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from reports.html import to_html
+from reports.forms.html import to_html
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 from tests.reports.made import exploration, without_trace
 

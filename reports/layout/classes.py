@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from reports.document import Run
-from reports.lanes import Lanes, lanes_of
+from reports.layout.lanes import Lanes, lanes_of
 
 LARGEST = 64
 """Lanes that a page shows."""

@@ -29,7 +29,7 @@ function unpacked(packed) {
 
 /** A run, ready to be drawn. */
 class Run {
-  /** @param {any} raw as reports/view.py makes it */
+  /** @param {any} raw as reports/forms/view.py makes it */
   constructor(raw) {
     this.world = raw.world;
     this.columns = raw.columns;

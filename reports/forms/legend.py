@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from reports.document import Run
-from reports.view import FAMILIES, family_of
+from reports.forms.view import FAMILIES, family_of
 
 _KINDS = ("step", "note", "store", "sleep", "fault", "return", "raise")
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from reports.wait_graph import Edge, Node, WaitGraph
+from reports.layout.wait_graph import Edge, Node, WaitGraph
 
 LARGEST = 24
 """Nodes of a picture that one can still read."""

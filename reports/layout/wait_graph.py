@@ -9,9 +9,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from reports.columns import call_of
 from reports.document import End, Run, Waiting, Who
-from reports.mismatches import differing_calls
+from reports.layout.columns import call_of
+from reports.layout.mismatches import differing_calls
 from reports.wording import rank_list
 
 

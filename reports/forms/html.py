@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.classes import shown_lanes
 from reports.document import Document, Finding, Run
-from reports.legend import signs_of
-from reports.page import embedded, page
-from reports.view import FAMILIES, Texts, view_of
-from reports.wait_graph import wait_graph_of
-from reports.wait_layout import picture_of
+from reports.forms.legend import signs_of
+from reports.forms.page import embedded, page
+from reports.forms.view import FAMILIES, Texts, view_of
+from reports.layout.classes import shown_lanes
+from reports.layout.wait_graph import wait_graph_of
+from reports.layout.wait_layout import picture_of
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (

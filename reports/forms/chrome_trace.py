@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from reports.document import Document, Event, Run, Slot, Who
-from reports.encoding import encoded
-from reports.spans import Span, spans_of
+from reports.forms.encoding import encoded
+from reports.layout.spans import Span, spans_of
 
 _CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
 _INSTANTS = frozenset(["step", "fault", "note", "store", "sleep", "return", "raise"])

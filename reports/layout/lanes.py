@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reports.columns import Columns, columns_of
 from reports.document import End, Event, Rank, Run, Who
-from reports.mismatches import differing_calls
+from reports.layout.columns import Columns, columns_of
+from reports.layout.mismatches import differing_calls
 
 
 @dataclass(frozen=True, slots=True)

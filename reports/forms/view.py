@@ -12,7 +12,7 @@ from itertools import pairwise
 from typing import Any
 
 from reports.document import Call, Event, Run, Site, Who
-from reports.lanes import Bar, Item, Lane, Lanes
+from reports.layout.lanes import Bar, Item, Lane, Lanes
 
 KINDS = {
     "issue": "i",

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from rich.text import Text
 
 from reports.document import Document, Exploration, Run
-from reports.highlight import STYLES
-from reports.narrow_lanes import narrow_lanes
+from reports.forms.highlight import STYLES
+from reports.forms.narrow_lanes import narrow_lanes
 from reports.wording import printable, printable_lines
 
 WIDTH = 120

@@ -9,8 +9,8 @@ from math import ceil
 from rich.text import Text
 
 from reports.document import Run
-from reports.lanes import Lane, Lanes, lanes_of
-from reports.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
+from reports.forms.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
+from reports.layout.lanes import Lane, Lanes, lanes_of
 from reports.wording import printable, rank_list
 
 _SEPARATE_RANKS = 16

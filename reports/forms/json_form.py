@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 import msgspec
 
 from reports.document import VERSION, Document, Event, Who
-from reports.encoding import encoded
 from reports.errors import ReportError
-from reports.references import first_broken
+from reports.forms.encoding import encoded
+from reports.forms.references import first_broken
 
 Decoded = TypeVar("Decoded")
 

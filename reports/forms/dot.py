@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reports.document import Document, Run
-from reports.wait_graph import Edge, Node, WaitGraph, wait_graph_of
+from reports.layout.wait_graph import Edge, Node, WaitGraph, wait_graph_of
 from reports.wording import printable
 
 _LONGEST = 100
