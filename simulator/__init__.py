@@ -2,6 +2,7 @@
 
 from simulator.api import explore, replay, simulate
 from simulator.budget import Budget
+from simulator.calls import Call, Site
 from simulator.choices import ChoiceKind, ChoicePoint, Policy, Schedule
 from simulator.errors import (
     InjectedCrashError,
@@ -12,6 +13,7 @@ from simulator.errors import (
     UsageError,
     VerdictError,
 )
+from simulator.events import Event, EventKind
 from simulator.exploration.exploration import Exploration, Progress
 from simulator.faults import Crash, Delay, EarlyReturn
 from simulator.policies.pct import Pct
@@ -20,15 +22,19 @@ from simulator.shrinking.function import ShrunkSchedule, shrink
 from simulator.shrinking.greedy import ShrinkProgress
 from simulator.trace import Trace
 from simulator.verdict import Code, Finding, Verdict
+from simulator.waits import Waiting
 
 __all__ = [
     "Budget",
+    "Call",
     "ChoiceKind",
     "ChoicePoint",
     "Code",
     "Crash",
     "Delay",
     "EarlyReturn",
+    "Event",
+    "EventKind",
     "Exploration",
     "Finding",
     "InjectedCrashError",
@@ -43,10 +49,12 @@ __all__ = [
     "ShrinkProgress",
     "ShrunkSchedule",
     "SimulatorError",
+    "Site",
     "Trace",
     "UsageError",
     "Verdict",
     "VerdictError",
+    "Waiting",
     "explore",
     "replay",
     "shrink",

@@ -51,6 +51,7 @@ class Result:
 
     def raise_for_verdict(self) -> None:
         """Do nothing if the run passed; else raise VerdictError with the whole text, from the first error of a rank."""
+        __tracebackhide__ = True  # pytest then shows the caller's line
         if self.verdict is not Verdict.PASS:
             raise VerdictError(str(self)) from next(iter(self.errors.values()), None)
 
