@@ -19,10 +19,12 @@ import pytest
 from scenarios.model import found_text
 from scenarios.pytest_plugin.marker import MarkerError
 from scenarios.pytest_plugin.output import Output
+from scenarios.pytest_plugin.raised import SKIPS, Gravity, gravity
 from simulator import Code, Exploration, Finding, Result, Verdict
 from simulator.diagnosis.advice import Cause
 from simulator.exploration.exploration import End
-from simulator.verdict import replay_line
+from simulator.runtime.outcome import one_line
+from simulator.verdict import combine, replay_line
 from simulator.wording import rank_list
 
 _OWN_FOLDERS = tuple(
@@ -60,17 +62,36 @@ def judge(run: Run, expect: str | None) -> BaseException | None:
     left = _way_out(run.result)
     if left is not None:
         return left
+    findings = _beyond_skips(run.result)
     if expect is not None:
-        return None if has(run.result, Code(expect)) else RanksFailed(_not_as_expected(run, Code(expect)))
+        is_met = has(dataclasses.replace(run.result, findings=findings), Code(expect))
+        return None if is_met else RanksFailed(_not_as_expected(run, Code(expect)))
     if _passes(run):
         return None
-    error = next((each for each in run.result.errors.values() if not isinstance(each, _SKIPS)), None)
+    error = next((each for each in _errors(run).values() if not isinstance(each, SKIPS)), None)
     if isinstance(error, MarkerError):
         return RanksFailed(str(error))
     if error is not None:
         return error.with_traceback(_without_ours(error.__traceback__))
-    leading = next(iter(run.result.findings), None)
-    return RanksFailed(str(run), f"{leading.code}: {leading.summary}" if leading else "")
+    leading = next(iter(findings), None)
+    text = str(dataclasses.replace(run, result=_led_by(findings, run.result)))
+    return RanksFailed(text, f"{leading.code}: {leading.summary}" if leading else "")
+
+
+def _led_by(findings: tuple[Finding, ...], result: Result) -> Result:
+    others = tuple(each for each in result.findings if each not in findings)
+    return dataclasses.replace(result, findings=(*findings, *others))
+
+
+def _errors(run: Run) -> dict[int, BaseException]:
+    """By rank, those of the test before those behind the `yield` of a fixture."""
+    by_tests = {rank: run.result.errors.get(rank, each) for rank, each in run.output.raised.by_tests.items()}
+    return by_tests | run.result.errors
+
+
+def _lost(run: Run) -> dict[int, BaseException]:
+    """By rank, how the test failed on ranks that then, behind the `yield` of a fixture, waited in vain."""
+    return {rank: each for rank, each in run.output.raised.by_tests.items() if rank not in run.result.errors}
 
 
 def _passes(run: Run) -> bool:
@@ -94,15 +115,15 @@ def _not_as_expected(run: Run, code: Code) -> str:
 def _way_out(result: Result) -> BaseException | None:
     """The error that ends a test in another way than by failing.
 
-    One rank that leaves the session, or gives a drawn example up, is enough. So is one that skips, unless another one
-    has failed on its own: the ranks that went on wait for it in vain.
+    One rank that leaves the session, or gives a drawn example up, is enough. So is one that skips, unless something is
+    wrong that does not follow from it: of the ranks that go on, those that wait for it do so in vain.
     """
     errors = result.errors.values()
     for error in errors:
-        if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or _is_hypothesis(error):
+        if gravity(error) is Gravity.LEAVES:
             return error
-    skips = {rank: each for rank, each in result.errors.items() if isinstance(each, _SKIPS)}
-    if not skips or len(skips) < len(result.errors):
+    skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
+    if not skips or len(skips) < len(result.errors) or combine(_beyond_skips(result)) is not Verdict.PASS:
         return None
     first = next(iter(skips.values()))
     if len(skips) < result.world_size:
@@ -110,12 +131,15 @@ def _way_out(result: Result) -> BaseException | None:
     return first
 
 
-_SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
+def _beyond_skips(result: Result) -> tuple[Finding, ...]:
+    """The findings that do not follow from ranks that skip. All of them, if any rank raised something else."""
+    if not all(isinstance(each, SKIPS) for each in result.errors.values()):
+        return result.findings
+    return tuple(each for each in result.findings if each.code not in _FOLLOWS_FROM_ERRORS)
 
 
-def _is_hypothesis(error: BaseException) -> bool:
-    """True for what hypothesis raises to steer its search: `assume`, or an example that asks for too much."""
-    return type(error).__module__.startswith("hypothesis.")
+_FOLLOWS_FROM_ERRORS = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
+"""The error of a rank itself, and who waits for that rank in vain."""
 
 
 def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
@@ -148,7 +172,7 @@ def _notes(error: BaseException) -> list[str]:
 
 
 def _name_ranks(shown: Any, run: Run) -> None:
-    raisers = rank_list([rank for rank, each in run.result.errors.items() if each is run.error])
+    raisers = rank_list([rank for rank, each in _errors(run).items() if each is run.error])
     if shown.reprcrash is not None:
         shown.reprcrash.message = f"{raisers}: {shown.reprcrash.message}"
 
@@ -157,16 +181,15 @@ def _below_the_error(run: Run) -> list[str]:
     lines = []
     if run.exploration is not None:
         lines += [*str(dataclasses.replace(run.exploration, first_failure=None)).splitlines(), ""]
-    leading, *others = run.result.findings
-    told = [each for each in others if each.code not in _TOLD_IN_A_LINE]
-    lines += [f"  {each.summary}" for each in (leading, *others) if each.code in _TOLD_IN_A_LINE]
-    lines += _advice(leading)
+    findings = run.result.findings
+    # A line will do for them: pytest has shown the traceback.
+    lines += [f"  {each.summary}" for each in findings if each.code in _FOLLOWS_FROM_ERRORS]
+    lines += [f"  rank {rank} raised {one_line(error)}" for rank, error in _lost(run).items()]
+    lines += run.output.raised.others
+    lines += _advice(findings[0]) if findings[0].code in _FOLLOWS_FROM_ERRORS else []
+    told = [each for each in findings if each.code not in _FOLLOWS_FROM_ERRORS]
     lines += [line for each in told for line in ("", each.body)]
     return [*lines, replay_line(run.result.replay)]
-
-
-_TOLD_IN_A_LINE = (Code.RANK_ERROR, Code.DEADLOCK_DEAD_RANK)
-"""pytest has shown the traceback, and who waits for a rank that raised is a consequence."""
 
 
 def _advice(finding: Finding) -> list[str]:

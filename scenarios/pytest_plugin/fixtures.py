@@ -117,14 +117,15 @@ class RankFixtures:
             return value
         raise MarkerError(f"fixture {name!r} did not yield, expected one yield")
 
-    def close(self) -> None:
-        """Run what stands behind the `yield` of the fixtures, the last one made first."""
+    def close(self) -> list[BaseException]:
+        """Run what stands behind the `yield` of the fixtures, the last one made first; what it raised."""
         __tracebackhide__ = True
-        try:
-            while self._open:
-                name, made = self._open.pop()
+        errors: list[BaseException] = []
+        while self._open:
+            name, made = self._open.pop()
+            try:
                 for _ in made:
                     raise MarkerError(f"fixture {name!r} yields twice, expected one yield")
-        finally:
-            if self._open:
-                self.close()
+            except BaseException as error:
+                errors.append(error)
+        return errors

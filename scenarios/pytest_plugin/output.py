@@ -1,4 +1,4 @@
-"""What ranks print, kept apart by rank.
+"""What ranks print, kept apart by rank, and what they raise.
 
 A rank's standard streams are its own (the simulator swaps them at every hand-over), so each rank that starts puts its
 own in place, and threads that it starts print there, too. What is written below Python, by C++ or a subprocess, goes
@@ -12,6 +12,8 @@ import sys
 from typing import TextIO
 
 import pytest
+
+from scenarios.pytest_plugin.raised import Raised
 
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
 """With one of these fixtures the test reads itself what was printed."""
@@ -38,13 +40,14 @@ class RankStream(io.TextIOWrapper):
 
 
 class Output:
-    """What the ranks of one run print."""
+    """What the ranks of one run print and raise."""
 
     def __init__(self, item: pytest.Function) -> None:
         self._is_kept = item.config.getoption("capture", "no") in ("fd", "sys") and _CAPTURING.isdisjoint(
             item.fixturenames
         )
         self._streams: dict[int, tuple[RankStream, RankStream]] = {}
+        self.raised = Raised()
 
     def start(self, rank: int) -> None:
         """Called by a rank, before it does anything."""
@@ -54,7 +57,7 @@ class Output:
 
     def forget(self) -> None:
         """Another run begins."""
-        self._streams = {}
+        self._streams, self.raised = {}, Raised()
 
     def add_to(self, item: pytest.Item) -> None:
         """Add a section for each rank and stream to the report of a test."""

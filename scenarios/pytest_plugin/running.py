@@ -16,6 +16,7 @@ from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, progra
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
 from scenarios.pytest_plugin.marker import MarkerError, Options
 from scenarios.pytest_plugin.output import Output
+from scenarios.pytest_plugin.patches import ranks_own_left_alone
 from scenarios.pytest_plugin.search import Search
 from simulator import Budget, Code, ReplayDivergedError, Result, UsageError, explore, replay, simulate
 
@@ -46,15 +47,22 @@ def run_on_ranks(
     def program(rank: int) -> Any:
         __tracebackhide__ = True
         output.start(rank)
-        fixtures = RankFixtures(item)
+        fixtures, value = RankFixtures(item), None
+        errors: list[BaseException] = []
         try:
             own = {name: fixtures.value(name) for name in own_names}
             asked = {name: value for name, value in own.items() if name in item._fixtureinfo.argnames}
-            return function(*arguments, **{**named, **asked})
-        finally:
-            fixtures.close()
+            value = function(*arguments, **{**named, **asked})
+        except BaseException as error:
+            output.raised.note(rank, error)
+            errors.append(error)
+        errors += fixtures.close()
+        if errors:
+            raise output.raised.gravest(rank, errors)
+        return value
 
-    failure = _outcome(item, program, options, output)
+    with ranks_own_left_alone(item):
+        failure = _outcome(item, program, options, output)
     if isinstance(failure, RanksFailed):
         _raise(failure)
     if failure is not None:

@@ -1,8 +1,8 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
-A frame is the user's if its file lies neither in torch, nor in this project's packages or its pytest plugin, nor among
-those of the standard library that threads are made of. Whether it does is worked out once per file; finding a site
-costs a walk over a few frames, no traceback.
+A frame is the user's if its file lies neither in torch or pytest, nor in this project's packages or its plugin, nor
+among those of the standard library that threads are made of. Whether it does is worked out once per file; finding a
+site costs a walk over a few frames, no traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from types import CodeType, FrameType
 
 from simulator.calls import NOWHERE, Site
 
-_OWN_PACKAGES = ("torch", "simulator", "ddp", "scenarios.pytest_plugin")
+_OWN_PACKAGES = ("torch", "simulator", "ddp", "scenarios.pytest_plugin", "_pytest", "pluggy")
 
 _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
 """Code without a file that a library made."""
