@@ -74,7 +74,7 @@ def prepare(items: list[pytest.Item]) -> None:
             continue
         try:
             function = _checked_function(item, [node for node, _ in marks])
-            options = options_of(marks[0][1])
+            options = _options(function, [mark for _, mark in marks])
             _check_fixtures(function, options)
         except MarkerError as error:
             assert item.parent is not None, "only the session has none"
@@ -104,8 +104,6 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
     if outer is not None:
         kind = type(outer).__name__.lower()
         raise MarkerError(f"stands on {kind} {outer.name}, expected a test function: mark the functions that need it")
-    if len(marked_nodes) > 1:
-        raise MarkerError(f"stands {len(marked_nodes)} times on {item.originalname}, expected once: keep one of them")
     function = item.obj
     handle = getattr(function, "hypothesis", None)
     inner = getattr(handle, "inner_test", function)
@@ -116,9 +114,21 @@ def _checked_function(item: pytest.Item, marked_nodes: list[Any]) -> pytest.Func
     return item
 
 
-def _check_fixtures(item: pytest.Function, options: Options) -> None:
-    if options.seeds and SEED not in getattr(getattr(item, "callspec", None), "params", ()):
+def _options(item: pytest.Function, marks: list[pytest.Mark]) -> Options:
+    """What the marker of a test says; that of a parameter wins, and the function's says the rest."""
+    in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
+    of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
+    on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]
+    for found, place in ((on_function, f"on {item.originalname}"), (of_parameter, f"in the parameters of {item.name}")):
+        if len(found) > 1:
+            raise MarkerError(f"stands {len(found)} times {place}, expected once: keep one of them")
+    if any("seeds" in mark.kwargs for mark in of_parameter):
         raise MarkerError("seeds= stands in pytest.param, expected on the function: write seed= there")
+    first, *parameters = on_function + of_parameter
+    return options_of(first, of_parameter=parameters[0] if parameters else None)
+
+
+def _check_fixtures(item: pytest.Function, options: Options) -> None:
     chains = item._fixtureinfo.name2fixturedefs
     for name, definition in definitions_of(item).items():
         is_on_ranks = maker_of(definition) is not None

@@ -26,8 +26,14 @@ _EXPLORE = ("policy", "depth", "preemptions")
 SAMPLING = ("random", "pct")
 """Policies that draw schedules: they cover nothing for certain, so an exploration by them does not pass."""
 
-_LIMITS = ("executions", "seconds", "steps", "polls", "stuck_seconds")
-"""Of a budget."""
+_LIMITS = {
+    "executions": "say how many runs an exploration may take",
+    "seconds": "say how long all may take",
+    "steps": "say how many choice points a run may have",
+    "polls": "say how many polls in a row may find nothing",
+    "stuck_seconds": "say how long a rank may sleep outside the simulation",
+}
+"""Of a budget, each with what to do."""
 
 
 class MarkerError(Exception):
@@ -58,14 +64,11 @@ class Options:
     """The options that the marker names."""
 
 
-def options_of(mark: pytest.Mark) -> Options:
-    """What a marker says. Raises MarkerError for what cannot be worked with."""
-    values = dict(mark.kwargs)
-    if not mark.args and "world_size" not in values:
-        raise MarkerError("no world size is given, expected a whole number: write ranks(4) for instance")
-    _check_names(mark)
-    values.setdefault("world_size", mark.args[0] if mark.args else None)
-    _check_world_size(values["world_size"])
+def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) -> Options:
+    """What a marker says, and before it that of a parameter. Raises MarkerError for what cannot be worked with."""
+    values = _values(mark)
+    if of_parameter is not None:
+        values |= _values(of_parameter)
     given = frozenset(values) - {"world_size"}
     _check_together(values)
     _check_seeds(values)
@@ -75,6 +78,16 @@ def options_of(mark: pytest.Mark) -> Options:
     values["explore"] = _exploration(values.get("explore"), values.get("expect"))
     values["seeds"] = tuple(values["seeds"]) if values.get("seeds") is not None else ()
     return Options(**values, given=given)
+
+
+def _values(mark: pytest.Mark) -> dict[str, Any]:
+    values = dict(mark.kwargs)
+    if not mark.args and "world_size" not in values:
+        raise MarkerError("no world size is given, expected a whole number: write ranks(4) for instance")
+    _check_names(mark)
+    values.setdefault("world_size", mark.args[0] if mark.args else None)
+    _check_world_size(values["world_size"])
+    return values
 
 
 def _check_names(mark: pytest.Mark) -> None:
@@ -137,6 +150,9 @@ def _check_budget(budget: object) -> None:
         unknown = [name for name in budget if name not in _LIMITS]
         if unknown:
             raise MarkerError(f"budget has {unknown[0]!r}, expected some of {', '.join(_LIMITS)}")
+        for name, value in budget.items():
+            if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+                raise MarkerError(f"budget has {name}={value!r}, expected a number above 0: {_LIMITS[name]}")
     elif not (budget is None or type(budget).__name__ == "Budget"):
         raise MarkerError(f"budget is {budget!r}, expected a simulator.Budget or {{'seconds': 10}} for instance")
 

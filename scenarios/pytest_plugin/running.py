@@ -67,6 +67,25 @@ def run_on_ranks(
         _raise(failure)
     if failure is not None:
         raise failure
+    _warn_of_returns(item)
+
+
+def _warn_of_returns(item: pytest.Function) -> None:
+    """As pytest does, at the line of the test. Where warnings are errors it is one, in one line."""
+    __tracebackhide__ = True
+    if all(value is None for value in item.stash[_RUN].result.returns):
+        return
+    warning = pytest.PytestReturnNotNoneWarning(
+        f"{item.nodeid} returned something, expected None: did you mean to assert?"
+    )
+    path, line, _ = item.reportinfo()
+    try:
+        warnings.warn_explicit(warning, None, str(path), (line or 0) + 1)
+    except pytest.PytestReturnNotNoneWarning as error:
+        failure = RanksFailed(f"{type(error).__name__}: {error}")
+    else:
+        return
+    _raise(failure)
 
 
 def _outcome(
@@ -79,9 +98,6 @@ def _outcome(
         return RanksFailed(str(error))
     failure = judge(run, options.expect)
     item.stash[_RUN] = dataclasses.replace(run, error=failure)
-    if any(value is not None for value in run.result.returns):
-        text = f"{item.nodeid} returned something, expected None: did you mean to assert?"
-        warnings.warn(pytest.PytestReturnNotNoneWarning(text), stacklevel=2)
     return failure
 
 

@@ -51,6 +51,14 @@ LINES = {
     "ranks(2, budget=3)": "budget is 3, expected a simulator.Budget or {'seconds': 10} for instance",
     "ranks(2, budget={'second': 3})": "budget has 'second', expected some of executions, seconds, steps, polls, "
     "stuck_seconds",
+    "ranks(2, budget={'seconds': 'x'})": "budget has seconds='x', expected a number above 0: say how long all may take",
+    "ranks(2, budget={'seconds': -1})": "budget has seconds=-1, expected a number above 0: say how long all may take",
+    "ranks(2, budget={'seconds': float('nan')})": "budget has seconds=nan, expected a number above 0: "
+    "say how long all may take",
+    "ranks(2, budget={'steps': True})": "budget has steps=True, expected a number above 0: "
+    "say how many choice points a run may have",
+    "ranks(2, budget={'executions': None})": "budget has executions=None, expected a number above 0: "
+    "say how many runs an exploration may take",
     "ranks(2, expect='deadlock.mising_rank')": "expect is 'deadlock.mising_rank', expected a finding code: "
     "did you mean 'deadlock.missing_rank'?",
 }
@@ -64,7 +72,6 @@ LINES_OF_THE_SIMULATOR = {
     "ranks(2, transport='nccl')": "transport is 'nccl', expected 'memory' or 'gloo': give one of these",
     "ranks(2, check='all')": "check is 'all', expected None or 'replicas': give one of these",
     "ranks(2, faults=[3])": "faults has 3, expected Crash, Delay or EarlyReturn values",
-    "ranks(2, budget={'seconds': -1})": "Budget(seconds=-1), expected more than 0",
 }
 """What the simulator says of what the plugin hands on."""
 
@@ -160,6 +167,41 @@ def test_a(n, rank):
     result.assert_outcomes(failed=1)
     assert report_of(result, "test_a[1]") == [
         "@pytest.mark.ranks: seeds= stands in pytest.param, expected on the function: write seed= there"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("function", "parameter", "line"),
+    [
+        ("ranks(2, seeds=[1, 2])", "ranks(3, seed=3)", "seeds and seed are both given, expected at most one: *"),
+        ("ranks(2, explore=True)", "ranks(3, policy='pct')", "explore and policy are both given, *"),
+        ("ranks(2)", "ranks()", "no world size is given, expected a whole number: *"),
+        ("ranks()", "ranks(3)", "no world size is given, expected a whole number: *"),
+    ],
+)
+def test_markers_of_function_and_parameter_that_contradict_are_one_line(run, function, parameter, line):
+    result = run(f"""
+@pytest.mark.{function}
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.{parameter})])
+def test_a(n, rank):
+    pass
+""")
+
+    assert result.parseoutcomes().keys() == {"failed"}
+    result.stdout.fnmatch_lines([f"@pytest.mark.ranks: {line}"])
+
+
+def test_two_markers_of_parameters_are_one_line(run):
+    result = run("""
+@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.ranks(2))])
+@pytest.mark.parametrize("m", [pytest.param(1, marks=pytest.mark.ranks(3))])
+def test_a(n, m, rank):
+    pass
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_a[1-1]") == [
+        "@pytest.mark.ranks: stands 2 times in the parameters of test_a[1-1], expected once: keep one of them"
     ]
 
 

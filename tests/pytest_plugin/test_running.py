@@ -7,6 +7,7 @@ import pytest
 
 from scenarios.pytest_plugin import running
 from simulator import Budget, simulate
+from tests.pytest_plugin.reading import report_of
 
 
 def test_every_rank_runs_it_with_its_own_number(run):
@@ -85,6 +86,24 @@ def test_sizes(n, world_size, rank):
 """)
 
     result.assert_outcomes(passed=3)
+
+
+def test_a_marker_of_one_parameter_wins_over_that_of_the_function_which_says_the_rest(run):
+    result = run("""
+@pytest.mark.ranks(2, expect="deadlock.missing_rank")
+@pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.ranks(8))])
+def test_hangs(rank, n, world_size):
+    assert world_size == n == dist.get_world_size()
+    if rank:
+        dist.barrier()
+
+@pytest.mark.ranks(2, seeds=range(3))
+@pytest.mark.parametrize("n", [2, pytest.param(5, marks=pytest.mark.ranks(5, policy="pct"))])
+def test_drawn(rank, n, world_size, ddpsim_seed):
+    assert world_size == n and ddpsim_seed in range(3)
+""")
+
+    result.assert_outcomes(passed=8)
 
 
 def test_a_skip_on_all_ranks_skips_the_test(run):
@@ -352,7 +371,32 @@ def test_returns(rank):
     result = run(source)
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning: test_it.py::test_returns returned something*"])
+    result.stdout.fnmatch_lines(["*test_it.py:6: PytestReturnNotNoneWarning*"])
     run(source.replace("rank or None", "None")).assert_outcomes(passed=1)
+
+    result = run(source, "-W", "error")
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_returns") == [
+        "PytestReturnNotNoneWarning: test_it.py::test_returns returned something, expected None: "
+        "did you mean to assert?"
+    ]
+
+
+def test_a_test_that_fails_and_returns_something_is_its_failure(run):
+    result = run(
+        """
+@pytest.mark.ranks(2)
+def test_hangs(rank):
+    if rank:
+        dist.barrier()
+    return 3
+""",
+        "-W",
+        "error",
+    )
+
+    result.assert_outcomes(failed=1, warnings=0)
+    assert report_of(result, "test_hangs")[0] == "DEADLOCK  deadlock.missing_rank  at step 3"
 
 
 def test_a_fixture_set_up_outside_may_replace_what_ranks_call(run):
