@@ -118,12 +118,14 @@ def pytest_runtest_makereport(
     """Say in the report of a failing test which rank it was, and how to see it again."""
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
-    from scenarios.pytest_plugin.failure import annotate
+    from scenarios.pytest_plugin.failure import annotate, prepare_group
     from scenarios.pytest_plugin.running import add_sections, failed_run_of, forget
 
     add_sections(item)
-    report = yield
     run = failed_run_of(item)
+    if run is not None and call.excinfo and call.excinfo.value is not run.error:
+        prepare_group(call.excinfo.value)
+    report = yield
     if report.failed:
         annotate(report, call.excinfo and call.excinfo.value, run)
         _write_report(item, report, run)

@@ -36,6 +36,9 @@ _OWN_FOLDERS = tuple(
 class RanksFailed(pytest.fail.Exception):  # type: ignore[name-defined, misc]
     """A run on ranks failed by no error of a rank's own. The text is all there is to know."""
 
+    __module__ = "builtins"
+    """As pytest's own has it: it stands before the name, in a group."""
+
     def __init__(self, text: str, line: str = "") -> None:
         super().__init__(text, pytrace=False)
         self.line = line or text.partition("\n")[0]
@@ -151,6 +154,24 @@ def _without_ours(traceback: TracebackType | None) -> TracebackType | None:
 
 # --- the report of a test ---------------------------------------------------------------------------------------------
 
+_BELOW = "_ddpsim_below"
+"""Under this name an error says what stands below it if it is shown in a group."""
+
+
+def tell_if_in_group(error: BaseException, run: Run) -> None:
+    """For an error of one example of several; its run is not kept until the test is reported."""
+    if not isinstance(error, RanksFailed):
+        setattr(error, _BELOW, "\n".join(_below_the_error(run)))
+
+
+def prepare_group(error: BaseException | None) -> None:
+    """Make each error of a group that hypothesis raises say whose it was, and how to see it again."""
+    for each in getattr(error, "exceptions", ()):
+        if isinstance(each, RanksFailed):
+            each.__traceback__ = None
+        elif hasattr(each, _BELOW):
+            each.add_note(getattr(each, _BELOW))
+
 
 def annotate(report: pytest.TestReport, error: BaseException | None, run: Run | None) -> None:
     """Say below the error of a rank whose it was, what else was found, and how to see it again."""
@@ -162,9 +183,9 @@ def annotate(report: pytest.TestReport, error: BaseException | None, run: Run | 
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error:
             _name_ranks(shown, run)
-        # Else hypothesis has several, in a group; the run is the last one's.
-        lines = _below_the_error(run) if error is run.error else [replay_line(run.result.replay)]
-        shown.addsection("ddpsim", "\n".join(lines))
+            shown.addsection("ddpsim", "\n".join(_below_the_error(run)))
+        elif not hasattr(error, "exceptions"):  # hypothesis fails it itself
+            shown.addsection("ddpsim", replay_line(run.result.replay))
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, program_name, replay_command
+from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, program_name, replay_command, tell_if_in_group
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
 from scenarios.pytest_plugin.marker import MarkerError, Options
 from scenarios.pytest_plugin.output import Output
@@ -28,12 +28,16 @@ def run_test(item: pytest.Function) -> None:
     """Run a marked test; raise what it came to."""
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
-    if getattr(item.obj, "is_hypothesis_test", False):
+    if _is_drawn(item):
         from scenarios.pytest_plugin.drawn import run_drawn  # needs hypothesis, which such a test has imported
 
         run_drawn(item, partial(run_on_ranks, item), arguments)
     else:
         run_on_ranks(item, item.obj, (), arguments)
+
+
+def _is_drawn(item: pytest.Function) -> bool:
+    return getattr(item.obj, "is_hypothesis_test", False)
 
 
 def run_on_ranks(
@@ -97,7 +101,9 @@ def _outcome(
     except (UsageError, ReplayDivergedError, MarkerError) as error:
         return RanksFailed(str(error))
     failure = judge(run, options.expect)
-    item.stash[_RUN] = dataclasses.replace(run, error=failure)
+    item.stash[_RUN] = run = dataclasses.replace(run, error=failure)
+    if failure is not None and _is_drawn(item):
+        tell_if_in_group(failure, run)
     return failure
 
 
@@ -139,8 +145,8 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), _seed(item, options)
     if token is not None:
-        is_drawn = getattr(item.obj, "is_hypothesis_test", False)  # other examples than the recorded one may run, too
-        result = replay(program, options.world_size, token, strict=not is_drawn, **world)
+        strict = not _is_drawn(item)  # other examples than the recorded one may run, too
+        result = replay(program, options.world_size, token, strict=strict, **world)
     elif options.explore is not None:
         return _explore(item, program, options, output, seed or 0, world)
     else:

@@ -259,8 +259,12 @@ def test_it(rank, x):
     lines = report_of(result, "test_it")
     assert [line.strip(" |") for line in lines if "  x=" in line] == ["x=8,", "x=3,"]
     assert any("AssertionError: assert 8 < 8" in line for line in lines)
-    assert any("DEADLOCK  deadlock.missing_rank" in line for line in lines)
-    assert replay_of(result, "test_it")[0] == "test_it.py::test_it"
+    assert "    | RanksFailed: DEADLOCK  deadlock.missing_rank  at step 3" in lines
+    assert "    |   rank 1 raised AssertionError: assert 8 < 8" in [line.partition(" at test_it")[0] for line in lines]
+    tokens = [line.rpartition(" ")[2] for line in lines if "replay  pytest test_it.py::test_it --ddpsim-replay" in line]
+    assert len(tokens) == 2
+    result.stdout.no_fnmatch_line("*running.py*")
+    result.stdout.no_fnmatch_line("*- ddpsim -*")
 
 
 def test_an_explicit_example_fails_as_any_other(run):
