@@ -43,11 +43,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker. Refuse, before anything runs, a token or a folder for reports that is of no use."""
+    """Register the marker. Refuse options of no use before anything runs."""
     config.addinivalue_line("markers", DESCRIPTION)
     if hasattr(config, "workerinput"):  # a worker of xdist: the session that started it has looked
         return
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
+    if config.getoption("ddpsim_policy") == "round_robin" and config.getoption("ddpsim_seed") is not None:
+        raise pytest.UsageError(
+            "--ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, expected random or pct: "
+            "leave one of them out"
+        )
     if token is not None:
         from scenarios.pytest_plugin.replaying import check_token
 

@@ -150,9 +150,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     elif options.explore is not None:
         return _explore(item, program, options, output, seed or 0, world)
     else:
-        policy = item.config.getoption("ddpsim_policy") or options.policy
-        policy = policy or ("round_robin" if seed is None else "random")
-        result = simulate(program, options.world_size, policy=policy, seed=seed or 0, **world)
+        result = simulate(program, options.world_size, policy=_policy(item, options, seed), seed=seed or 0, **world)
     return Run(_with_command(item, result), output)
 
 
@@ -192,6 +190,14 @@ def _seed(item: pytest.Function, options: Options) -> int | None:
     params = getattr(getattr(item, "callspec", None), "params", {})
     chosen = item.config.getoption("ddpsim_seed")
     return params.get(SEED, options.seed) if chosen is None else chosen
+
+
+def _policy(item: pytest.Function, options: Options, seed: int | None) -> Any:
+    """That of the command line first; round robin would run a test with `seeds=` alike for each of them."""
+    for_all = item.config.getoption("ddpsim_policy")
+    if for_all == "round_robin" and options.seeds:
+        for_all = None
+    return for_all or options.policy or ("round_robin" if seed is None else "random")
 
 
 def _check_expect(expect: str | None) -> None:

@@ -250,6 +250,33 @@ def test_a_policy_and_a_seed_for_all(run):
     run(failing, "--ddpsim-policy=round_robin").assert_outcomes(passed=1)
 
 
+def test_round_robin_for_all_leaves_tests_with_seeds_as_they_are(run):
+    source = race("seeds=range(6)")
+    drawn = run(source).parseoutcomes()
+    assert drawn.keys() == {"passed", "failed"}
+    assert run("", "--ddpsim-policy=round_robin").parseoutcomes() == drawn
+
+
+def test_a_seed_for_round_robin_is_one_line(run):
+    result = run(race(), "--ddpsim-policy=round_robin", "--ddpsim-seed=3")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(
+        [
+            "ERROR: --ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, expected random or pct: "
+            "leave one of them out"
+        ]
+    )
+    run("", "--ddpsim-policy=pct", "--ddpsim-seed=3").stdout.fnmatch_lines(["*1 *ed in *"])
+
+
+def test_a_replay_takes_no_heed_of_a_policy(run):
+    failed = run(race("seeds=range(6)"))
+    name = next(line.split("::")[1].split()[0] for line in failed.outlines if line.startswith("FAILED"))
+    node, token = replay_of(failed, name)
+    run("", node, "--ddpsim-replay", token, "--ddpsim-policy=round_robin").assert_outcomes(failed=1)
+
+
 def test_one_seed_takes_the_place_of_many_and_stands_in_the_line(run):
     result = run(hangs("seeds=range(3)"), "--ddpsim-seed", "17")
 
