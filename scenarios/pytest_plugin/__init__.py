@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, prepare
-from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, world_size
+from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
 from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES
 from scenarios.pytest_plugin.scenario_files import collect_file
 
@@ -89,6 +89,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from scenarios.pytest_plugin.replaying import keep_replayed
 
         keep_replayed(config, items, token)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+    """What only ranks make is not made here."""
+    __tracebackhide__ = True
+    refuse_outside(request, fixturedef)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

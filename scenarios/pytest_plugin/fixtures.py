@@ -31,16 +31,11 @@ def per_rank(function: Callable[..., Any]) -> Any:
     """
 
     @wraps(function)
-    def asked_for_on_the_host(*arguments: object, **named: object) -> None:
-        pytest.fail(
-            f"fixture {function.__name__!r} is made on each rank, expected a test marked @pytest.mark.{MARKER}, or a "
-            "fixture made with @per_rank, to ask for it: mark the test, or use per_rank (from scenarios import "
-            "per_rank) in the place of pytest.fixture",
-            pytrace=False,
-        )
+    def made_elsewhere(*arguments: object, **named: object) -> None:
+        raise AssertionError("refuse_outside comes first")
 
-    asked_for_on_the_host.made_on_each_rank = function  # type: ignore[attr-defined]
-    return pytest.fixture(asked_for_on_the_host)
+    made_elsewhere.made_on_each_rank = function  # type: ignore[attr-defined]
+    return pytest.fixture(made_elsewhere)
 
 
 @per_rank
@@ -64,6 +59,29 @@ def world_size(request: pytest.FixtureRequest) -> int:
 def ddpsim_seed(request: pytest.FixtureRequest) -> int:
     """The seed of a test with `seeds=`."""
     return int(request.param)
+
+
+def refuse_outside(request: Any, definition: pytest.FixtureDef[Any]) -> None:
+    """Called when pytest is about to make a fixture: fail if it is one that ranks make, by the name asked for."""
+    if maker_of(definition) is None:
+        return
+    chain = [each._fixturedef for each in request._iter_chain()]
+    asked = next(each for each, above in zip(chain, [*chain[1:], None], strict=True) if not _is_own(above))
+    if asked is chain[-1] and OPTIONS_KEY in request._pyfuncitem.stash:
+        raise MarkerError(
+            f"fixture {asked.argname!r} is asked for by name while a rank runs, and is made before that, expected an "
+            f"argument of the test: write {asked.argname} there, and use that"
+        )
+    pytest.fail(
+        f"fixture {asked.argname!r} is made on each rank, expected a test marked @pytest.mark.{MARKER}, or a fixture "
+        "made with @per_rank, to ask for it: mark the test, or use per_rank (from scenarios import per_rank) in the "
+        "place of pytest.fixture",
+        pytrace=False,
+    )
+
+
+def _is_own(definition: pytest.FixtureDef[Any] | None) -> bool:
+    return definition is not None and maker_of(definition) is not None
 
 
 # --- what is made on the ranks ----------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Fixtures of a rank's own: made on each rank, inside the simulation, and taken down there."""
 
+import pytest
+
 from tests.pytest_plugin.reading import report_of
 
 
@@ -148,6 +150,58 @@ def test_it(model):
 
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'rank' is made on each rank, expected*from scenarios import per_rank*"])
+
+
+ASKS_BY_NAME = """
+@per_rank
+def own(rank):
+    return rank
+
+@per_rank
+def model(own):
+    return own
+
+@pytest.mark.ranks(2)
+def test_it(request):
+    request.getfixturevalue("model")
+"""
+
+
+def test_a_test_that_asks_by_name_on_a_rank_is_told_to_take_an_argument(run):
+    result = run(ASKS_BY_NAME)
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_it")[0] == (
+        "@pytest.mark.ranks: fixture 'model' is asked for by name while a rank runs, and is made before that, "
+        "expected an argument of the test: write model there, and use that"
+    )
+    result.stdout.no_fnmatch_line("*outcomes.py*")
+    run(ASKS_BY_NAME.replace("test_it(request)", "test_it(request, model)")).assert_outcomes(failed=1)
+    run(
+        ASKS_BY_NAME.replace("(request)", "(model)").replace(
+            '    request.getfixturevalue("model")', "    assert model in range(2)"
+        )
+    ).assert_outcomes(passed=1)
+
+
+def test_a_test_that_is_not_marked_is_told_the_name_it_asked_for(run):
+    result = run(ASKS_BY_NAME.replace("@pytest.mark.ranks(2)", ""))
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["fixture 'model' is made on each rank, expected a test marked @pytest.mark.ranks*"])
+
+
+@pytest.mark.parametrize("way", ["fail('on purpose', pytrace=False)", "fail('on purpose')"])
+def test_the_place_of_pytests_own_failures_is_the_tests_line(run, way):
+    result = run(f"""
+@pytest.mark.ranks(2)
+def test_it(rank):
+    if rank:
+        pytest.{way}
+""")
+
+    result.assert_outcomes(failed=1)
+    assert report_of(result, "test_it")[-2] == "  rank 1 raised Failed: on purpose at test_it.py:9"
 
 
 def test_a_test_without_the_marker_is_told_to_be_marked(run):
