@@ -156,13 +156,14 @@ def _write_report(item: pytest.Item, report: pytest.TestReport, run: Run | None)
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: pytest.ExitCode, config: pytest.Config
 ) -> None:
-    """Say where the reports are, and if there was nothing to replay."""
+    """Say where the reports are, and if it is not one test that was replayed."""
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
-    if token is not None and exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED:
-        terminalreporter.write_line(
-            f"ddpsim: replay token {token} belongs to none of the tests that were collected: name the file and the "
-            "test as the replay line does"
-        )
+    if token is not None:
+        from scenarios.pytest_plugin.replaying import replay_summary
+
+        line = replay_summary(config, exitstatus, token)
+        if line is not None:
+            terminalreporter.write_line(line)
     if folder is not None:
         from scenarios.pytest_plugin.reporting import summary_line
 

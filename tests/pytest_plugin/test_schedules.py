@@ -332,6 +332,27 @@ def test_a_token_of_no_test_here_is_one_line(run):
     ]
 
 
+def test_a_token_of_several_tests_runs_all_and_says_so(run, pytester):
+    for folder in ("one", "two"):
+        (pytester.mkdir(folder) / "test_same.py").write_text(
+            "import pytest\nimport torch.distributed as dist\n" + hangs(), encoding="utf-8"
+        )
+    first = run("", "one", "--import-mode=importlib")
+    _, token = replay_of(first, "test_hangs")
+
+    both = run("", "--import-mode=importlib", "--ddpsim-replay", token)
+    both.assert_outcomes(failed=2)
+    both.stdout.fnmatch_lines(
+        [
+            f"ddpsim: replay token {token} may belong to each of 2 tests, which were all run: name the file and the "
+            "test as the replay line does"
+        ]
+    )
+    one = run("", "one/test_same.py", "--import-mode=importlib", "--ddpsim-replay", token)
+    one.assert_outcomes(failed=1)
+    one.stdout.no_fnmatch_line("*may belong*")
+
+
 def test_a_test_that_has_changed_shows_both_sides(run):
     first = run(race("explore=True"))
     _, token = replay_of(first, "test_race")
