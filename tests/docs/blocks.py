@@ -20,13 +20,14 @@ COMMENT = re.compile(r"^ *<!-- (.+) -->$")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A fenced block; `notes` are the comments before it, by their keys."""
+    """A fenced block; `notes` are the comments before it, by their keys, `above` the text since the block before."""
 
     page: str
     line: int
     language: str
     text: str
     notes: Mapping[str, str]
+    above: str
 
     @property
     def place(self) -> str:
@@ -47,7 +48,9 @@ def name_of(page: Path) -> str:
 def blocks_of(page: Path) -> tuple[Block, ...]:
     """The blocks of a page, in their order."""
     lines = page.read_text(encoding="utf-8").splitlines()
-    return tuple(_block(name_of(page), lines, start, end) for start, end in _fences(lines))
+    fences = tuple(_fences(lines))
+    ends = (0, *(end + 1 for _, end in fences))
+    return tuple(_block(name_of(page), lines, *fence, before) for before, fence in zip(ends, fences, strict=False))
 
 
 def _fences(lines: list[str]) -> Iterator[tuple[int, int]]:
@@ -63,11 +66,12 @@ def _fences(lines: list[str]) -> Iterator[tuple[int, int]]:
     assert start is None, f"the block that opens on line {start} never closes" if start is not None else ""
 
 
-def _block(page: str, lines: list[str], start: int, end: int) -> Block:
+def _block(page: str, lines: list[str], start: int, end: int, before: int) -> Block:
     fence = FENCE.match(lines[start])
     assert fence
     text = dedent("\n".join((*lines[start + 1 : end], "")))
-    return Block(page, start + 1, fence[2].strip(), text, dict(_notes(lines, start)))
+    above = "\n".join(line for line in lines[before:start] if not COMMENT.match(line))
+    return Block(page, start + 1, fence[2].strip(), text, dict(_notes(lines, start)), above)
 
 
 def _notes(lines: list[str], start: int) -> Iterator[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import json
 import re
 import runpy
 import shutil
@@ -15,11 +16,11 @@ from scenarios import load
 from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import run
 
-TIMES = ((r"\b\d+ ms$", "[] ms"), (r"\b\d+\.\d+ ?s\b", "[] s"))
-"""What differs from one run to the next."""
+TIMES = ((r"\b\d+ ms$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s"))
+"""What differs from one run to the next, at the end of a line. Virtual times do not differ."""
 
-COMMAND = re.compile(r"^\s*(\$|>>>|ddpsim|pytest|python3?|pip|torchrun)\s", re.MULTILINE)
-LANGUAGES = ("console", "pycon", "python", "sh", "text", "toml")
+COMMAND = re.compile(r"^\s*(\$|>>>|ddpsim|pytest|python3?|pip|torchrun|mkdocs|git|ls|cd|cat|curl|dot)\s|^\s*select\s", re.M | re.I)
+LANGUAGES = ("console", "json", "pycon", "python", "sh", "sql", "text", "toml")
 
 
 class PageRun:
@@ -38,6 +39,9 @@ class PageRun:
             return [f"language is {block.language!r}, expected one of {', '.join(LANGUAGES)}"]
         if "not run" in block.notes:
             return [] if block.notes["not run"] else ["is not run, expected a reason"]
+        for name in filter(None, map(block.notes.get, ("file", "again"))):
+            if name not in block.above:
+                return [f"is {name}, expected its name in the text above, which a reader sees; comments are invisible"]
         if again := block.notes.get("again"):
             self._write(again, self.shown[again])
         return list(getattr(self, f"_{block.language}")(block))
@@ -46,11 +50,18 @@ class PageRun:
         if command := COMMAND.search(block.text):
             yield f"has a command, {command[0].strip()!r}, expected output or a drawing: commands are console or sh"
 
+    def _sql(self, block: Block) -> Iterator[str]:
+        """Of a trace; tests/reports/test_perfetto.py asks it, where the Perfetto UI can be opened."""
+        if block.page != "docs/reports.md":
+            yield "is SQL, expected none outside docs/reports.md: nothing asks it"
+
     def _pycon(self, block: Block) -> Iterator[str]:
         test = doctest.DocTestParser().get_doctest(block.text, self.names, block.place, block.page, block.line)
         said: list[str] = []
         doctest.DocTestRunner(verbose=False, optionflags=doctest.ELLIPSIS).run(test, out=said.append, clear_globs=False)
         self.names = test.globs
+        if "+SKIP" in block.text:
+            yield "has +SKIP, expected examples that run"
         if not test.examples:
             yield "has no example, expected lines that begin with >>>"
         if said:
@@ -62,15 +73,16 @@ class PageRun:
             yield "begins with no command, expected `$ COMMAND` on its first line"
         for session in sessions:
             line, _, shown = re.sub(r"\\\n\s*", "", session).partition("\n")
-            _, said = run(line)
+            status, said = run(line)
             if not is_shown(said, shown):
                 yield f"$ {line}\n--- shown\n{shown}--- said\n{said}"
+            elif status not in (expected := _told_status(line) or (0, 1, 2)):
+                yield f"$ {line}\n--- exit status {status}, expected {' or '.join(map(str, expected))}\n{said}"
 
     def _sh(self, block: Block) -> Iterator[str]:
         for line in re.findall(r"^((?:.*\\\n)*.*\S.*)$", block.text, re.MULTILINE):
             status, said = (0, "") if line.lstrip().startswith("#") else run(line)
-            told = re.search(r"#.*\bexit (?:status )?(\d+)", line)
-            expected = int(told[1]) if told else 0
+            (expected,) = _told_status(line) or (0,)
             if status != expected:
                 yield f"{line}\n--- exit status {status}, expected {expected}\n{said}"
 
@@ -78,7 +90,10 @@ class PageRun:
         yield from self._file(block, lambda path: runpy.run_path(str(path), run_name=path.stem))
 
     def _toml(self, block: Block) -> Iterator[str]:
-        yield from self._file(block, lambda path: load(str(path)) if path.name != "pyproject.toml" else None)
+        yield from self._file(block, lambda path: load(str(path)))
+
+    def _json(self, block: Block) -> Iterator[str]:
+        yield from self._file(block, lambda path: json.loads(path.read_bytes()))
 
     def _file(self, block: Block, read: Callable[[Path], object]) -> Iterator[str]:
         first = re.match(r"# (\S+\.\w+)\n", block.text)
@@ -116,6 +131,11 @@ class PageRun:
         path = self.folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def _told_status(line: str) -> tuple[int, ...]:
+    """The exit status that the comment of a line tells, if it does."""
+    return tuple(int(each) for each in re.findall(r"#.*\bexit (?:status )?(\d+)", line))
 
 
 def is_shown(said: str, shown: str) -> bool:

@@ -9,6 +9,8 @@ from tests.docs.commands import forget_modules
 from tests.docs.page_run import PageRun
 
 HANGS = """\
+    Save this as `own.py`:
+
     <!-- file: own.py -->
     ```python
     import torch.distributed as dist
@@ -49,7 +51,7 @@ WRONG = {
     ),
     "console without a command": ("```console\nas expected: pass\n```", "begins with no command"),
     "console of pytest": (
-        '<!-- file: test_own.py -->\n```python\ndef test():\n    assert not "rewritten"\n```\n'
+        '`test_own.py`:\n<!-- file: test_own.py -->\n```python\ndef test():\n    assert not "rewritten"\n```\n'
         "```console\n$ pytest -q test_own.py\n...\n1 passed in 0.01s\n```",
         "assert not 'rewritten'",
     ),
@@ -59,27 +61,41 @@ WRONG = {
         "exit status 0, expected 1",
     ),
     "sh in a pipe": ("```sh\necho said | grep unsaid\n```", "exit status 1, expected 0"),
-    "python": ("<!-- file: own.py -->\n```python\nimport tensorflow_\n```", "No module named 'tensorflow_'"),
+    "python": ("`own.py`:\n<!-- file: own.py -->\n```python\nimport tensorflow_\n```", "No module named 'tensorflow_'"),
     "python without a name": ("```python\nx = 1\n```", "has no name"),
-    "python of the repository": ("<!-- file: examples/hang.py -->\n```python\nx = 1\n```", "is not the end of"),
+    "python of the repository": ("`examples/hang.py`:\n<!-- file: examples/hang.py -->\n```python\nx = 1\n```", "is not the end of"),
     "toml": ("```toml\n# own.toml\nnetworks = 1\n```", "networks"),
     "toml that a command saved": (
         "```sh\necho x = 1 > own.toml\n```\n```toml\n# own.toml\nx = 2\n```",
         "is not what the commands have saved",
     ),
+    "toml that is none": ("```toml\n# pyproject.toml\n[tool.nonsense\n```", "pyproject.toml"),
+    "json": ("`own.json`:\n<!-- file: own.json -->\n```json\n{'a': 1}\n```", "JSONDecodeError"),
+    "sql elsewhere": ("```sql\nselect nothing\n```", "expected none outside docs/reports.md"),
+    "a name that is only in a comment": ("this:\n<!-- file: own.py -->\n```python\nx = 1\n```", "a reader sees"),
+    "a name before the block before": (
+        "`own.py`:\n```text\nx\n```\n<!-- file: own.py -->\n```python\nx = 1\n```",
+        "is own.py, expected its name in the text above",
+    ),
+    "pycon that is skipped": ("```pycon\n>>> 1  # doctest: +SKIP\n2\n\n```", "has +SKIP"),
+    "virtual time": ("```console\n$ echo at virtual time 9.5 s\nat virtual time 0.1 s\n```", "--- shown"),
+    "console that should not fail": ("```console\n$ echo a; exit 7\na\n```", "exit status 7, expected 0 or 1 or 2"),
+    "console that should fail": ("```console\n$ echo a  # exit 2\na\n```", "exit status 0, expected 2"),
+    "text of another tool": ("```text\nmkdocs build\n```", "has a command, 'mkdocs'"),
+    "text of SQL": ("```text\nselect name from slice\n```", "has a command, 'select'"),
     "text": ("```text\n$ ddpsim run own.py:hangs\n```", "has a command, '$'"),
-    "no language": ("```\nx\n```", "language is '', expected one of console, pycon"),
-    "another language": ("```bash\nls\n```", "language is 'bash', expected one of console, pycon"),
+    "no language": ("```\nx\n```", "language is '', expected one of console, json, pycon"),
+    "another language": ("```bash\nls\n```", "language is 'bash', expected one of console, json, pycon"),
     "no reason": ("<!-- not run -->\n```sh\nfalse\n```", "expected a reason"),
 }
 
 RIGHT = {
     "pycon": "```pycon\n>>> two = 2\n\n```\nand in the next\n```pycon\n>>> 1 + two, [1, 2]\n(3, [1, ...])\n\n```",
     "console": page(HANGS, "```console\n$ ddpsim run own.py:hangs\n...\nnot as expected: found fail, ...\n```"),
-    "console of pytest": '<!-- file: test_own.py -->\n```python\ndef test():\n    assert "rewritten"\n```\n'
+    "console of pytest": '`test_own.py`:\n<!-- file: test_own.py -->\n```python\ndef test():\n    assert "rewritten"\n```\n'
     "```console\n$ pytest -q test_own.py\n...\n1 passed in 9.99s\n```",
-    "console of python": "<!-- file: own.py -->\n```python\nimport sys\n\nif __name__ == '__main__':\n"
-    "    print(sys.argv[1:])\n    sys.exit(3)\n```\n```console\n$ python own.py a b\n['a', 'b']\n```\n"
+    "console of python": "`own.py`:\n<!-- file: own.py -->\n```python\nimport sys\n\nif __name__ == '__main__':\n"
+    "    print(sys.argv[1:])\n    sys.exit(3)\n```\n```console\n$ python own.py a b  # exit 3\n['a', 'b']\n```\n"
     "```sh\npython own.py  # exit 3\n```",
     "console of several": "```console\n$ echo a\na\n$ echo \\\n    b\nb\n```",
     "sh": page(
@@ -87,12 +103,14 @@ RIGHT = {
         "```sh\n# one, then the other\nddpsim run own.py:hangs  # exit 1\n```",
         "```sh\nddpsim run \\\n  own.py:hangs --world-size 1\n```",
     ),
-    "a file of the repository": "<!-- file: examples/hang.py -->\n```python\n"
+    "a file of the repository": "`examples/hang.py`:\n<!-- file: examples/hang.py -->\n```python\n"
     "    time.sleep(3600)  # stands for an evaluation that needs no other rank\n```\n"
     "```sh\nddpsim run examples/hang.py:train  # exit 1\n```",
     "a file shown again": "```python\n# own.py\nx = 1\n```\n```python\n# own.py\nx = 2\n```\n"
-    "<!-- again: own.py -->\n```console\n$ cat own.py\n# own.py\nx = 1\n```",
+    "`own.py`:\n<!-- again: own.py -->\n```console\n$ cat own.py\n# own.py\nx = 1\n```",
     "toml that a command saved": "```sh\necho x = 1 > own.toml\n```\n```toml\n# own.toml\nx = 1\n```",
+    "json": "`own.json`:\n<!-- file: own.json -->\n```json\n{\"a\": 1}\n```",
+    "console that fails": "```console\n$ echo a; exit 7  # exit 7\na\n$ echo took, 0.5 s\ntook, 9.9 s\n```",
     "text": "```text\n  replay  ddpsim replay own.py:hangs s1:0:0\n```",
     "not run": "<!-- not run: an hour -->\n```sh\nfalse\n```",
 }

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from scenarios.pytest_plugin import pytest_addoption
 from tests.docs.blocks import blocks_of, name_of, pages
 from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, table
 
@@ -17,8 +18,17 @@ OF_OTHERS = {
 """Of a benchmark and our tests, of pytest, and of torchrun."""
 
 
+COMMAND = re.compile(r"`ddpsim\s+(\w+)")
+
+
 def options_in(text):
     return set(re.findall(r"(?<![\w-])--[a-z][\w-]+", text))
+
+
+def options_of_the_plugin():
+    parser = pytest.Parser(_ispytest=True)
+    pytest_addoption(parser)
+    return {name for option in parser.getgroup("ddpsim").options for name in option.names()}
 
 
 def test_every_command_has_its_section():
@@ -51,5 +61,15 @@ def test_every_option_in_prose_is_one(page):
     for block in blocks_of(page):  # these are run
         text = text.replace(block.text, "")
     known = {option for command in commands().values() for option in options_in(table(command))}
-    named = {each for each in options_in(text) if not each.startswith("--ddpsim-")}
-    assert named <= known | OF_OTHERS | {"--help"}
+    assert options_in(text) <= known | options_of_the_plugin() | OF_OTHERS | {"--help"}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages()])
+def test_every_command_in_prose_is_one(page):
+    text = page.read_text(encoding="utf-8")
+    assert set(COMMAND.findall(text)) <= set(commands())
+
+
+def test_a_command_in_prose_is_recognised():
+    assert COMMAND.findall("`ddpsim rnu FILE.py` and `ddpsim\nlist`, `ddpsim --help`, ddpsim is") == ["rnu", "list"]
+    assert {"--ddpsim-policy", "--ddpsim-report"} <= options_of_the_plugin()

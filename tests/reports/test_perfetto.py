@@ -16,6 +16,7 @@ import pytest
 
 from reports.document import Document
 from reports.forms.chrome_trace import to_chrome_trace
+from tests.docs.blocks import ROOT, blocks_of
 from tests.reports.examples import CYCLE, MISSING, document
 
 NAMES = (MISSING, "uneven-inputs", "groups-in-a-ring", CYCLE)
@@ -30,6 +31,9 @@ QUERIES = {
     "problems": "select group_concat(name || ' ' || value, ', ') from stats "
     "where severity in ('error', 'data_loss') and value > 0",
 }
+(EXAMPLE,) = (block.text for block in blocks_of(ROOT / "docs" / "reports.md") if block.language == "sql")
+"""What the page on reports shows as a query."""
+
 ASK = """async query => {
   const result = await window.app.trace.engine.query(query);
   return String(result.iter({}).get(result.columns()[0]));
@@ -69,7 +73,7 @@ def told_by_perfetto(ui):
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
 
-        def told(data):
+        def told(data, queries=QUERIES):
             page = browser.new_page(service_workers="block")
             page.route(
                 "**/*", lambda route: route.continue_() if route.request.url.startswith(address) else route.abort()
@@ -79,7 +83,7 @@ def told_by_perfetto(ui):
             files.wait_for(state="attached")
             files.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": data})
             page.wait_for_function("window.app && window.app.trace")
-            answers = {name: page.evaluate(ASK, query) for name, query in QUERIES.items()}
+            answers = {name: page.evaluate(ASK, query) for name, query in queries.items()}
             page.close()
             return answers
 
@@ -114,3 +118,10 @@ def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
         "problems": "flow_no_enclosing_slice 1",  # only the broken one
     }
     assert int(told["calls"]) == 39 + 92 + 12 + 4
+
+
+def test_the_query_of_the_page(told_by_perfetto):
+    """Calls that never ended: of each rank but the one that is missing."""
+    rows = f"select group_concat(line, ', ') from (select name || ' ' || \"name:1\" as line from ({EXAMPLE}) order by 1)"
+    told = told_by_perfetto(to_chrome_trace(document(MISSING)), {"open": rows})
+    assert told == {"open": "rank 0 all_reduce #9, rank 2 all_reduce #9, rank 3 all_reduce #9"}
