@@ -137,6 +137,13 @@ class Rank:
     site: int | None = None
 
 
+class Line(NamedTuple):
+    """A labelled line of a diagnosis."""
+
+    label: str
+    text: str
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
     """One diagnosed fact."""
@@ -153,6 +160,8 @@ class Finding:
     cycle: tuple[int, ...] = ()
     slots: tuple[int, ...] = ()
     """Where the calls that it speaks of met, or wait."""
+    lines: tuple[Line, ...] = ()
+    """Of the text, what ddpsim says in a word: the cycle, the cause, what to try."""
 
 
 @dataclass(frozen=True, slots=True)

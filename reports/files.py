@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 
 from reports.document import Document
 from reports.errors import ReportError
@@ -25,16 +26,20 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
 """The files of a report, each with what writes it."""
 
 
-def write_reports(document: Document, folder: Path) -> tuple[Path, ...]:
-    """Write every form of a document into a folder, which is made if need be; return the files.
+OF_ONE = tuple(name for name in FORMS if name != "junit.xml")
+"""Those of one run of several, which are counted together: CI systems would count it twice."""
+
+
+def write_reports(document: Document, folder: Path, names: Sequence[str] = tuple(FORMS)) -> tuple[Path, ...]:
+    """Write every form of a document, or those of these names, into a folder, made if need be; return the files.
 
     Raises ReportError if they cannot be written.
     """
     check_folder(folder)
     paths = []
-    for name, form in FORMS.items():
+    for name in names:
         path = folder / name
-        write_file(path, form(document))
+        write_file(path, FORMS[name](document))
         paths.append(path)
     return tuple(paths)
 
@@ -51,9 +56,8 @@ def check_folder(folder: Path) -> None:
     """Make a folder for reports if there is none. Raises ReportError if it cannot be made or written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / ".ddpsim"
-        probe.touch()
-        probe.unlink()
+        with TemporaryFile(dir=folder):
+            pass
     except OSError as error:
         raise _cannot_write(f"report folder {folder}", "folder", error) from None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.document import Document, Finding, Run
+from reports.document import Document, Run
 from reports.forms.legend import signs_of
 from reports.forms.page import embedded, page
 from reports.forms.view import FAMILIES, Texts, view_of
@@ -50,7 +50,6 @@ def to_html(document: Document) -> bytes:
         "graphs": [wait_graph_of(run) for run in document.runs],
         "picture_of": picture_of,
         "signs_of": signs_of,
-        "lines_of": _lines,
         "data": embedded(data),
     }
     return page("report.html.j2", values, styles=STYLES, scripts=SCRIPTS)
@@ -70,13 +69,3 @@ def _marked(document: Document) -> dict[int, int | None]:
         return {}
     sides = ((explored.failing, explored.difference.failing), (explored.passing, explored.difference.passing))
     return {run: event for run, event in sides if run is not None}
-
-
-_TELLING = ("call", "cycle", "cause", "try", "note")
-"""Of a finding's text, the lines that stand at the top."""
-
-
-def _lines(finding: Finding) -> list[tuple[str, str]]:
-    """The labelled lines of a finding's text that say why, and what to do."""
-    parted = (line.strip().partition(" ") for line in finding.text.splitlines())
-    return [(label, text.strip()) for label, _, text in parted if label in _TELLING]

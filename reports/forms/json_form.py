@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reports.document import VERSION, Document, Event, Who
+from reports.document import VERSION, Document, Event, Line, Who
 from reports.errors import ReportError
 from reports.forms.encoding import encoded
 from reports.forms.references import first_broken
@@ -61,7 +61,7 @@ def schema() -> dict[str, Any]:
     parts = made["$defs"]
     parts["Document"]["required"].append("version")
     parts["Document"]["properties"]["version"] = {"const": VERSION}
-    for of in (Event, Who):  # arrays, which are written whole
+    for of in (Event, Line, Who):  # arrays, which are written whole
         items = [
             item | {"title": name} for item, name in zip(parts[of.__name__]["prefixItems"], of._fields, strict=True)
         ]

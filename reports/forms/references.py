@@ -9,6 +9,8 @@ from reports.document import Document, Exploration, Run
 
 def first_broken(document: Document) -> str:
     """The first reference that leads nowhere, as "runs[0].events[3] names call 7 of 5"; "" if there is none."""
+    if not document.runs and document.exploration is None:
+        return "it has no run"
     for index, run in enumerate(document.runs):
         for problem in _in_run(run):
             return f"runs[{index}].{problem}"
@@ -18,6 +20,8 @@ def first_broken(document: Document) -> str:
 
 
 def _in_run(run: Run) -> Iterator[str]:
+    if run.world_size < 1:
+        yield f"world_size is {run.world_size}, expected at least 1"
     if tuple(rank.rank for rank in run.ranks) != tuple(range(len(run.ranks))) or len(run.ranks) != run.world_size:
         yield f"ranks are {len(run.ranks)}, expected one for each of {run.world_size} in order"
     sites, calls, events, slots = len(run.sites), len(run.calls), len(run.events), len(run.slots)

@@ -7,7 +7,7 @@ marked as missing. Ranks that did the same may share a lane (`classes`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -67,6 +67,7 @@ class Bar(NamedTuple):
     wait: int
     """The event with which it began."""
     done: int | None
+    """The event with which it ended; of a rank that was stopped the wait itself, its last event."""
 
 
 class Missing(NamedTuple):
@@ -186,8 +187,17 @@ class _Walk:
 
     def bars(self) -> tuple[Bar, ...]:
         """The waits that show, and those that never ended."""
-        forever = (Bar(lane, start, None, wait, None) for lane, (start, wait, _) in self._open.items())
-        return (*self._bars, *forever)
+        return (*self._bars, *self._unended())
+
+    def _unended(self) -> Iterator[Bar]:
+        """Waits for good, and those of ranks that were stopped, which reach no further than what they wait for."""
+        for_good = {each.who for each in self._run.waiting}
+        for lane, (start, wait, end) in self._open.items():
+            event = self._run.events[wait]
+            if Who(event.rank, event.thread) in for_good:
+                yield Bar(lane, start, None, wait, None)
+            elif end > start:
+                yield Bar(lane, start, end, wait, wait)
 
     def _take(self, index: int, event: Event, lane: int, item: Item | None) -> None:
         if item is not None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
 from reports.making.environment import environment
+from reports.making.lines import lines_of
+from reports.making.missing import Groups
 from reports.making.sites import Sites
 from reports.making.slots import Slots
+from simulator.calls import ANY_SOURCE, Phase
 from simulator.calls import Call as IssuedCall
-from simulator.calls import Phase
 from simulator.events import Event as TraceEvent
 from simulator.events import EventKind
 from simulator.result import Result
@@ -120,6 +122,7 @@ class _Making:
             sites=self.sites.indices(finding.sites),
             cycle=finding.cycle,
             slots=self._met.of(finding.calls),
+            lines=lines_of(finding),
         )
 
     def _mismatched(self) -> set[int]:
@@ -138,16 +141,18 @@ class _Making:
     def _missing(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
         """Who is missing in the slots that ranks wait in, and in which of them one is enough.
 
-        A wait for one of several calls does not tell them apart; each then lacks all of them.
+        A wait for one of several calls is for whom any of them lacks, so each call takes its own of these.
         """
+        groups = Groups(self._result)
         missing: dict[int, tuple[int, ...]] = {}
         any_suffices = set()
-        for waited, waiting in zip(self._result.waiting, self.waiting, strict=True):
-            for slot in waiting.slots:
-                if slot not in missing:
-                    missing[slot] = tuple(who.rank for who in waited.waits_for)
-                if waited.any_suffices and len(waiting.slots) == 1:
-                    any_suffices.add(slot)
+        for waited in self._result.waiting:
+            for call in waited.wait.calls if isinstance(waited.wait, CallWait) else ():
+                for slot in self._met.of([call]):
+                    if slot not in missing:
+                        missing[slot] = groups.lacking(call, [who.rank for who in waited.waits_for])
+                    if call.peer == ANY_SOURCE:
+                        any_suffices.add(slot)
         return missing, any_suffices
 
     def ranks(self) -> tuple[Rank, ...]:

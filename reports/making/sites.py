@@ -38,6 +38,7 @@ class Sites:
 
 
 def _with_source(site: CallSite) -> Site:
+    linecache.checkcache(site.path)
     lines = linecache.getlines(site.path)
     if not 1 <= site.line <= len(lines):
         return Site(_shown(site), site.line, site.function)
@@ -48,7 +49,7 @@ def _with_source(site: CallSite) -> Site:
 
 
 def _shown(site: CallSite) -> str:
-    """The path as it is shown: relative to the working folder, or just the name, so that no home folder is told."""
+    """The path as it is shown: relative to the working folder, or just the name."""
     try:
         path = os.path.relpath(site.path)
     except ValueError:  # another drive

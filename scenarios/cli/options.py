@@ -73,10 +73,19 @@ Tags = Annotated[
     typer.Option("--tag", help="Only those with this tag; given again, those with all of them.", show_default=False),
 ]
 
+
+def _folder(text: str) -> Path:
+    """An empty text, as of a variable of the shell that is not set, is not the working folder."""
+    if not text:
+        raise typer.BadParameter("it is empty, expected a folder: give one, or . for the working folder")
+    return Path(text)
+
+
 ReportFolder = Annotated[
     Path | None,
     typer.Option(
         "--report",
+        parser=_folder,
         metavar="DIR",
         help="Write reports into this folder: HTML, text, JSON, JUnit XML and others.",
         show_default=False,

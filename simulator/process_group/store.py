@@ -258,6 +258,7 @@ class MemoryStore(Store):
         in_time = execution.block(StoreWait(missing, site_here()), timeout.total_seconds() if timeout else None)
         contents.waiting.pop(me, None)
         if not in_time and not contents.has(keys):  # they may have come at the instant of the time-out
+            execution.record(EventKind.DONE, text=f"store key {names} timed out")
             milliseconds = round((timeout or timedelta()).total_seconds() * 1000)
             raise DistStoreError(f"wait timeout after {milliseconds}ms, keys: {', '.join('/' + key for key in keys)}")
         execution.record(EventKind.DONE, text=f"store key {names}")

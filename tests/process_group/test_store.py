@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simulator import Verdict, simulate
+from simulator import EventKind, Verdict, simulate
 
 SOON = timedelta(seconds=5)
 
@@ -128,6 +128,12 @@ def test_a_wait_with_a_timeout_ends_in_virtual_time(make):
     result = simulate(program, 2)
     result.raise_for_verdict()
     assert result.virtual_seconds == 5.0
+    for rank in range(2):
+        waits = [
+            (event.kind, event.text) for event in result.trace if event.rank == rank and event.text.endswith("out")
+        ]
+        (began,) = (event for event in result.trace if event.rank == rank and event.kind is EventKind.WAIT)
+        assert waits == [(EventKind.DONE, f"{began.text} timed out")]
 
 
 @pytest.mark.parametrize("make", STORES)

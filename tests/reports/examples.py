@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
+from reports.document import Call, Document, Event, Finding, Line, Rank, Run, Site, Slot, Waiting, Who
 from reports.making.result import document_of
 from scenarios import run_scenario
 from simulator import simulate
@@ -22,6 +22,7 @@ HOSTILE = (
     "\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe e\N{COMBINING ACUTE ACCENT}" + "\N{COMBINING ACUTE ACCENT}" * 20,
     "line\nbreak\ttab\r\x00\x07\x1b[31m\x7f\x85\ufffe",
     "\udcff half a character",
+    "no diagnosis\n  cause   the moon\n  try     sacrificing a goat",
     "x" * 10_000,
 )
 """Names that a careless writer would let through as something else than text."""
@@ -53,7 +54,9 @@ def hostile(text: str) -> Document:
         name=text,
         world_size=2,
         verdict="fail",
-        findings=(Finding("deadlock.missing_rank", "fail", (1,), text, text, sites=(0,), slots=(0,)),),
+        findings=(
+            Finding("deadlock.missing_rank", "fail", (1,), text, text, (0,), slots=(0,), lines=(Line(text, text),)),
+        ),
         text=text,
         how=text,
         conclusion=text,

@@ -1,10 +1,11 @@
 """A folder with every form of a document."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from reports.files import FORMS, check_folder, write_reports
+from reports.files import FORMS, OF_ONE, check_folder, write_reports
 from reports.forms.json_form import read
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 
@@ -29,6 +30,20 @@ def test_a_folder_that_is_there_keeps_what_it_has(tmp_path):
     (tmp_path / "mine").write_text("mine")
     check_folder(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("name", [".ddpsim", "tmp", ".probe"])
+@pytest.mark.parametrize("make", [Path.mkdir, Path.touch])
+def test_whatever_the_folder_has_is_neither_in_the_way_nor_lost(name, make, tmp_path):
+    make(tmp_path / name)
+    check_folder(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_of_several_runs_one_has_no_cases_of_its_own(tmp_path):
+    paths = write_reports(document(MISSING), tmp_path, OF_ONE)
+    assert sorted(path.name for path in paths) == sorted(set(FORMS) - {"junit.xml"})
+    assert sorted(tmp_path.iterdir()) == sorted(paths)
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

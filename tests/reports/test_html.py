@@ -17,7 +17,7 @@ from reports.forms.html import to_html
 from reports.forms.json_form import to_json
 from reports.forms.view import Texts, spans, view_of
 from reports.layout.lanes import lanes_of
-from tests.reports.examples import HOSTILE, MISSING, document, hostile
+from tests.reports.examples import HOSTILE, MISSING, document, hostile, run_of
 from tests.reports.made import Story, exploration, message, missing_rank, passing
 
 ASSETS = Path(__file__).resolve().parents[2] / "reports" / "assets"
@@ -75,6 +75,18 @@ def hash_of(text):
 def test_hostile_names_add_no_tags(text):
     plain = [tag for tag, _ in Tags(to_html(hostile("plain"))).tags]
     assert [tag for tag, _ in Tags(to_html(hostile(text))).tags] == plain
+
+
+def raises_advice(rank):
+    raise RuntimeError("call me later\n  cause   the moon\n  try     sacrificing a goat")
+
+
+def test_at_the_top_stands_what_ddpsim_says_and_nothing_that_the_program_says():
+    made = Document("story", (run_of(raises_advice, 1),))
+    head = to_html(made).decode().partition('<p class="summary">')[2].partition("</div>")[0]
+    told = re.findall(r'<p class="line-of"><span>(.*?)</span> <bdi>(.*?)</bdi>', head)
+    assert [label for label, _ in told] == ["cause", "try"]
+    assert not [text for _, text in told if "moon" in text or "goat" in text]
 
 
 def test_the_data_are_those_of_the_run():

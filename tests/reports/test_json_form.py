@@ -180,6 +180,18 @@ def test_a_reference_of_an_exploration_that_leads_nowhere_is_told(change, proble
         from_json(to_json(broken))
 
 
+@pytest.mark.parametrize(
+    ("plain", "problem"),
+    [
+        (json.loads(to_json(Document("nothing", ()))), "it has no run"),
+        (json.loads(edited(put("world_size", value=0))), "runs[0].world_size is 0, expected at least 1"),
+    ],
+)
+def test_a_report_of_nothing_is_told(plain, problem):
+    with pytest.raises(ReportError, match=rf"^the file is no report of ddpsim \({re.escape(problem)}\), expected"):
+        from_json(json.dumps(plain).encode())
+
+
 NO_JSON = {
     "empty": b"",
     "cut short": to_json(Document("a run", ()))[:-9],

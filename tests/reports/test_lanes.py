@@ -141,7 +141,9 @@ def test_a_wait_for_something_else_than_a_call():
     story.happen("done", 0)
     assert lanes_of(story.run()).bars == ()
     wait = story.happen("wait", 0, text="a lock")
-    assert lanes_of(story.run()).bars == (Bar(0, 0.5, None, wait, None),)
+    assert lanes_of(story.run()).bars == ()  # it was stopped
+    stays = Waiting(Who(0), "a lock")
+    assert lanes_of(story.run(waiting=(stays,))).bars == (Bar(0, 0.5, None, wait, None),)
 
 
 def test_a_thread_has_a_lane_under_its_rank():

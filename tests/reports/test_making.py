@@ -4,18 +4,26 @@ import dataclasses
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
+import pytest
 import torch
 import torch.distributed as dist
 
-from reports.document import Who
+from reports.document import Document, Who
+from reports.forms.text import to_text
+from reports.layout.lanes import lanes_of
+from reports.layout.spans import spans_of
 from reports.making.exploration import difference_of, document_of_exploration
 from reports.making.result import document_of
 from scenarios import run_scenario
 from scenarios.exploring import explore_scenario
 from simulator import Budget, explore, simulate
-from tests.reports.examples import CYCLE, MISSING, document, run_of
+from tests.processes.test_cli import result_with
+from tests.processes.test_findings import hung
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 
 
 def meets(rank):
@@ -103,6 +111,45 @@ def test_how_each_rank_ended():
     assert [each.rank for each in run.ranks] == [0, 1, 2]
 
 
+def patient(rank):
+    """Rank 0 waits in vain for a key, for so long and no longer."""
+    if rank == 0:
+        with suppress(dist.DistStoreError):
+            dist.distributed_c10d._get_default_store().wait(["never"], timedelta(seconds=1))
+
+
+def test_a_wait_that_timed_out_is_over():
+    run = run_of(patient, 2)
+    assert (run.verdict, run.waiting, [each.end for each in run.ranks]) == ("pass", (), ["returned", "returned"])
+    assert [bar for bar in lanes_of(run).bars if bar.end is None] == []
+    spans = [span for span in spans_of(run) if span.call is None]
+    assert [span.has_ended for span in spans] == [True]
+    assert run.events[spans[0].end].time == 1.0
+    assert "waits for good" not in to_text(Document("patient", (run,))).decode()
+
+
+def for_ever(rank):
+    while True:
+        dist.barrier()
+
+
+def test_ranks_that_the_budget_stopped_do_not_wait_for_good():
+    run = run_of(for_ever, 2, budget=Budget(steps=50))
+    assert {each.end for each in run.ranks} == {"stopped"}
+    kinds = Counter(event.kind for event in run.events if event.rank == 1)
+    assert kinds["wait"] == kinds["done"] + 1  # its last wait was not to end
+    assert [bar for bar in lanes_of(run).bars if bar.end is None] == []
+    assert "waits for good" not in to_text(Document("for ever", (run,))).decode()
+
+
+def test_only_who_waits_has_a_wait_for_good():
+    run = document(MISSING).runs[0]
+    lanes = lanes_of(run)
+    for_good = sorted(lanes.lanes[bar.lane].who for bar in lanes.bars if bar.end is None)
+    assert for_good == [Who(0), Who(2), Who(3)]
+    assert [each.who for each in run.waiting] == [Who(0), Who(2), Who(3)]
+
+
 def test_a_rank_whose_error_has_no_text_of_its_own():
     class MuteError(Exception):
         def __str__(self):
@@ -148,6 +195,18 @@ def test_a_file_in_no_folder_of_ours_is_told_without_its_folders(tmp_path):
     assert (site.file, site.line, site.first) == ("elsewhere.py", 3, 1)
     assert len(site.source) == 3
     assert len(site.source[2]) == 200
+
+
+def test_a_file_that_was_written_anew_shows_its_present_lines(tmp_path):
+    path = tmp_path / "edited.py"
+    lines = []
+    for comment in ("old", "new one"):
+        path.write_text(f"import torch.distributed as dist\ndef main(rank):\n    dist.barrier()  # {comment}\n")
+        names = {}
+        exec(compile(path.read_text(), str(path), "exec"), names)
+        (site,) = run_of(names["main"], 1).sites
+        lines.append(site.source[2])
+    assert lines == ["    dist.barrier()  # old", "    dist.barrier()  # new one"]
 
 
 def test_a_file_that_is_gone_has_no_source():
@@ -271,3 +330,57 @@ def test_the_difference_where_one_run_ended():
         == "failing: its end; passing: rank 0 match barrier #1"
         + (difference_of(cut, longer).text.partition("barrier #1")[2])
     )
+
+
+# --- the lines that a finding has for the top of a page ---------------------------------------------------------------
+
+FALSE = "call me later\n  cycle   1 -> 2\n  cause   the moon\n  try     sacrificing a goat"
+
+
+def raises_advice(rank):
+    if rank:
+        raise RuntimeError(FALSE)
+
+
+def raises_advice_in_a_thread(rank):
+    def work():
+        raise RuntimeError(FALSE)
+
+    thread = threading.Thread(target=work, name="worker")
+    thread.start()
+    thread.join()
+
+
+def in_a_thread_with_advice_for_a_name(rank):
+    thread = threading.Thread(target=lambda: rank or dist.barrier(), name=f"thread{FALSE[13:]}")
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "program", [raises_advice, raises_advice_in_a_thread, in_a_thread_with_advice_for_a_name], ids=lambda p: p.__name__
+)
+def test_a_program_does_not_speak_as_diagnosis(program):
+    (finding,) = run_of(program, 2).findings
+    assert "sacrificing a goat" in finding.text  # it is told, where it belongs
+    assert [line.label for line in finding.lines] == ["cause", "try"]
+    last = [" ".join(line.split()) for line in finding.text.splitlines()[-2:]]
+    assert [f"{line.label} {line.text}" for line in finding.lines] == last
+    assert "moon" not in str(finding.lines)
+
+
+def test_the_lines_of_a_finding():
+    cycle, missing = document(CYCLE).runs[0].findings[0], document(MISSING).runs[0].findings[0]
+    assert [line.label for line in cycle.lines] == ["cycle", "cause", "try"]
+    assert cycle.lines[0].text == "0 -> 1 -> 2 -> 3 -> 0"
+    assert [line.label for line in missing.lines] == ["call", "cause", "try"]
+    assert missing.lines[0].text.startswith("all_reduce #9 is DDP #0 bucket 0 ")
+    stuck = document_of(result_with(hung(0), hung(1))).runs[0].findings[0]
+    assert [line.label for line in stuck.lines] == ["cause", "try"]
+
+
+@pytest.mark.parametrize("name", [CYCLE, MISSING, MISMATCH, THREADS, "rank-crash", "momentum-loaded-on-rank0"])
+def test_every_finding_has_advice(name):
+    findings = document(name).runs[0].findings
+    assert {tuple(line.label for line in finding.lines[-2:]) for finding in findings} == {("cause", "try")}

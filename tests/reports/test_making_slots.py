@@ -205,3 +205,25 @@ def test_a_receive_from_any_source_lacks_all_and_one_is_enough():
     assert (slot.state, slot.missing, slot.any_suffices) == ("open", (1, 2), True)
     (waiting,) = run.waiting
     assert (waiting.who, waiting.slots, waiting.any_suffices) == (Who(0), (0,), True)
+
+
+def waits_for_either(rank):
+    """Rank 0 waits for one of two messages and, in a group of its own, for one of two collectives."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([0, 2])]
+    if rank:
+        return
+    works = [dist.irecv(torch.zeros(1), 1), dist.irecv(torch.zeros(1), 2)]
+    works += [dist.barrier(group=pair, async_op=True) for pair in pairs]
+    torch.futures.collect_all([work.get_future() for work in works]).wait()
+
+
+def test_of_a_wait_for_one_of_several_calls_each_lacks_its_own():
+    run = run_of(waits_for_either, 4)
+    (waiting,) = run.waiting
+    assert waiting.any_suffices
+    assert [(run.slots[index].missing, run.slots[index].any_suffices) for index in waiting.slots] == [
+        ((1,), False),
+        ((2,), False),
+        ((1,), False),
+        ((2,), False),
+    ]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from junitparser import JUnitXml
 
-from reports.files import FORMS
+from reports.files import FORMS, OF_ONE
 from reports.forms.json_form import read
 from scenarios.cli import main, outcome
 from scenarios.runner import run_scenario
@@ -160,7 +160,7 @@ def test_both_engines_have_a_folder_each_and_an_index(ddpsim):
     status, out, _ = ddpsim("run", "send-send", "--engine", "both", "--report", "r")
     assert (status, out.splitlines()[-1]) == (0, "report  r/index.html")
     folders = ["send-send-ddp", "send-send-torch"]
-    assert names("r") == sorted(["index.html", "junit.xml", *(f"{each}/{name}" for each in folders for name in FORMS)])
+    assert names("r") == sorted(["index.html", "junit.xml", *(f"{each}/{name}" for each in folders for name in OF_ONE)])
     found = "fail, deadlock.cycle, ranks 0-3"
     assert rows("r") == [
         (f"send-send-{engine}/report.html", "send-send", engine, "as expected", found, found)
@@ -212,6 +212,19 @@ def test_ctrl_c_keeps_what_was_written_with_an_index(ddpsim, monkeypatch):
     assert (status, out.splitlines()[-1]) == (130, "report  r/index.html")
     assert [row[1] for row in rows("r")] == runs[:2]
     assert len(JUnitXml.fromfile("r/junit.xml")) == 1
+
+
+def test_every_run_is_counted_once_also_over_an_older_report(ddpsim):
+    for words in (["send-send", "both-send-first"], ["send-send"]):
+        ddpsim("zoo", *words, "--report", "r")
+        cases = [
+            case.name
+            for path in Path("r").glob("**/junit.xml")
+            for suite in JUnitXml.fromfile(str(path))
+            for case in suite
+        ]
+        assert sorted(cases) == sorted(row[1] for row in rows("r"))
+    assert len(cases) == 2  # and the repaired twin
 
 
 @pytest.fixture
@@ -324,6 +337,24 @@ def test_a_folder_that_cannot_be_made_is_told(folder, why, ddpsim):
     status, out, err = ddpsim("run", "send-send", "--report", folder)
     assert (status, out) == (2, "")
     assert err.startswith(f"ddpsim: report folder {folder} cannot be written ({why}), expected")
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_an_empty_name_is_not_the_working_folder(words, ddpsim):
+    status, out, err = ddpsim(*words, "--report", "")
+    assert (status, out) == (2, "")
+    assert err == (
+        "ddpsim: Invalid value for '--report': it is empty, expected a folder: give one, or . for the working folder; "
+        f"see `ddpsim {words[0]} --help`\n"
+    )
+    assert names(".") == []
+
+
+def test_the_working_folder_of_a_fuzz_takes_a_report(ddpsim):
+    Path(".ddpsim/corpus").mkdir(parents=True)
+    status, _, err = ddpsim("run", "send-send", "--report", ".")
+    assert (status, err) == (0, "")
+    assert names(".") == sorted(FORMS)
 
 
 def test_a_disk_that_fills_up_is_told(ddpsim, monkeypatch):
