@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from reports.document import Document, Run
-from reports.layout.wait_graph import Edge, Node, WaitGraph, wait_graph_of
+from reports.layout.wait_graph import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
 from reports.wording import printable
 
 _LONGEST = 100
@@ -26,10 +26,17 @@ def to_dot(document: Document) -> bytes:
     for number, run, graph in graphs:
         lines += _cluster(number, run, graph) if len(document.runs) > 1 else _body(number, graph)
     if not graphs:
-        has_trace = any(run.events for run in document.runs)
-        words = "nobody waited for anybody" if has_trace else "there is no trace, so nobody knows who waited for whom"
-        lines.append(f'  nobody [label="{words}", style="rounded,dashed"]')
+        lines.append(f'  nobody [label="{_no_graph(document)}", style="rounded,dashed"]')
     return "\n".join([*lines, "}", ""]).encode()
+
+
+def _no_graph(document: Document) -> str:
+    """Why there is none."""
+    if not any(run.events for run in document.runs):
+        return "there is no trace, so nobody knows who waited for whom"
+    if any(map(is_mismatch, document.runs)):
+        return "the calls that met differ, so nobody waited for one to come"
+    return "nobody waited for anybody"
 
 
 def _cluster(number: int, run: Run, graph: WaitGraph) -> list[str]:

@@ -1,7 +1,7 @@
 """What the page's scripts draw, as plain values for JSON: columns of small numbers that refer to a table of texts.
 
-Events are numbered anew, as those of ranks that share another one's lane are left out; the scripts know no other
-numbers. Where numbers only grow, each is given as its difference from the one before.
+Events are numbered anew where those of ranks that share another one's lane, or have none, are left out; `numbers` then
+says which they are in the whole run. Where numbers only grow, each is given as its difference from the one before.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Texts:
 
 
 def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
-    """A run for the scripts. `marked` is an event that is to be pointed at."""
+    """A run for the scripts. `marked` is an event that is to be pointed at, if it is shown."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
     kept = [index for index, event in enumerate(run.events) if Who(event.rank, event.thread) in lane_of]
     number = {index: new for new, index in enumerate(kept)}
@@ -79,9 +79,10 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
         "items": _items(lanes.items, number, texts),
         "marks": [[mark.position, *(number[event] for event in mark.events)] for mark in lanes.marks],
         "bars": [_bar(bar, number) for bar in lanes.bars],
+        "numbers": None if len(kept) == len(run.events) else _numbers(run, kept),
         "slots": _slots(run, kept),
         "missing": [list(place) for place in lanes.missing],
-        "marked": None if marked is None or not kept else min(bisect_left(kept, marked), len(kept) - 1),
+        "marked": None if marked is None else number.get(marked),
     }
 
 
@@ -170,12 +171,25 @@ def _bar(bar: Bar, number: Mapping[int, int]) -> list[float | None]:
     return [bar.start, bar.end, number[bar.wait], None if bar.done is None else number[bar.done]]
 
 
+def _numbers(run: Run, kept: Sequence[int]) -> dict[str, Any]:
+    """What the events are in the whole run: those that are shown, and those that filled the slots."""
+    return {
+        "event": _differences(kept),
+        "match": [-1 if slot.match is None else slot.match for slot in run.slots],
+        "all": len(run.events),
+    }
+
+
 def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
-    """What became of each slot; its match is the event among those shown, or the next one."""
+    """What became of each slot, and who issued its calls; its match is the event among those shown, or the next one."""
+    sets: dict[tuple[int, ...], int] = {}
+    ranks = [sets.setdefault(tuple(sorted(run.events[i].rank for i in slot.issues)), len(sets)) for slot in run.slots]
     return {
         "state": "".join(STATES[slot.state] for slot in run.slots),
         "match": [-1 if slot.match is None else bisect_left(kept, slot.match) for slot in run.slots],
         "size": [len(slot.issues) for slot in run.slots],
+        "sets": [spans(each) for each in sets],
+        "ranks": _packed(ranks),
         "missing": {str(index): spans(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
         "any": [index for index, slot in enumerate(run.slots) if slot.any_suffices],
     }

@@ -102,7 +102,7 @@ def lanes_of(run: Run) -> Lanes:
     """The lanes of a run, one for each rank and each thread. A run without a trace has no items."""
     whose = _whose(run)
     lane_of = [whose[Who(event.rank, event.thread)] for event in run.events]
-    columns = columns_of(run, lane_of)
+    columns = columns_of(run, whose)
     items = _items(run, lane_of, columns)
     walk = _Walk(run, lane_of, items)
     missing = _missing(run, whose, items)
@@ -170,6 +170,8 @@ class _Walk:
         self._open: dict[int, tuple[float, int, float]] = {}
         """By lane, the wait that has not ended: from where, its event, and where it would go on."""
         self._last: dict[int, int] = {}
+        self._behind: dict[int, float] = {}
+        """By lane, what the next mark stands behind: the last call, or the end of a wait that shows."""
         self._between: dict[int, list[list[int]]] = {}
         """By lane, the marks since its last call, several alike together."""
         self._marks: list[Mark] = []
@@ -203,6 +205,7 @@ class _Walk:
         if item is not None:
             self._flush(lane)
             self._last[lane] = item.column
+            self._behind[lane] = item.column
             self._issued[lane, item.call] = item
         elif event.kind == "wait":
             self._open[lane] = self._wait(index, event, lane)
@@ -212,7 +215,7 @@ class _Walk:
             self._mark(index, event, lane)
 
     def _wait(self, index: int, event: Event, lane: int) -> tuple[float, int, float]:
-        behind = self._last.get(lane, -1) + 0.5
+        behind = self._behind.get(lane, -1) + 0.5
         own = None if event.call is None else self._issued.get((lane, event.call))
         if own is None:
             return behind, index, behind
@@ -221,8 +224,12 @@ class _Walk:
 
     def _done(self, index: int, lane: int) -> None:
         start, wait, end = self._open.pop(lane, (0.0, index, 0.0))
-        if end > start:
-            self._bars.append(Bar(lane, start, end, wait, index))
+        if end <= start:
+            return
+        self._bars.append(Bar(lane, start, end, wait, index))
+        if end > self._behind[lane]:
+            self._flush(lane)
+            self._behind[lane] = end
 
     def _mark(self, index: int, event: Event, lane: int) -> None:
         between = self._between.setdefault(lane, [])
@@ -232,10 +239,10 @@ class _Walk:
             between.append([index])
 
     def _flush(self, lane: int) -> None:
-        """Spread the marks since the last call over the middle of the gap behind it."""
+        """Spread the marks since the last call, or wait, over the middle of the gap behind it."""
         between = self._between.pop(lane, [])
         for number, events in enumerate(between):
-            position = self._last.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)
+            position = self._behind.get(lane, -1) + 0.3 + 0.4 * (number + 0.5) / len(between)
             self._marks.append(Mark(tuple(events), lane, round(position, 3)))
 
 

@@ -33,7 +33,8 @@ def differing_calls(run: Run) -> dict[int, Differing]:
     for finding in run.findings:
         for index in finding.slots if finding.code.startswith("mismatch.") else ():
             issues = run.slots[index].issues
-            odd = {issue for issue in issues if run.events[issue].rank in finding.ranks} or set(issues)
+            culprits = set(finding.ranks)
+            odd = {issue for issue in issues if run.events[issue].rank in culprits} or set(issues)
             aspect = _aspect([call_of(run, issue) for issue in issues])
             for issue in issues:
                 found.setdefault(issue, Differing(aspect(call_of(run, issue)), issue in odd))

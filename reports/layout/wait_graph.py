@@ -11,7 +11,6 @@ from itertools import pairwise
 
 from reports.document import End, Run, Waiting, Who
 from reports.layout.columns import call_of
-from reports.layout.mismatches import differing_calls
 from reports.wording import rank_list
 
 
@@ -52,7 +51,12 @@ class WaitGraph:
 
 
 def wait_graph_of(run: Run) -> WaitGraph | None:
-    """The wait-for graph of a run; None if nobody waited for anybody."""
+    """The wait-for graph of a run; None if nobody waited for anybody, or if the run fails by calls that differ.
+
+    Who is in a slot whose calls differ waits for nobody: all have come.
+    """
+    if is_mismatch(run):
+        return None
     arcs = [(waiting, target) for waiting in run.waiting for target in _targets(run, waiting)]
     if not arcs:
         return None
@@ -78,17 +82,16 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
     return WaitGraph(tuple(nodes), tuple(edges.values()))
 
 
+def is_mismatch(run: Run) -> bool:
+    """True if the finding that the run begins with is of calls that differ."""
+    return run.leading is not None and run.leading.code.startswith("mismatch.")
+
+
 def _targets(run: Run, waiting: Waiting) -> Iterable[Who]:
-    """For whom somebody waits. In a slot whose calls differ it is for those who made another one."""
+    """For whom somebody waits."""
     yield from waiting.waits_for
     for index in waiting.slots:
-        slot = run.slots[index]
-        yield from map(Who, slot.missing)
-        if slot.state == "mismatched":
-            differing = differing_calls(run)
-            own = {differing[issue].text for issue in slot.issues if run.events[issue].rank == waiting.who.rank}
-            ranks = {run.events[issue].rank for issue in slot.issues if differing[issue].text not in own}
-            yield from (Who(rank) for rank in sorted(ranks - {waiting.who.rank}))
+        yield from map(Who, run.slots[index].missing)
 
 
 def _alike(arcs: Iterable[tuple[Waiting, Who]]) -> list[list[Who]]:

@@ -17,6 +17,8 @@ _BOX_HEIGHT = 42.0
 _GAP = 130.0
 """Between layers: an edge's label has to stand there."""
 _ROW = 64.0
+_ROUND = 1.35
+"""A circle is so much wider than high."""
 _LONGEST = 34
 """Letters of a label; the rest is left out."""
 
@@ -87,7 +89,7 @@ def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Po
     layers = _layers(graph)
     middle = layers[circle[0]] if circle else 0
     radius = _radius(len(circle), max(widths))
-    beside = max(widths) + _GAP + (radius * 0.8 if circle else 0.0)
+    beside, aside = max(widths) + _GAP, radius * _ROUND
     centres = [(0.0, 0.0)] * len(layers)
     for layer in sorted(set(layers)):
         column = [node for node, each in enumerate(layers) if each == layer and node not in circle]
@@ -97,16 +99,17 @@ def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Po
             else -(len(column) - 1) / 2 * _ROW
         )
         for row, node in enumerate(column):
-            centres[node] = (layer - middle) * beside, top + row * _ROW
+            distance = layer - middle
+            centres[node] = distance * beside + (distance > 0) * aside - (distance < 0) * aside, top + row * _ROW
     first = math.pi if len(circle) == 2 else -math.pi / 2
     for number, node in enumerate(circle):
         turn = first + 2 * math.pi * number / len(circle)
-        centres[node] = radius * 1.35 * math.cos(turn), radius * math.sin(turn)
+        centres[node] = radius * _ROUND * math.cos(turn), radius * math.sin(turn)
     return centres
 
 
 def _circle(graph: WaitGraph) -> list[int]:
-    """The nodes of the cycle in its order; else the first that wait for each other, as in a slot whose calls differ."""
+    """The nodes of the cycle in its order; else the first that wait for each other."""
     after = {edge.source: edge.target for edge in graph.edges if edge.in_cycle}
     if not after:
         reached = _reached(graph)
@@ -123,7 +126,7 @@ def _radius(count: int, width: float) -> float:
     if count < 2:
         return 0.0
     apart = width + _GAP if count == 2 else max(width * 0.9, 104.0)
-    return apart / 2 / 1.35 if count == 2 else apart / (2 * math.sin(math.pi / count))
+    return apart / 2 / _ROUND if count == 2 else apart / (2 * math.sin(math.pi / count))
 
 
 def _layers(graph: WaitGraph) -> list[int]:

@@ -9,10 +9,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reports.document import Document
+from reports.document import Document, Finding, Slot, Waiting, Who
 from reports.forms.dot import to_dot
 from reports.wording import printable
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
+from tests.reports.made import Story, call
 
 SVG = "{http://www.w3.org/2000/svg}"
 RED = "#c62828"
@@ -66,15 +67,32 @@ def test_groups_are_named_where_there_are_several(drawn):
 
 
 def test_threads_are_nodes_of_their_own(drawn):
-    nodes = [lines[0] for lines in groups(drawn(to_dot(document(THREADS))), "node")]
-    assert len([label for label in nodes if "reporter" in label]) == 3
-    assert ['the end of thread "reporter"'] in groups(drawn(to_dot(document(THREADS))), "edge")
+    waiting = Waiting(Who(0), "the end of its thread", waits_for=(Who(0, "reporter"),))
+    svg = drawn(to_dot(Document("t", (Story(1).run(waiting=(waiting,)),))))
+    assert groups(svg, "node") == [["rank 0", "waits"], ["rank 0, thread reporter"]]
+    assert groups(svg, "edge") == [["the end of its thread"]]
 
 
-def test_a_mismatch_shows_who_made_another_call(drawn):
-    svg = drawn(to_dot(document(MISMATCH)))
-    assert ["rank 1", "waits"] in groups(svg, "node")
-    assert red(svg, "node") == 1
+@pytest.mark.parametrize("name", [MISMATCH, THREADS])
+def test_where_calls_differ_it_says_that(name, drawn):
+    svg = drawn(to_dot(document(name)))
+    assert groups(svg, "node") == [["the calls that met differ, so nobody waited for one to come"]]
+    assert groups(svg, "edge") == []
+
+
+def test_512_ranks_that_all_made_another_call_are_no_graph():
+    ranks = 512
+    story = Story(ranks)
+    calls = [dataclasses.replace(call(0), signature=f"SUM float32[{rank + 1}]") for rank in range(ranks)]
+    issues = tuple(story.wait_in(each, rank) for rank, each in enumerate(calls))
+    story.slots.append(Slot("default", 0, issues, "mismatched"))
+    run = story.run(
+        findings=(Finding("mismatch.signature", "fail", (), "", "", slots=(0,)),),
+        waiting=tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(ranks)),
+    )
+    made = to_dot(Document("t", (run,)))
+    assert made.count(b"->") == 0
+    assert made.count(b"label=") == 2  # of the graph, and of the node that says why
 
 
 def test_where_nobody_waits_it_says_so(drawn):

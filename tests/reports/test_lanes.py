@@ -29,6 +29,56 @@ def test_calls_that_met_stand_under_each_other():
     assert lanes.columns == 4
 
 
+def test_calls_that_did_not_meet_do_not_stand_between_those_that_did():
+    # A grid of 2 by 2: the lines of ranks 0 and 2, and of 1 and 3, would lie on top of each other.
+    story = Story(4)
+    for step in range(2):
+        story.meet(call(step, group="even"), (0, 2))
+        story.meet(call(step, group="odd"), (1, 3))
+    lanes = lanes_of(story.run())
+    assert [columns(lanes, lane) for lane in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
+    assert lanes.bars == ()  # nobody waited: the columns were taken
+
+
+def test_a_message_does_not_stand_between_calls_that_met():
+    story = Story(4)
+    story.meet(call(0, group="around"), (0, 2))
+    story.send(message(0, "send", 3), message(0, "recv", 1))
+    assert [columns(lanes_of(story.run()), lane) for lane in (0, 1, 2, 3)] == [[0], [1], [0], [2]]
+
+
+def test_nothing_stands_between_a_call_and_its_missing_one():
+    story = Story(3)
+    slot = story.hang(call(0, group="around"), [0], [2])
+    story.meet(call(0, group="own"), [1])
+    lanes = lanes_of(story.run())
+    assert lanes.missing == (Missing(2, 0, slot),)
+    assert columns(lanes, 1) == [1]
+
+
+def test_the_next_call_of_a_group_is_further_right_whichever_thread_made_it():
+    story = Story(1)
+    for step in range(2):
+        thread_meets(story, call(step), "helper")
+    story.meet(call(2), [0])
+    lanes = lanes_of(story.run())
+    assert [columns(lanes, lane) for lane in (0, 1)] == [[2], [0, 1]]
+
+
+def test_threads_of_different_groups_need_no_order():
+    story = Story(1)
+    thread_meets(story, call(0, group="a"), "helper")
+    story.meet(call(0, group="b"), [0])
+    assert [columns(lanes_of(story.run()), lane) for lane in (0, 1)] == [[0], [0]]
+
+
+def thread_meets(story, made, thread):
+    """A thread of rank 0 makes a call of its own."""
+    issue = story.happen("issue", 0, made, thread=thread)
+    match = story.happen("match", 0, made, thread=thread)
+    story.slots.append(replace(missing_rank().slots[0], group=made.group, issues=(issue,), match=match))
+
+
 def test_a_wait_runs_from_where_the_rank_arrived_to_where_the_others_came():
     story = Story(4)
     for step in range(3):
@@ -134,6 +184,23 @@ def test_what_is_no_call_stands_between_columns_and_alike_ones_together():
     )
 
 
+def test_what_comes_after_a_wait_that_shows_stands_behind_it():
+    story = Story(2)
+    sent = story.happen("issue", 0, message(0, "send", 1))
+    note = story.happen("note", 0, text="before it waits")
+    wait = story.happen("wait", 0, message(0, "send", 1))
+    for step in range(3):
+        story.meet(call(step, group="own"), [1])
+    received = story.happen("issue", 1, message(0, "recv", 0))
+    match = story.happen("match", 1, message(0, "recv", 0))
+    done = story.happen("done", 0, message(0, "send", 1))
+    end = story.happen("return", 0)
+    story.slots.append(replace(missing_rank().slots[0], issues=(sent, received), match=match))
+    lanes = lanes_of(story.run())
+    assert lanes.bars == (Bar(0, 0, 3, wait, done),)
+    assert lanes.marks == (Mark((note,), 0, 0.5), Mark((end,), 0, 3.5))
+
+
 def test_a_wait_for_something_else_than_a_call():
     story = Story(1)
     story.meet(call(0), [0])
@@ -210,6 +277,9 @@ def test_columns_hold_their_promises(steps):
         else:
             assert len({item.column for item in met}) == 1
             assert max(item.arrival for item in met) == met[0].column
+            among = range(min(item.lane for item in met), max(item.lane for item in met) + 1)
+            between = [item for item in lanes.items if item.column == met[0].column and item.lane in among]
+            assert [item.event for item in between] == sorted(slot.issues)
     assert lanes.columns == max((item.column for item in lanes.items), default=-1) + 1
 
 

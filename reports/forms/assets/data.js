@@ -44,7 +44,10 @@ class Run {
     this.eventStep = summed(raw.events.step);
     this.eventText = new Map(raw.events.text);
     this.times = raw.events.time;
+    /** Of a run of which not all lanes are shown: how events are counted in all of it. */
+    this.numbers = raw.numbers && { event: summed(raw.numbers.event), match: raw.numbers.match, all: raw.numbers.all };
     this.slots = raw.slots;
+    this.slotRanks = unpacked(raw.slots.ranks);
     this.anySuffices = new Set(raw.slots.any);
     this.lacking = Object.keys(raw.slots.missing).map(Number);
     /** @type {Mark[]} */
@@ -111,6 +114,26 @@ class Run {
   /** True if a rank waits for good in a slot. @param {number} slot */
   lacks(slot) {
     return this.slots.state[slot] === "o" && this.slots.missing[slot] !== undefined;
+  }
+
+  /** The number of an event in the whole run, counted from 1. @param {number} event */
+  numberOf(event) {
+    return (this.numbers ? this.numbers.event[event] : event) + 1;
+  }
+
+  /** The number of the event that filled a slot; 0 if none did. @param {number} slot */
+  matchNumber(slot) {
+    return (this.numbers ? this.numbers.match : this.slots.match)[slot] + 1;
+  }
+
+  /** How many events the whole run has. */
+  get events() {
+    return this.numbers ? this.numbers.all : this.kinds.length;
+  }
+
+  /** The ranks that made a call of a slot. @param {number} slot @returns {number[][]} */
+  issuers(slot) {
+    return this.slots.sets[this.slotRanks[slot]];
   }
 
   /** The class that gives a slot which never filled its colour. @param {number} slot */

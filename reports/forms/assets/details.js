@@ -44,7 +44,7 @@ class Details {
     const rows = [["state", fateOf(run, place)], ...callRows(run, call)];
     if (!run.isMissing(place)) {
       const event = run.placeEvent[place];
-      rows.push(["issued", `in event ${event + 1}, after ${run.eventStep[event]} choices${atTime(run, event)}`]);
+      rows.push(["issued", `in event ${run.numberOf(event)}, after ${run.eventStep[event]} choices${atTime(run, event)}`]);
     }
     return [...rows, ...slotRows(run, place)].filter(([, text]) => text !== "");
   }
@@ -52,7 +52,7 @@ class Details {
   /** @param {Mark} mark */
   showMark(mark) {
     const { run } = this;
-    const rows = mark.events.map((event) => [`event ${event + 1}`, eventLine(run, event) + atTime(run, event)]);
+    const rows = mark.events.map((event) => [`event ${run.numberOf(event)}`, eventLine(run, event) + atTime(run, event)]);
     this.open(laneName(run.lanes[mark.lane]), [listOf(rows)]);
   }
 
@@ -116,26 +116,34 @@ function messageText(run, call, peer) {
 /** With whom it met, or who is missing. @param {Run} run @param {number} place @returns {[string, string][]} */
 function slotRows(run, place) {
   const slot = run.placeSlot[place];
-  const match = run.slots.match[slot];
-  const others = run.bySlot[slot].filter((other) => other !== place && !run.isMissing(other));
-  const spans = others
-    .flatMap((other) => run.lanes[run.placeLane[other]].ranks)
-    .sort((one, other) => one[0] - other[0]);
+  const match = run.matchNumber(slot);
+  const lane = run.lanes[run.placeLane[place]];
+  const isAlone = !run.isMissing(place) && spansCount(lane.ranks) === 1;
+  const spans = isAlone ? without(run.issuers(slot), lane.rank) : run.issuers(slot);
   const missing = run.slots.missing[slot];
   const state = run.slots.state[slot];
   const met = state === "m" ? "met" : "beside it";
   return [
-    ["matched", match < 0 ? "no" : `in event ${match + 1}`],
-    [met, spans.length ? ranksText(joined(spans)) : ""],
+    ["matched", match === 0 ? "no" : `in event ${match}`],
+    [met, spans.length ? ranksText(spans) : ""],
     ["waits for", missing && !run.isMissing(place) ? ranksText(missing) : ""],
     ["differs", state === "x" ? differences(run, slot) : ""],
   ];
 }
 
-/** Spans that touch, put together. */
+/** @param {number[][]} spans @param {number} rank @returns {number[][]} */
+function without(spans, rank) {
+  return spans.flatMap(([first, last]) => {
+    const isIn = first <= rank && rank <= last;
+    const parts = isIn ? [[first, rank - 1], [rank + 1, last]] : [[first, last]];
+    return parts.filter(([from, to]) => from <= to);
+  });
+}
+
+/** Spans in their order, those that touch put together. @param {number[][]} spans @returns {number[][]} */
 function joined(spans) {
   const found = [];
-  for (const [first, last] of spans) {
+  for (const [first, last] of [...spans].sort((one, other) => one[0] - other[0])) {
     const before = found.at(-1);
     if (before && before[1] >= first - 1) before[1] = Math.max(last, before[1]);
     else found.push([first, last]);
@@ -154,7 +162,10 @@ function differences(run, slot) {
       .join(" ");
     words.set(what, [...(words.get(what) ?? []), ...run.lanes[run.placeLane[place]].ranks]);
   }
-  return [...words].map(([what, spans]) => `${ranksText(joined(spans))}: ${what}`).join("\n");
+  const lines = [...words].map(([what, spans]) => `${ranksText(joined(spans))}: ${what}`);
+  const shown = [...words.values()].flat();
+  const rest = spansCount(run.issuers(slot)) - spansCount(shown);
+  return [...lines, ...(rest > 0 ? [`${rest} more ${rest === 1 ? "rank is" : "ranks are"} not shown`] : [])].join("\n");
 }
 
 function atTime(run, event) {

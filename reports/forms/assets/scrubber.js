@@ -33,7 +33,7 @@ class Scrubber {
 
   say() {
     const { run, now } = this;
-    const text = `event ${now + 1} of ${this.last + 1}: ${eventLine(run, now)}`;
+    const text = `event ${run.numberOf(now)} of ${run.events}: ${eventLine(run, now)}`;
     this.line.textContent = text;
     this.slider.setAttribute("aria-valuetext", text);
   }

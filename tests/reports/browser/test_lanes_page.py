@@ -1,10 +1,12 @@
 """The lanes in a browser: what is highlighted, the pointer, the keys, the details, the scrubber, filters and zoom."""
 
+from dataclasses import replace
+
 import pytest
 
-from reports.document import Document
+from reports.document import Document, Slot
 from tests.reports.examples import MISSING, THREADS, document
-from tests.reports.made import Story, call, message, missing_rank, passing
+from tests.reports.made import Story, call, exploration, message, missing_rank, passing
 
 ODD = "rank0-eval-through-wrapper-with-buffers"
 RING = "groups-in-a-ring"
@@ -325,6 +327,57 @@ def test_lanes_that_are_left_out_are_counted(open_report):
         story.hang(call(0, group=f"of {rank}"), [rank], [])
     report = open_report(Document("many", (story.run(),)))
     assert report.texts(".left-out") == ["36 more lanes are not shown: all of them are in result.json"]
+
+
+def all_meet(ranks, *, differ):
+    """Ranks meet once, and return; if they differ no two can share a lane."""
+    story = Story(ranks)
+    for rank in range(ranks if differ else 0):
+        story.happen("note", rank, text=f"I am {rank}")
+    story.meet(call(0), range(ranks))
+    for rank in range(ranks):
+        story.happen("return", rank)
+    return story.run()
+
+
+@pytest.mark.parametrize(("differ", "met", "last"), [(False, "ranks 0-129", 0), (True, "ranks 1-129", 63)])
+def test_of_130_ranks_the_details_tell_all_that_met_and_the_events_of_the_whole_run(open_report, differ, met, last):
+    run = all_meet(130, differ=differ)
+    report = open_report(Document("130", (run,)))
+    report.click_place(0)
+    details = report.details()
+    (slot,) = run.slots
+    assert details["met"] == met
+    assert details["matched"] == f"in event {slot.match + 1}"
+    assert details["issued"].startswith(f"in event {slot.issues[0] + 1}, ")
+    press(report, "first")
+    assert report.texts(".now")[0].startswith(f"event 1 of {len(run.events)}: ")
+    press(report, "last")
+    shown = max(index for index, event in enumerate(run.events) if event.rank == last)
+    assert report.texts(".now")[0].startswith(f"event {shown + 1} of {len(run.events)}: ")
+
+
+def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(open_report):
+    run = all_meet(130, differ=True)
+    of_rank = {event.rank: index for index, event in enumerate(run.events) if event.kind == "return"}
+    explored = exploration().exploration
+    for rank, marks in ((100, 0), (5, 1)):
+        parted = replace(explored, difference=replace(explored.difference, failing=of_rank[rank], passing=None))
+        report = open_report(Document("parted", (run, run), exploration=parted))
+        assert report.section().locator(".parting-word").count() == marks
+
+
+def test_ranks_that_differ_but_have_no_lane_are_counted(open_report):
+    story = Story(130)
+    calls = [replace(call(0), signature=f"SUM float32[{rank + 1}]") for rank in range(130)]
+    issues = tuple(story.wait_in(each, rank) for rank, each in enumerate(calls))
+    story.slots.append(Slot("default", 0, issues, "mismatched"))
+    report = open_report(Document("differ", (story.run(),)))
+    report.click_place(0)
+    lines = report.details()["differs"].split("\n")
+    assert lines[0] == "rank 0: all_reduce SUM float32[1]"
+    assert lines[64:] == ["66 more ranks are not shown"]
+    assert report.details()["beside it"] == "ranks 1-129"
 
 
 def centre(box):
