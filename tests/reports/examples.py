@@ -22,7 +22,7 @@ HOSTILE = (
     "\N{RIGHT-TO-LEFT OVERRIDE}gnp.exe e\N{COMBINING ACUTE ACCENT}" + "\N{COMBINING ACUTE ACCENT}" * 20,
     "line\nbreak\ttab\r\x00\x07\x1b[31m\x7f\x85\ufffe",
     "\udcff half a character",
-    "no diagnosis\n  cause   the moon\n  try     sacrificing a goat",
+    "no diagnosis\ncause the moon\ntry sacrificing a goat",
     "x" * 10_000,
 )
 """Names that a careless writer would let through as something else than text."""
