@@ -19,7 +19,9 @@ from tests.docs.commands import run
 TIMES = ((r"\b\d+ ms$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s"))
 """What differs from one run to the next, at the end of a line. Virtual times do not differ."""
 
-COMMAND = re.compile(r"^\s*(\$|>>>|ddpsim|pytest|python3?|pip|torchrun|mkdocs|git|ls|cd|cat|curl|dot)\s|^\s*select\s", re.M | re.I)
+COMMAND = re.compile(
+    r"^\s*(\$|>>>|ddpsim|pytest|python3?|pip|torchrun|mkdocs|git|ls|cd|cat|curl|dot)\s|^\s*select\s", re.M | re.I
+)
 LANGUAGES = ("console", "json", "pycon", "python", "sh", "sql", "text", "toml")
 
 
@@ -43,7 +45,7 @@ class PageRun:
             if name not in block.above:
                 return [f"is {name}, expected its name in the text above, which a reader sees; comments are invisible"]
         if again := block.notes.get("again"):
-            self._write(again, self.shown[again])
+            self._write(again, self.shown.get(again) or (ROOT / again).read_text(encoding="utf-8"))
         return list(getattr(self, f"_{block.language}")(block))
 
     def _text(self, block: Block) -> Iterator[str]:

@@ -63,7 +63,10 @@ WRONG = {
     "sh in a pipe": ("```sh\necho said | grep unsaid\n```", "exit status 1, expected 0"),
     "python": ("`own.py`:\n<!-- file: own.py -->\n```python\nimport tensorflow_\n```", "No module named 'tensorflow_'"),
     "python without a name": ("```python\nx = 1\n```", "has no name"),
-    "python of the repository": ("`examples/hang.py`:\n<!-- file: examples/hang.py -->\n```python\nx = 1\n```", "is not the end of"),
+    "python of the repository": (
+        "`examples/hang.py`:\n<!-- file: examples/hang.py -->\n```python\nx = 1\n```",
+        "is not the end of",
+    ),
     "toml": ("```toml\n# own.toml\nnetworks = 1\n```", "networks"),
     "toml that a command saved": (
         "```sh\necho x = 1 > own.toml\n```\n```toml\n# own.toml\nx = 2\n```",
@@ -109,7 +112,7 @@ RIGHT = {
     "a file shown again": "```python\n# own.py\nx = 1\n```\n```python\n# own.py\nx = 2\n```\n"
     "`own.py`:\n<!-- again: own.py -->\n```console\n$ cat own.py\n# own.py\nx = 1\n```",
     "toml that a command saved": "```sh\necho x = 1 > own.toml\n```\n```toml\n# own.toml\nx = 1\n```",
-    "json": "`own.json`:\n<!-- file: own.json -->\n```json\n{\"a\": 1}\n```",
+    "json": '`own.json`:\n<!-- file: own.json -->\n```json\n{"a": 1}\n```',
     "console that fails": "```console\n$ echo a; exit 7  # exit 7\na\n$ echo took, 0.5 s\ntook, 9.9 s\n```",
     "text": "```text\n  replay  ddpsim replay own.py:hangs s1:0:0\n```",
     "not run": "<!-- not run: an hour -->\n```sh\nfalse\n```",

@@ -18,7 +18,7 @@ OF_OTHERS = {
 """Of a benchmark and our tests, of pytest, and of torchrun."""
 
 
-COMMAND = re.compile(r"`ddpsim\s+(\w+)")
+COMMAND = re.compile(r"`ddpsim\s+([a-z]\w*)")
 
 
 def options_in(text):

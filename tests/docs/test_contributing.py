@@ -1,0 +1,19 @@
+"""CONTRIBUTING.md says of the words and of the zoo what holds."""
+
+import re
+
+from tests.docs.blocks import ROOT
+from tests.zoo.test_zoo import LONGEST_FILE
+
+TEXT = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+
+
+def test_the_words_are_explained_in_the_semantics():
+    semantics = (ROOT / "docs" / "semantics.md").read_text(encoding="utf-8")
+    words = re.search(r"each in one spelling: ([\w,\s]+)\n\(", TEXT)[1].split(", ")
+    assert len(words) == 8
+    assert set(words) <= set(re.findall(r"\*(\w+)\*", semantics))
+
+
+def test_how_long_a_scenario_may_be():
+    assert f"{LONGEST_FILE} lines at most, not counting empty" in TEXT
