@@ -95,7 +95,8 @@ WRONG = {
 RIGHT = {
     "pycon": "```pycon\n>>> two = 2\n\n```\nand in the next\n```pycon\n>>> 1 + two, [1, 2]\n(3, [1, ...])\n\n```",
     "console": page(HANGS, "```console\n$ ddpsim run own.py:hangs\n...\nnot as expected: found fail, ...\n```"),
-    "console of pytest": '`test_own.py`:\n<!-- file: test_own.py -->\n```python\ndef test():\n    assert "rewritten"\n```\n'
+    "console of pytest": "`test_own.py`:\n<!-- file: test_own.py -->\n```python\n"
+    'def test():\n    assert "rewritten"\n```\n'
     "```console\n$ pytest -q test_own.py\n...\n1 passed in 9.99s\n```",
     "console of python": "`own.py`:\n<!-- file: own.py -->\n```python\nimport sys\n\nif __name__ == '__main__':\n"
     "    print(sys.argv[1:])\n    sys.exit(3)\n```\n```console\n$ python own.py a b  # exit 3\n['a', 'b']\n```\n"

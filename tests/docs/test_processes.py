@@ -1,4 +1,4 @@
-"""docs/processes.md has the whole zoo in its table, with what is expected today, and its numbers are those of the table."""
+"""docs/processes.md has the whole zoo in its table, with what is expected today, and its numbers are the table's."""
 
 import re
 from collections import Counter

@@ -122,6 +122,8 @@ def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
 
 def test_the_query_of_the_page(told_by_perfetto):
     """Calls that never ended: of each rank but the one that is missing."""
-    rows = f"select group_concat(line, ', ') from (select name || ' ' || \"name:1\" as line from ({EXAMPLE}) order by 1)"
-    told = told_by_perfetto(to_chrome_trace(document(MISSING)), {"open": rows})
+    lines = f"select name || ' ' || \"name:1\" as line from ({EXAMPLE}) order by 1"
+    told = told_by_perfetto(
+        to_chrome_trace(document(MISSING)), {"open": f"select group_concat(line, ', ') from ({lines})"}
+    )
     assert told == {"open": "rank 0 all_reduce #9, rank 2 all_reduce #9, rank 3 all_reduce #9"}
