@@ -26,6 +26,12 @@ class Columns:
     column: dict[int, int]
     arrival: dict[int, int]
     """Where the lane had room for the call: to the left of its column if others came later."""
+    taken: tuple[int, ...] = ()
+    """By column, the lanes on which, or between whose calls, something stands: a bit each."""
+
+    def is_taken(self, column: int, lane: int) -> bool:
+        """True if something of a lane in that column would seem to belong to what stands there."""
+        return column < len(self.taken) and bool(self.taken[column] >> lane & 1)
 
 
 def columns_of(run: Run, lane_of: Mapping[Who, int]) -> Columns:
@@ -125,7 +131,6 @@ class _Placing:
         self._order = order
         self._coming = coming
         self._taken: list[int] = []
-        """By column, the lanes between whose calls, or on which, something stands: a bit each."""
         self._reached: dict[int, int] = {}
         """By call, the column at which all that its node waited for was there."""
         self._members: dict[Node, list[int]] = {}
@@ -148,7 +153,8 @@ class _Placing:
             if not ready:
                 ready.append(self._stand_apart(next(issue for issue in rest if issue not in self._column)))
             self._place(ready.popleft(), ready)
-        return Columns(self._column, {issue: self._arrival(issue) for issue in self._order.before})
+        arrival = {issue: self._arrival(issue) for issue in self._order.before}
+        return Columns(self._column, arrival, tuple(self._taken))
 
     def _arrival(self, issue: int) -> int:
         """A call that stands further right than it had to, for nothing but a free column, did not wait there."""

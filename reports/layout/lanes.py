@@ -105,7 +105,7 @@ def lanes_of(run: Run) -> Lanes:
     columns = columns_of(run, whose)
     items = _items(run, lane_of, columns)
     walk = _Walk(run, lane_of, items)
-    missing = _missing(run, whose, items)
+    missing = _missing(run, whose, items, columns)
     rightmost = max([*(each.column for each in items), *(each.column for each in missing)], default=-1)
     return Lanes(_lanes(run, whose), items, walk.marks(), walk.bars(), missing, rightmost + 1)
 
@@ -146,8 +146,8 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
     return tuple(items)
 
 
-def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item]) -> tuple[Missing, ...]:
-    """A place for each call that never came: in its slot's column, or behind what its lane has."""
+def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Columns) -> tuple[Missing, ...]:
+    """A place for each call that never came: in its slot's column, or behind what its lane has, on nobody's line."""
     last: dict[int, int] = {}
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)
@@ -156,7 +156,10 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item]) -> tuple[Mi
     for index, slot in enumerate(run.slots):
         for rank in slot.missing if slot.state == "open" else ():
             lane = whose[Who(rank)]
-            column = last[lane] = max(column_of.get(index, 0), last.get(lane, -1) + 1)
+            column = max(column_of.get(index, 0), last.get(lane, -1) + 1)
+            while column != column_of.get(index) and columns.is_taken(column, lane):
+                column += 1
+            last[lane] = column
             places.append(Missing(lane, column, index))
     return tuple(places)
 

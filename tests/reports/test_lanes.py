@@ -111,6 +111,17 @@ def test_a_missing_call_stands_behind_what_its_lane_has():
     assert lanes_of(story.run()).missing == (Missing(1, 1, 0), Missing(0, 1, 1))
 
 
+def test_a_missing_call_stands_on_no_line_of_others():
+    story = Story(4)
+    story.hang(call(0, group="a"), [0], [1])
+    story.hang(call(0, group="b"), [1], [])
+    story.meet(call(0, group="own"), [2])
+    story.meet(call(0, group="around"), (0, 2))  # its line is where the call of rank 1 would be missing
+    lanes = lanes_of(story.run())
+    assert [columns(lanes, lane) for lane in range(3)] == [[0, 2], [1], [0, 2]]
+    assert lanes.missing == (Missing(1, 3, 0),)
+
+
 def test_two_missing_calls_of_a_lane_stand_apart():
     story = Story(3)
     story.hang(call(0, group="a"), [0], [2])
