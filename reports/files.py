@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -28,6 +29,10 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
 
 OF_ONE = tuple(name for name in FORMS if name != "junit.xml")
 """Those of one run of several, which are counted together: CI systems would count it twice."""
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 80
+"""Characters of a folder's name: file systems allow 255 bytes, and what makes it a name of its own needs a few."""
 
 
 def write_reports(document: Document, folder: Path, names: Sequence[str] = tuple(FORMS)) -> tuple[Path, ...]:
@@ -66,3 +71,9 @@ def _cannot_write(what: str, kind: str, error: OSError) -> ReportError:
     return ReportError(
         f"{what} cannot be written ({error.strerror}), expected a {kind} or a place for one: give another one"
     )
+
+
+def plain_name(name: str, keeps_end: bool = False) -> str:
+    """What of a name every file system takes, of a long one the beginning, or the end; it may be empty."""
+    plain = _UNSAFE.sub("-", name).strip("-.")
+    return (plain[-_LONGEST:] if keeps_end else plain[:_LONGEST]).strip("-.")

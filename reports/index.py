@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from reports.files import write_file
+from reports.files import plain_name, write_file
 from reports.forms.junit import Case, State, junit_of
 from reports.forms.page import page
 
@@ -20,10 +19,6 @@ _WORDS: dict[State, str] = {
     "passed": "as expected",
 }
 _COLOURS: dict[State, str] = {"failed": "fail", "unknown": "unknown", "not run": "unknown", "passed": "pass"}
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-_LONGEST = 80
-"""Characters of a folder's name: file systems allow 255 bytes, and the numbered names need a few."""
 
 
 class Row(NamedTuple):
@@ -79,7 +74,7 @@ def _totals(entries: Sequence[Entry]) -> Iterator[str]:
 
 def folder_name(name: str, taken: Collection[str]) -> str:
     """A name for the folder of a run that every file system takes, and that is none of those taken, in lower case."""
-    safe = _UNSAFE.sub("-", name).strip("-.")[:_LONGEST].rstrip("-.") or "run"
+    safe = plain_name(name) or "run"
     found, number = safe, 1
     while found.lower() in taken:
         number += 1

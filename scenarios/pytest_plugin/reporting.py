@@ -5,7 +5,6 @@ A folder is named after its test alone, so the workers of xdist, each of which w
 
 from __future__ import annotations
 
-import re
 import zlib
 from pathlib import Path
 
@@ -13,15 +12,13 @@ import pytest
 
 from reports.document import Document
 from reports.errors import ReportError
-from reports.files import check_folder, write_reports
+from reports.files import check_folder, plain_name, write_reports
 from reports.making.exploration import document_of_exploration
 from reports.making.result import document_of
 from scenarios.pytest_plugin.failure import Run
 
 _PROPERTY = "ddpsim_report"
 """Under this name pytest's own report of a test says where ours is, also across processes."""
-
-_LONGEST_NAME = 80
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
@@ -65,8 +62,7 @@ def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Documen
 
 def folder_name(nodeid: str) -> str:
     """A name that every file system takes, another one for each test."""
-    plain = re.sub(r"[^A-Za-z0-9._-]+", "-", nodeid).strip("-.")
-    return f"{plain[-_LONGEST_NAME:].lstrip('-.')}-{zlib.crc32(nodeid.encode()):08x}"
+    return f"{plain_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
 
 
 def summary_line(reports: list[pytest.TestReport], folder: str) -> str:
