@@ -4,6 +4,8 @@ Most sessions run in this process. pytester makes Python forget what such a sess
 only once; so all that the sessions use is imported, and used, before the first of them.
 """
 
+import signal
+import threading
 import warnings
 from pathlib import Path
 
@@ -52,6 +54,18 @@ def same_everywhere(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """No thread of a rank outlives its session, and what pdb does about Ctrl-C ends with it."""
+    on_interrupt = signal.getsignal(signal.SIGINT)
+    yield
+    signal.signal(signal.SIGINT, on_interrupt)
+    for thread in threading.enumerate():
+        if thread.name.startswith("ddpsim"):
+            thread.join(timeout=10)
+            assert not thread.is_alive(), thread
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A marked test runs on every rank; what it gets there, and what pytest's own means do there."""
 
 import sys
+import threading
 from math import inf
 
 import pytest
@@ -453,15 +454,16 @@ def test_group(rank):
     result.stdout.fnmatch_lines(["*ranks 0, 1 raised ExceptionGroup: several (2 sub-exceptions) at test_it.py:8"])
 
 
-def test_a_rank_that_is_stuck_is_told_with_its_stack(run):
-    result = run("""
-import _thread
+def test_a_rank_that_is_stuck_is_told_with_its_stack(run, monkeypatch):
+    monkeypatch.setattr(sys, "lock_of_this_test", lock := threading.Lock(), raising=False)
+    with lock:  # once it is released, the thread left behind ends
+        result = run("""
+import sys
 
 @pytest.mark.ranks(2, budget={"stuck_seconds": 0.2})
 def test_stuck(rank):
     if rank == 1:
-        lock = _thread.allocate_lock()
-        lock.acquire()
+        lock = sys.lock_of_this_test
         lock.acquire()
     dist.barrier()
 """)
