@@ -2,6 +2,7 @@
 
 import re
 
+import hypothesis
 import markdown
 import pytest
 
@@ -60,7 +61,10 @@ def a_readers_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
+    profile = hypothesis.settings.get_current_profile_name()
+    hypothesis.settings.load_profile("default")  # hypothesis has looked for CI when it was imported
     yield tmp_path
+    hypothesis.settings.load_profile(profile)
     forget_modules(tmp_path)
 
 
