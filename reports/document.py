@@ -184,6 +184,8 @@ class Run:
     sites: tuple[Site, ...] = ()
     calls: tuple[Call, ...] = ()
     events: tuple[Event, ...] = ()
+    events_left_out: int = 0
+    """So many came before these, of a run too long for a report."""
     slots: tuple[Slot, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     joins: tuple[str, ...] = ()
@@ -217,7 +219,7 @@ class Difference:
     """Where two runs part: the first event that is not the same in both."""
 
     failing: int | None
-    """Index of the event of the run that failed; None if that run ended there."""
+    """Index of the event of the run that failed; None if that run ended there, or its event is left out."""
     passing: int | None
     text: str
     """What each did there."""

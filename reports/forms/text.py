@@ -50,6 +50,8 @@ def _run(run: Run, width: int) -> Iterator[Text]:
     lanes = narrow_lanes(run, width)
     if lanes is not None:
         yield lanes
+    if run.events_left_out:
+        yield Text(f"the first {run.events_left_out:,} events are left out: the run is too long for a report")
     if run.conclusion:
         yield _coloured(run.conclusion)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from reports.document import Difference, Document, Exploration, Outcome, Run
 from reports.making.environment import environment
-from reports.making.result import run_of
+from reports.making.result import events_left_out, run_of
 from simulator.exploration.exploration import Exploration as Explored
 from simulator.result import Result
 from simulator.steps import event_text
@@ -54,9 +54,13 @@ def difference_of(failing: Trace, passing: Trace) -> Difference | None:
             return None
         shared = min(len(failing), len(passing))
     sides = [f"{which}: {_text(trace, shared)}" for which, trace in (("failing", failing), ("passing", passing))]
-    return Difference(
-        shared if shared < len(failing) else None, shared if shared < len(passing) else None, "; ".join(sides)
-    )
+    return Difference(_index(failing, shared), _index(passing, shared), "; ".join(sides))
+
+
+def _index(trace: Trace, index: int) -> int | None:
+    """The index of an event in the run of a document; None if it is not there."""
+    first = events_left_out(trace)
+    return index - first if first <= index < len(trace) else None
 
 
 def _text(trace: Trace, index: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
 from reports.making.environment import environment
 from reports.making.lines import lines_of
@@ -13,9 +15,14 @@ from simulator.calls import Call as IssuedCall
 from simulator.events import Event as TraceEvent
 from simulator.events import EventKind
 from simulator.result import Result
+from simulator.trace import Trace
 from simulator.verdict import Finding as Diagnosed
 from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from simulator.waits import Waiting as Waited
+
+MOST_EVENTS = 2_000_000
+"""Of a longer trace a document has the last ones: what went wrong stands at the end, and a program that goes on and on
+until its budget is spent leaves more than anything can show."""
 
 
 def document_of(
@@ -56,6 +63,7 @@ def run_of(
         sites=making.sites.table(),
         calls=making.calls,
         events=making.events,
+        events_left_out=events_left_out(result.trace),
         slots=making.slots,
         waiting=making.waiting,
         joins=tuple(line.strip() for joining in result.joins for line in str(joining).splitlines()),
@@ -65,6 +73,11 @@ def run_of(
         virtual_seconds=result.virtual_seconds,
         seconds=seconds,
     )
+
+
+def events_left_out(trace: Trace) -> int:
+    """How many events of a trace come before those that a document has."""
+    return max(0, len(trace) - MOST_EVENTS)
 
 
 class _Making:
@@ -77,7 +90,8 @@ class _Making:
         self._numbers: dict[tuple[object, ...], int] = {}
         """The same by the calls as they were issued, but for their ranks."""
         self._met = Slots()
-        self.events = tuple(self._event(index, event) for index, event in enumerate(result.trace))
+        last = islice(result.trace, events_left_out(result.trace), None)
+        self.events = tuple(self._event(index, event) for index, event in enumerate(last))
         self._met.close()
         self.calls = tuple(self._calls)
         self.findings = tuple(map(self._finding, result.findings))

@@ -13,9 +13,12 @@ import torch
 import torch.distributed as dist
 
 from reports.document import Document, Who
+from reports.forms.html import to_html
+from reports.forms.json_form import from_json, to_json
 from reports.forms.text import to_text
 from reports.layout.lanes import lanes_of
 from reports.layout.spans import spans_of
+from reports.making import result as making_result
 from reports.making.exploration import difference_of, document_of_exploration
 from reports.making.result import document_of
 from scenarios import run_scenario
@@ -384,3 +387,42 @@ def test_the_lines_of_a_finding():
 def test_every_finding_has_advice(name):
     findings = document(name).runs[0].findings
     assert {tuple(line.label for line in finding.lines[-2:]) for finding in findings} == {("cause", "try")}
+
+
+# --- runs too long for a report ---------------------------------------------------------------------------------------
+
+
+def goes_on(rank):
+    for _ in range(10):
+        dist.barrier()
+    if rank == 1:
+        dist.barrier()
+
+
+def test_of_a_run_that_is_too_long_the_last_events_are_there(monkeypatch):
+    whole = document_of(simulate(goes_on, 2))
+    (run,) = whole.runs
+    assert run.events_left_out == 0
+    assert b"left out" not in to_text(whole)
+    assert b"left out" not in to_html(whole)
+    monkeypatch.setattr(making_result, "MOST_EVENTS", 20)
+    short = document_of(simulate(goes_on, 2))
+    (cut,) = short.runs
+    assert cut.events_left_out == len(run.events) - 20
+    assert [(event.kind, event.rank, event.step) for event in cut.events] == [
+        (event.kind, event.rank, event.step) for event in run.events[-20:]
+    ]
+    assert (cut.ranks, cut.digest, cut.findings[0].text) == (run.ranks, run.digest, run.findings[0].text)
+    (waits,) = cut.waiting
+    assert [(cut.slots[slot].sequence, cut.slots[slot].missing) for slot in waits.slots] == [(10, (0,))]
+    said = f"first {cut.events_left_out} events are left out"
+    assert said in to_text(short).decode()
+    assert said in to_html(short).decode()
+    assert from_json(to_json(short)) == short
+
+
+def test_where_runs_part_may_be_left_out(monkeypatch):
+    one, other = simulate(meets, 2).trace, simulate(leaves, 2).trace
+    assert difference_of(one, other).failing is not None
+    monkeypatch.setattr(making_result, "MOST_EVENTS", 1)
+    assert difference_of(one, other).failing is None
