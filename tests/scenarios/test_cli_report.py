@@ -9,7 +9,7 @@ from junitparser import JUnitXml
 
 from reports.files import FORMS, OF_ONE
 from reports.forms.json_form import read
-from scenarios.cli import main, outcome
+from scenarios.cli import outcome
 from scenarios.runner import run_scenario
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
@@ -34,27 +34,6 @@ def racy(rank):
         dist.recv(received)
         assert int(received) == number
 """
-
-
-@pytest.fixture
-def ddpsim(capsys, tmp_path, monkeypatch):
-    """Run `ddpsim` with these words in an empty folder; returns status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        status = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """What a browser would have been asked to show."""
-    asked = []
-    monkeypatch.setattr("webbrowser.open", asked.append)
-    return asked
 
 
 def names(folder):

@@ -9,31 +9,9 @@ from pathlib import Path
 import pytest
 
 from reports.document import VERSION
-from scenarios.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "uneven-inputs-without-join"
-
-
-@pytest.fixture
-def ddpsim(capsys, tmp_path, monkeypatch):
-    """Run `ddpsim` with these words in an empty folder; returns status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        status = main([str(word) for word in words])
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
-
-
-@pytest.fixture
-def opened(monkeypatch):
-    """What a browser would have been asked to show."""
-    asked = []
-    monkeypatch.setattr("webbrowser.open", asked.append)
-    return asked
 
 
 @pytest.fixture
