@@ -24,7 +24,7 @@ class Lanes {
   }
 
   listen() {
-    this.area.addEventListener("scroll", () => this.redraw());
+    this.area.addEventListener("scroll", () => this.onScroll());
     this.area.addEventListener("wheel", (event) => this.onWheel(event), { passive: false });
     this.area.addEventListener("pointermove", (event) => this.onHover(event));
     this.area.addEventListener("pointerleave", () => (this.tip.hidden = true));
@@ -220,6 +220,11 @@ class Lanes {
     this.measure();
     this.draw();
     if (!this.details.isOpen && this.cursor >= 0) this.focusCursor();
+  }
+
+  /** Not where the page itself has scrolled: it has drawn that already. */
+  onScroll() {
+    if (this.area.scrollLeft !== this.geometry.left) this.redraw();
   }
 
   onResize() {

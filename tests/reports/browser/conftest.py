@@ -23,6 +23,7 @@ with suppress(ImportError):
     from playwright import sync_api
 
 
+BOXES = "all => all.map(each => each.getBoundingClientRect()).map(({x, y, width, height}) => ({x, y, width, height}))"
 SIZE = {"viewport": {"width": 1400, "height": 900}}
 
 
@@ -93,20 +94,38 @@ class Report:
         """The texts of elements, in their order."""
         return self.page.locator(selector).all_text_contents()
 
+    def look(self, selector, function, section=None):
+        """What a function of JavaScript says of the array of elements, in one step: no redraw comes in between."""
+        part = "document" if section is None else f"document.querySelectorAll('section[data-run]')[{section}]"
+        return self.page.evaluate(f"selector => ({function})([...{part}.querySelectorAll(selector)])", selector)
+
+    def boxes(self, selector, section=None):
+        """Where elements stand in the window, in pixels: dicts of x, y, width and height."""
+        return self.look(selector, BOXES, section)
+
+    def box(self, selector, section=None):
+        """Where the only such element stands."""
+        (box,) = self.boxes(selector, section)
+        return box
+
     def count(self, selector):
         """How many elements there are."""
         return self.page.locator(selector).count()
 
     def click_place(self, place, section=0):
         """Click a call by its number: they are counted in the order in which they were issued."""
-        box = self.section(section).locator(f".call[data-place='{place}'], .missing[data-place='{place}'] .box")
-        box.scroll_into_view_if_needed()
-        around = box.bounding_box()
-        self.page.mouse.click(around["x"] + around["width"] / 2, around["y"] + around["height"] / 2)
+        selector = f".call[data-place='{place}'], .missing[data-place='{place}'] .box"
+        self.section(section).locator(selector).scroll_into_view_if_needed()
+        self.page.mouse.click(*centre(self.box(selector, section)))
 
     def step(self):
         """The event that the scrubber stands at, counted from 0."""
         return int(self.page.locator(".slider").first.input_value())
+
+
+def centre(box):
+    """The middle of a box."""
+    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from reports.document import Document, Slot
+from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
 
@@ -25,9 +26,8 @@ def test_the_slot_that_never_filled_is_highlighted(open_report):
     assert report.count(".drawing .bar.forever") == 3
     assert report.texts(".drawing .label.culprit")[0].startswith("rank 1")
     assert report.count(".drawing .label.culprit") == 1
-    missing = report.page.locator(".drawing .missing .box").bounding_box()
-    rings = [ring.bounding_box() for ring in report.page.locator(".drawing .ring").all()]
-    assert {round(centre(ring)[0]) for ring in rings} == {round(centre(missing)[0])}
+    missing = report.box(".drawing .missing .box")
+    assert {round(centre(ring)[0]) for ring in report.boxes(".drawing .ring")} == {round(centre(missing)[0])}
 
 
 def test_nothing_is_highlighted_where_nothing_is_wrong(open_report):
@@ -47,8 +47,8 @@ def test_the_odd_call_is_told_from_those_it_met(open_report):
 
 def test_each_of_several_open_slots_has_its_own_colour(open_report):
     report = open_report(document(RING))
-    strokes = report.page.locator(".drawing .ring").evaluate_all("rings => rings.map(r => getComputedStyle(r).stroke)")
-    boxes = report.page.locator(".drawing .box").evaluate_all("boxes => boxes.map(b => getComputedStyle(b).stroke)")
+    strokes = report.look(".drawing .ring", "rings => rings.map(ring => getComputedStyle(ring).stroke)")
+    boxes = report.look(".drawing .box", "boxes => boxes.map(box => getComputedStyle(box).stroke)")
     assert len(set(strokes)) == 4
     assert sorted(strokes) == sorted(boxes)
 
@@ -145,15 +145,13 @@ def test_a_click_on_a_mark_tells_its_events(open_report):
     for number in (1, 2):
         story.happen("store", 0, text=f"set key{number}")
     report = open_report(Document("marks", (story.run(),)))
-    box = report.page.locator(".drawing .mark.store").bounding_box()
-    report.page.mouse.click(*centre(box))
+    report.page.mouse.click(*centre(report.box(".drawing .mark.store")))
     assert report.details() == {"event 6": "rank 0 store set key1", "event 7": "rank 0 store set key2"}
 
 
 def test_hovering_shows_one_line(shown):
-    box = shown.page.locator(".call[data-place='0']").bounding_box()
     assert not shown.page.locator(".tip").is_visible()
-    shown.page.mouse.move(*centre(box))
+    shown.page.mouse.move(*centre(shown.box(".call[data-place='0']")))
     assert shown.page.locator(".tip").text_content() == (
         'rank 0, all_reduce #0, matched · SUM float32[2] · group "default"'
     )
@@ -278,19 +276,36 @@ def test_zoom_by_buttons_keys_and_wheel(open_report):
     report.page.keyboard.press("-")
     assert apart(report) == pytest.approx(distance, abs=0.2)
     report.page.locator(".lanes").hover()
+    drawn = report.page.query_selector(".drawing .call")
     report.page.keyboard.down("Control")
     report.page.mouse.wheel(0, 100)
     report.page.keyboard.up("Control")
-    report.page.wait_for_function("() => document.querySelectorAll('.drawing .call').length > 0")
+    report.page.wait_for_function("call => !call.isConnected", arg=drawn)  # the wheel does not wait for the page
     assert apart(report) == pytest.approx(distance / 1.3, abs=0.2)
     report.page.keyboard.press("0")
     assert report.count(".drawing .call") == 80
 
 
+IS_DRAWN_ANEW = """async change => {
+    new Function(change)();
+    const drawn = document.querySelector(".drawing .call");
+    for (const _ of [1, 2]) await new Promise(requestAnimationFrame);
+    return !drawn.isConnected;
+}"""
+
+
+def test_a_scroll_is_drawn_once(open_report):
+    report = open_report(Document("long", (missing_rank(4, 1, 300),)))
+    report.page.evaluate(IS_DRAWN_ANEW, "")  # until the first view has settled
+    by_the_page = "document.querySelector('[data-action=wider]').click()"
+    by_the_reader = "document.querySelector('.lanes').scrollLeft -= 400"
+    assert [report.page.evaluate(IS_DRAWN_ANEW, each) for each in (by_the_page, by_the_reader)] == [False, True]
+
+
 def test_the_end_where_it_went_wrong_is_in_view(open_report):
     report = open_report(Document("long", (missing_rank(4, 1, 300),)))
-    frame = report.page.locator(".lanes").bounding_box()
-    missing = report.page.locator(".drawing .missing .box").bounding_box()
+    frame = report.box(".lanes")
+    missing = report.box(".drawing .missing .box")
     assert frame["x"] + 100 < missing["x"] < frame["x"] + frame["width"] - 100
     assert report.count(".drawing .call") < 4 * 80  # only what is in view
     report.page.locator(".lanes").focus()
@@ -302,7 +317,7 @@ def test_messages_lean_from_sender_to_receiver(open_report):
     story = Story(2)
     story.send(message(0, "send", 1), message(0, "recv", 0), first="recv")
     report = open_report(Document("message", (story.run(),)))
-    receipt, sent = (centre(report.page.locator(f".call[data-place='{place}']").bounding_box()) for place in (0, 1))
+    receipt, sent = (centre(report.box(f".call[data-place='{place}']")) for place in (0, 1))
     assert sent[0] < receipt[0]
     assert sent[1] < receipt[1] or sent[1] > receipt[1]
     assert report.count(".drawing .link") == 1
@@ -380,14 +395,9 @@ def test_ranks_that_differ_but_have_no_lane_are_counted(open_report):
     assert report.details()["beside it"] == "ranks 1-129"
 
 
-def centre(box):
-    """The middle of a box."""
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
 def names(report):
     """The lanes, without the titles that say the same."""
-    return report.page.locator(".drawing .label").evaluate_all("all => all.map(each => each.firstChild.textContent)")
+    return report.look(".drawing .label", "all => all.map(each => each.firstChild.textContent)")
 
 
 def press(report, action):
@@ -397,8 +407,5 @@ def press(report, action):
 
 def apart(report):
     """How far the columns of two calls in view are apart."""
-    boxes = report.page.locator(".drawing .call").evaluate_all(
-        "all => all.map(each => each.getBoundingClientRect()).map(box => box.x + box.width / 2)"
-    )
-    columns = sorted({round(box, 1) for box in boxes})
+    columns = sorted({round(centre(box)[0], 1) for box in report.boxes(".drawing .call")})
     return columns[1] - columns[0]

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from reports.forms.html import to_html
+from tests.reports.browser.conftest import centre
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 from tests.reports.made import exploration, without_trace
 
@@ -84,25 +85,10 @@ def test_an_exploration_shows_its_outcomes_and_both_runs(open_report):
 
 def test_where_the_runs_part_is_marked_in_both_and_in_view(open_report):
     report = open_report(exploration(steps=300))
-    failing, passing = report.section(0), report.section(1)
-    assert surrounded(failing) == surrounded_by(failing.locator(".drawing .mark.return"))
-    assert surrounded(passing) == surrounded_by(passing.locator(".drawing .call[data-place='1200']"))
-    for section in (failing, passing):
-        frame = section.locator(".lanes").bounding_box()
-        left, _ = surrounded(section)
-        assert frame["x"] + 100 < left < frame["x"] + frame["width"] - 100
-
-
-def surrounded(section):
-    """The middle of what is marked."""
-    assert section.locator(".parting").count() == 1
-    return surrounded_by(section.locator(".parting"))
-
-
-def surrounded_by(element):
-    """The middle of an element, in whole pixels."""
-    box = element.bounding_box()
-    return round(box["x"] + box["width"] / 2), round(box["y"] + box["height"] / 2)
+    for number, parted in enumerate((".mark.return", ".call[data-place='1200']")):
+        frame, marked = report.box(".lanes", number), report.box(".parting", number)
+        assert centre(marked) == pytest.approx(centre(report.box(f".drawing {parted}", number)), abs=0.5)
+        assert frame["x"] + 100 < centre(marked)[0] < frame["x"] + frame["width"] - 100
 
 
 def test_a_single_run_has_no_such_mark(open_report):
