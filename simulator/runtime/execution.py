@@ -142,6 +142,26 @@ class Execution:
     def _run_rank(self, me: RankThread) -> None:
         status = Status.UNWOUND
         try:
+            status = self._run_program(me)
+            is_ours = me.ending.claim()
+        except RankUnwound:  # of an interrupt that came as the program ended
+            is_ours = me.ending.claim()
+        if is_ours:
+            self._end_rank(me, status)
+
+    def _end_rank(self, me: RankThread, status: Status) -> None:
+        try:
+            if status is Status.RETURNED and not self.scheduler.is_stopping:
+                self.record(EventKind.RETURN)
+                self.hazards.rank_ended(me.rank)
+        except Exception as error:  # a bug of ours must not leave the others asleep
+            self.scheduler.break_off_by_bug(error)
+        finally:
+            self.scheduler.finish(me, status)
+
+    def _run_program(self, me: RankThread) -> Status:
+        status = Status.UNWOUND
+        try:
             me.baton.acquire()  # inside: the end of a run may interrupt whoever has just got it
             if not self.scheduler.is_stopping:
                 with self._enter_rank(me.rank):
@@ -160,14 +180,7 @@ class Execution:
                 status = Status.RAISED
                 self._record_error(me, error)
             self._outlast_threads(me)
-        try:
-            if status is Status.RETURNED and not self.scheduler.is_stopping:
-                self.record(EventKind.RETURN)
-                self.hazards.rank_ended(me.rank)
-        except Exception as error:  # a bug of ours must not leave the others asleep
-            self.scheduler.break_off_by_bug(error)
-        finally:
-            self.scheduler.finish(me, status)
+        return status
 
     def _outlast_threads(self, me: RankThread) -> None:
         """Wait for the threads of a rank whose program has not come to its end."""

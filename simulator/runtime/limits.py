@@ -10,17 +10,16 @@ half made stays behind in the process.
 
 from __future__ import annotations
 
-import ctypes
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from threading import get_ident
 
 from simulator.budget import Budget
 from simulator.diagnosis.situation import Situation
 from simulator.runtime import outcome
-from simulator.runtime.rank_thread import RankThread, RankUnwound
+from simulator.runtime.ending import stop_signalling
+from simulator.runtime.rank_thread import RankThread
 from simulator.runtime.scheduler import Scheduler
 from simulator.verdict import Finding
 
@@ -92,36 +91,12 @@ def _drain(scheduler: Scheduler, grace_seconds: float = _GRACE_SECONDS) -> None:
         if scheduler.running is not rank:
             rank, waited_since, interrupted = scheduler.running, time.monotonic(), False
         elif rank is not None and time.monotonic() - waited_since > grace_seconds:
-            if interrupted:
-                scheduler.abandon(rank)
-                _stop_signalling()
-            else:
+            if not interrupted:
                 interrupted, waited_since = True, time.monotonic()
-                _interrupt(rank)
-
-
-def _interrupt(rank: RankThread) -> None:
-    """Raise RankUnwound in the rank's thread at its next bytecode. Code blocked in C does not notice before then."""
-    if rank.ident:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(rank.ident), ctypes.py_object(RankUnwound))
-
-
-class _Taken(BaseException):
-    """What this thread interrupts itself with."""
-
-
-def _stop_signalling() -> None:
-    """Let the interpreter forget that a thread is to be interrupted which does not notice, until that one runs again.
-
-    Python 3.11 looks for an exception to raise, in whatever thread, as long as one is not taken; and while it looks, a
-    trace function (of coverage, a debugger) is never left. To take one ends the look.
-    """
-    try:
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(get_ident()), ctypes.py_object(_Taken))
-        for _ in range(1_000_000):  # it is taken at one of the next turns
-            pass
-    except _Taken:
-        pass
+                rank.ending.interrupt(rank.ident)
+            elif rank.ending.claim():  # else it is just leaving
+                scheduler.abandon(rank)
+                stop_signalling()
 
 
 def _patience(rank: RankThread, budget: Budget) -> float:

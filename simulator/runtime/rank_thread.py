@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 
 from simulator.calls import NOWHERE, Call, Site
+from simulator.runtime.ending import Ending
 from simulator.waits import Wait
 
 
@@ -99,6 +100,7 @@ class RankThread:
 
     __slots__ = (
         "baton",
+        "ending",
         "fate",
         "has_alarm",
         "ident",
@@ -153,6 +155,7 @@ class RankThread:
         """How often it stood before a lock with nothing else in between, and at which step it did so last."""
         self.ident = 0
         """Of the thread, once it has started; 0 before."""
+        self.ending = Ending(RankUnwound)
         self.thread: threading.Thread | None = None
         """None once a thread that the rank started has ended."""
 

@@ -214,9 +214,7 @@ class Scheduler:
         insort(self._enabled, number)
 
     def finish(self, me: RankThread, status: Status) -> None:
-        """What the caller ran has ended: give the baton away for good. Called last on a rank's thread."""
-        if me.status is Status.ABANDONED:
-            return
+        """What the caller ran has ended: give the baton away for good. Called last, by whose end is its own."""
         self._end(me, status)
         self._pass_baton(me, self._next(me.number))
 

@@ -235,22 +235,27 @@ class Threads:
     def _run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
         """What a new thread does: wait for the baton, run, and give the baton away."""
         status = Status.UNWOUND
+        try:
+            status = self._run_with_the_baton(me, thread, own_run)
+            is_ours = me.ending.claim()
+        except RankUnwound:
+            is_ours = me.ending.claim()
+        if is_ours:
+            self._leaving.append(thread)
+            me.thread = None
+            self._host.scheduler.finish(me, status)
+
+    def _run_with_the_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> Status:
         scheduler = self._host.scheduler
         try:
             me.baton.acquire()  # inside, as for the thread of a rank's program
             _restore_run(thread, own_run)
             if not scheduler.is_unwinding(me):
                 self._enter()
-                status = self._run_to_its_end(me, thread)
-        except RankUnwound:
-            pass
+                return self._run_to_its_end(me, thread)
         except Exception as error:  # a bug of ours must not leave the others asleep
             scheduler.break_off_by_bug(error)
-        finally:
-            if me.status is not Status.ABANDONED:
-                self._leaving.append(thread)
-                me.thread = None
-            scheduler.finish(me, status)
+        return Status.UNWOUND
 
     def _run_to_its_end(self, me: RankThread, thread: Any) -> Status:
         status = Status.RETURNED
