@@ -14,6 +14,7 @@ import typer
 
 from scenarios.cli import output
 from scenarios.cli.agree import agree
+from scenarios.cli.bench import bench
 from scenarios.cli.explore import explore
 from scenarios.cli.fuzz import fuzz
 from scenarios.cli.listing import list_
@@ -65,6 +66,7 @@ app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-si
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)
 app.command(epilog="Example: ddpsim report reports/result.json --html -o shared.html")(report)
+app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
 
 
 def _usage_message(error: Exception) -> str | None:

@@ -1,0 +1,108 @@
+"""`ddpsim bench`: how long scenarios take on this machine, with one engine beside the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scenarios.cli import output
+from scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
+from scenarios.cli.status import Status, worst
+
+if TYPE_CHECKING:
+    from scenarios.measuring import Case, Measurement
+
+_NAMES = ("join-baseline", "uneven-inputs-without-join")
+"""A training that passes, and a deadlock that is explained."""
+_MOST_ROUNDS = 10_000
+
+
+def bench(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="NAME",
+            help=f"Names from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION.  [default: {' '.join(_NAMES)}]",
+            show_default=False,
+        ),
+    ] = None,
+    engine: EngineOrBoth = "both",
+    world_size: Annotated[
+        list[int] | None,
+        typer.Option(
+            help="How many ranks; given again, each in turn.  [default: the scenario's own]", show_default=False
+        ),
+    ] = None,
+    rounds: Annotated[int, typer.Option(help="How often each is run, after once to warm up.")] = 9,
+    transport: SimulatedTransport = "memory",
+) -> int:
+    """Measure how long scenarios take, from the start of a run to its whole text.
+
+    Rounds alternate between all that is measured. What counts is the ratio of two rows; the times are this machine's.
+    """
+    from scenarios.measuring import measurements, samples
+    from scenarios.runner import PROCESSES, check_options
+    from simulator import UsageError
+
+    if not 1 <= rounds <= _MOST_ROUNDS:
+        raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: say how often each is run")
+    check_options(transport, None, 0, None)
+    if transport == PROCESSES:
+        raise UsageError("transport is 'processes', but only the simulation is measured: take 'memory' or 'gloo'")
+    cases = _cases(names or _NAMES, engine, world_size or [None])
+    output.show(f"{_versions()}, on {transport}, {rounds} alternating {'round' if rounds == 1 else 'rounds'}\n")
+    measured = measurements(output.followed(samples(cases, rounds, transport), rounds * len(cases)))
+    output.show("\n".join(_table(measured)))
+    return worst(_judged(measured))
+
+
+def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[Case]:
+    from scenarios.loader import load
+    from scenarios.measuring import Case
+
+    engines = engines_named(engine)
+    return [
+        Case(load(name).with_world_size(size), each)
+        for name in dict.fromkeys(names)
+        for size in dict.fromkeys(world_sizes)
+        for each in engines
+    ]
+
+
+def _versions() -> str:
+    import os
+    import platform
+
+    import torch
+
+    return f"torch {torch.__version__}, Python {platform.python_version()}, {os.cpu_count()} cores"
+
+
+def _table(measured: Sequence[Measurement]) -> Iterable[str]:
+    """A row for each; the ratio is to the row of the same scenario and world size that comes first."""
+    width = max(4, *(len(each.case.scenario.name) for each in measured))
+    yield f"{'name':<{width}}  by     ranks   events  events/s   median ms    least     most  ratio"
+    first: dict[tuple[str, int], float] = {}
+    for each in measured:
+        scenario = each.case.scenario
+        base = first.setdefault((scenario.name, scenario.world_size), each.median)
+        median, least, most = (1000 * value for value in (each.median, min(each.seconds), max(each.seconds)))
+        yield (
+            f"{scenario.name:<{width}}  {each.case.engine.value:<5}  {scenario.world_size:>5}  {each.events:>7,}  "
+            f"{each.events_per_second:>8,.0f}  {median:>10.1f}  {least:>7.1f}  {most:>7.1f}  {each.median / base:>5.2f}"
+        )
+
+
+def _judged(measured: Sequence[Measurement]) -> Iterable[Status]:
+    """The status of each; what is not as expected is told, since its time is that of something else."""
+    from scenarios.cli.judgement import conclusion, judge
+
+    for each in measured:
+        expected = each.case.scenario.expected_by(each.case.engine)
+        status = judge(expected, each.result)
+        if status is not Status.AS_EXPECTED:
+            who = f"{each.case.scenario.name}, engine {each.case.engine.value}"
+            output.note(f"{who}: {conclusion(expected, each.result)}")
+        yield status

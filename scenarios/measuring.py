@@ -1,0 +1,82 @@
+"""How long scenarios take, measured side by side: rounds alternate, so that a busy machine is as busy for each."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from scenarios.engines import Engine
+from scenarios.model import Scenario
+from scenarios.runner import run_scenario
+from simulator import Result
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What is measured: a scenario with its world size, and who synchronises the replicas."""
+
+    scenario: Scenario
+    engine: Engine
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run, from its start to its whole text."""
+
+    number: int
+    """Of the case, from 0."""
+    case: Case
+    seconds: float
+    result: Result
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """All runs of a case."""
+
+    case: Case
+    seconds: tuple[float, ...]
+    """Of each run, in their order."""
+    events: int
+    """In the trace of one run; all are the same, since a run is deterministic."""
+    result: Result
+    """Of the last run."""
+
+    @property
+    def median(self) -> float:
+        """Seconds of the run in the middle."""
+        return statistics.median(self.seconds)
+
+    @property
+    def events_per_second(self) -> float:
+        """Events in the trace by the time of the run in the middle."""
+        return self.events / self.median
+
+
+def samples(
+    cases: Sequence[Case], rounds: int, transport: str = "memory", *, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[Sample]:
+    """Run each case once in every round, after one round that imports and warms up and does not count."""
+    for number in range(rounds + 1):
+        for place, case in enumerate(cases):
+            start = clock()
+            result = run_scenario(case.scenario, case.engine, transport=transport)
+            str(result)
+            seconds = clock() - start
+            if number:
+                yield Sample(place, case, seconds, result)
+
+
+def measurements(samples: Iterable[Sample]) -> list[Measurement]:
+    """What the samples come to, in the order of the cases."""
+    seconds: dict[int, list[float]] = {}
+    last: dict[int, Sample] = {}
+    for sample in samples:
+        seconds.setdefault(sample.number, []).append(sample.seconds)
+        last[sample.number] = sample
+    return [
+        Measurement(last[number].case, tuple(each), len(last[number].result.trace.events), last[number].result)
+        for number, each in seconds.items()
+    ]

@@ -1,0 +1,86 @@
+"""`ddpsim bench`: a row for each that is measured, what is not as expected, and one line for bad input."""
+
+import re
+
+import pytest
+
+from scenarios import run_scenario
+from scenarios.cli import main
+from scenarios.cli.status import Status
+
+UNEXPECTED = """\
+import torch.distributed as dist
+
+def main(rank):
+    if rank:
+        dist.barrier()
+"""
+
+
+@pytest.fixture
+def bench(capsys):
+    """Run `ddpsim bench` with the words of a line; returns status, lines of stdout, and stderr."""
+
+    def run(line=""):
+        status = main(["bench", *line.split()])
+        captured = capsys.readouterr()
+        return status, captured.out.splitlines(), captured.err
+
+    return run
+
+
+def test_a_row_for_each(bench):
+    status, (head, blank, columns, *rows), err = bench("join-baseline --world-size 2 --world-size 3 --rounds 2")
+    assert (status, blank, err) == (Status.AS_EXPECTED, "", "")
+    assert re.fullmatch(r"torch \S+, Python 3\.\d+\.\d+, \d+ cores, on memory, 2 alternating rounds", head)
+    assert columns.split() == ["name", "by", "ranks", "events", "events/s", "median", "ms", "least", "most", "ratio"]
+    cells = [row.split() for row in rows]
+    expected = [
+        ["join-baseline", engine, str(size), f"{len(run_scenario('join-baseline', engine, world_size=size).trace):,}"]
+        for size in (2, 3)
+        for engine in ("torch", "ddp")
+    ]
+    assert [row[:4] for row in cells] == expected
+    for row in cells:
+        assert float(row[6]) <= float(row[5]) <= float(row[7])
+    medians = [float(row[5]) for row in cells]
+    for row, first in ((0, 0), (1, 0), (2, 2), (3, 2)):
+        assert float(cells[row][8]) == pytest.approx(medians[row] / medians[first], rel=0.01, abs=0.01)
+    assert len({len(line) for line in (columns, *rows)}) == 1
+
+
+def test_by_default_a_training_and_a_deadlock(bench):
+    status, (_, _, _, *rows), err = bench("--rounds 1 --engine torch")
+    assert (status, err) == (Status.AS_EXPECTED, "")
+    assert [row.split()[:3] for row in rows] == [
+        ["join-baseline", "torch", "4"],
+        ["uneven-inputs-without-join", "torch", "4"],
+    ]
+
+
+def test_what_is_not_as_expected_is_told(bench, tmp_path):
+    path = tmp_path / "own.py"
+    path.write_text(UNEXPECTED)
+    status, out, err = bench(f"{path}:main --rounds 1 --world-size 2 --engine torch")
+    assert status == Status.OTHERWISE
+    assert len(out) == 4
+    assert err.startswith("ddpsim: ")
+    assert err.endswith("engine torch: not as expected: found fail, deadlock.missing_rank, rank 0; expected pass\n")
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("--rounds 0", "rounds is 0, expected 1 to 10000: say how often each is run"),
+        ("--transport processes", "transport is 'processes', but only the simulation is measured: take 'memory' or"),
+        ("--transport carrier", "transport is 'carrier', expected 'memory', 'gloo', 'processes': give one of"),
+        ("--engine three", "engine is 'three', expected one of torch, ddp, both: give one of these names"),
+        ("send-sent", "scenario is 'send-sent', expected "),
+        ("join-baseline --world-size 0", "world size is 0, join-baseline expects "),
+    ],
+)
+def test_bad_input_is_one_line(bench, line, told):
+    status, out, err = bench(line)
+    assert (status, out) == (Status.USAGE_ERROR, [])
+    assert err.startswith(f"ddpsim: {told}")
+    assert err.count("\n") == 1
