@@ -6,6 +6,7 @@ from scenarios.cli.status import Status
 from scenarios.model import Expectation, found_on_processes, found_place, found_text
 from scenarios.runner import PROCESSES
 from simulator import Result, Verdict
+from simulator.policies.replay import Divergence
 
 _SCHEDULES = 10
 """`Expectation.shows` counts the random schedules of so many seeds, from 0."""
@@ -52,6 +53,12 @@ _SILENT = {
     "mismatch": "gloo compares no more than the number of bytes",
     "divergence": "nothing compares the replicas of real processes",
 }
+
+
+def divergence_line(divergence: Divergence) -> str:
+    """Where a replay left its recording, in one line; its run, which a report shows, was carried to its end."""
+    went_on = "; it went on from there, with each answer made to fit" if divergence.point else ""
+    return divergence.summary + went_on
 
 
 def misses_line(expected: Expectation, result: Result) -> bool:

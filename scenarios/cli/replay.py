@@ -9,14 +9,13 @@ import typer
 
 from scenarios.cli import output
 from scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
-from scenarios.cli.reporting import Report, reporting
+from scenarios.cli.reporting import reporting
 from scenarios.cli.run import head
 from scenarios.cli.status import Status
 from scenarios.cli.stepping import show_steps
 
 if TYPE_CHECKING:
-    from scenarios.engines import Engine
-    from scenarios.model import Expectation, Scenario
+    from scenarios.model import Expectation
     from scenarios.replaying import Replayed
     from simulator.steps import Step
 
@@ -51,8 +50,8 @@ def replay(
 ) -> int:
     """Run a scenario again exactly as a report recorded it.
 
-    The report ends with the command to paste. A run that no longer offers what was recorded stops, and both sides are
-    shown.
+    The report ends with the command to paste. Of a run that no longer offers what was recorded both sides are shown,
+    and --report has how it went on.
     """
     from scenarios.engines import Engine
     from scenarios.loader import load
@@ -69,23 +68,15 @@ def replay(
         seconds = time.perf_counter() - start
         if is_stepping:
             show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
-        if replayed.error is not None and not lenient:
+        status, text = _judgement(scenario.expected_by(chosen), replayed, is_strict=not lenient)
+        if status is Status.USAGE_ERROR:
             output.note(str(replayed.error))
-            return Status.USAGE_ERROR
-        if is_stepping:
-            output.show("")
-        return _show(scenario, chosen, replayed, reported, seconds=seconds, is_strict=not lenient)
-
-
-def _show(
-    scenario: Scenario, engine: Engine, replayed: Replayed, report: Report, *, seconds: float, is_strict: bool
-) -> Status:
-    """Say what came of it, and report it."""
-    head_line = f"{head(scenario, replayed.result, engine, 'replayed')}  {seconds * 1000:.0f} ms"
-    output.show(f"{head_line}\n\n{replayed.result}\n")
-    status, text = _judgement(scenario.expected_by(engine), replayed, is_strict=is_strict)
-    output.show(text)
-    report.add_run(scenario, engine, replayed.result, how="replayed", status=status, conclusion=text, seconds=seconds)
+        else:
+            start_line = f"{head(scenario, replayed.result, chosen, 'replayed')}  {seconds * 1000:.0f} ms"
+            output.show(f"{chr(10) * is_stepping}{start_line}\n\n{replayed.result}\n\n{text}")
+        reported.add_run(
+            scenario, chosen, replayed.result, how="replayed", status=status, conclusion=text, seconds=seconds
+        )
     return status
 
 
@@ -103,13 +94,14 @@ def _between(steps: list[Step], first: int | None, last: int | None) -> list[Ste
 
 
 def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:
-    """The exit status, and the lines that say so."""
-    from scenarios.cli.judgement import conclusion, judge
+    """The exit status, and the lines that say so. A strict replay that diverges is judged by nothing else."""
+    from scenarios.cli.judgement import conclusion, divergence_line, judge
 
+    if replayed.divergence is not None and is_strict:
+        return Status.USAGE_ERROR, divergence_line(replayed.divergence)
     status, lines = judge(expected, replayed.result), [conclusion(expected, replayed.result)]
     if replayed.divergence is not None:
-        went_on = "; it went on from there, with each answer made to fit" if replayed.divergence.point else ""
-        lines.insert(0, replayed.divergence.summary + went_on)
+        lines.insert(0, divergence_line(replayed.divergence))
     elif replayed.difference:
         status = Status.OTHERWISE if is_strict else status
         lines.insert(0, f"not as recorded, though every recorded answer fits: {replayed.difference}")

@@ -1,13 +1,18 @@
-"""`--ddpsim-replay TOKEN`: which tests a token belongs to."""
+"""`--ddpsim-replay TOKEN`: which tests a token belongs to, and what comes of one under its schedule."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
 import pytest
 
+from scenarios.cli.judgement import divergence_line
 from scenarios.pytest_plugin.collecting import marked
-from scenarios.pytest_plugin.failure import program_name
-from simulator import ReplayError, Schedule
+from scenarios.pytest_plugin.failure import RanksFailed, program_name
+from simulator import ReplayError, Result, Schedule, simulate
 from simulator.choices import program_on
+from simulator.policies.replay import Replay, diverged
 
 _KEPT = pytest.StashKey[int]()
 """How many tests a token may belong to."""
@@ -31,6 +36,21 @@ def keep_replayed(config: pytest.Config, items: list[pytest.Item], token: str) -
     config.stash[_KEPT] = len(kept)
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = kept
+
+
+def replay_test(
+    program: Callable[[int], Any], world_size: int, token: str, world: Mapping[str, Any], *, is_strict: bool
+) -> tuple[Result, RanksFailed | None]:
+    """Run a test under a recorded schedule; its result, and what fails it if that no longer fits and is to.
+
+    Such a run is carried to its end all the same, so that a report can show it.
+    """
+    recorded = Replay(Schedule.parse(token, program=program_on(world["name"], world_size)))
+    result = simulate(program, world_size, policy=recorded, **world)
+    if recorded.divergence is None or not is_strict:
+        return result, None
+    text = str(diverged(recorded.divergence, result.trace, recorded.choices))
+    return result, RanksFailed(text, divergence_line(recorded.divergence))
 
 
 def replay_summary(config: pytest.Config, exitstatus: int | pytest.ExitCode, token: str) -> str | None:

@@ -5,6 +5,7 @@ import pytest
 from reports.forms.json_form import from_json
 from scenarios.pytest_plugin import reporting
 from scenarios.pytest_plugin.reporting import folder_name
+from tests.pytest_plugin.reading import replay_of, report_of
 
 FAILURES = """
 @pytest.mark.ranks(2)
@@ -57,6 +58,36 @@ def test_each_failing_test_on_ranks_has_a_folder(run, pytester):
     assert found["test_explored"].exploration.executions == 1
     assert found["test_expects"].runs[0].conclusion == ("not as expected: found pass; expected fail, deadlock.cycle")
     result.stdout.fnmatch_lines([f"ddpsim: 4 reports in {pytester.path}/made/below"])
+
+
+GATHERED = """
+@pytest.mark.ranks(3)
+def test_gathered(rank):
+    print("here is", rank)
+    for sender in range(1, 3):
+        if rank == sender:
+            dist.send(torch.ones(1), 0)
+        elif not rank:
+            dist.recv(torch.ones(1))
+    assert rank != 2
+"""
+
+
+def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(run, pytester):
+    _, token = replay_of(run(GATHERED, "--ddpsim-policy=random"), "test_gathered")
+    changed = GATHERED.replace("range(1, 3)", "range(2, 2)")
+
+    result = run(changed, "--ddpsim-replay", token, "--ddpsim-report", "made")
+
+    result.assert_outcomes(failed=1)
+    diverged, *_ = report_of(result, "test_gathered")
+    assert diverged.startswith("replay diverged")
+    result.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made"])
+    (found,) = documents(pytester.path / "made")["test_gathered"].runs
+    assert found.conclusion == f"{diverged}; it went on from there, with each answer made to fit"
+    assert found.is_expected is False
+    assert [(finding.code, finding.ranks) for finding in found.findings] == [("rank_error", (2,))]
+    assert found.replay != f"pytest test_it.py::test_gathered --ddpsim-replay {token}"
 
 
 def test_without_the_option_nothing_is_written_or_said(run, pytester):

@@ -11,6 +11,8 @@ from reports.files import FORMS, OF_ONE
 from reports.forms.json_form import read
 from scenarios.cli import outcome
 from scenarios.runner import run_scenario
+from simulator import Schedule
+from simulator.choices import program_on
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 
@@ -95,14 +97,29 @@ def test_a_report_says_engine_and_surprise(ddpsim):
     assert JUnitXml.fromfile("q/junit.xml").failures == 1
 
 
-def test_a_replay_is_reported_and_one_that_diverges_is_not(ddpsim):
+def test_a_replay_is_reported(ddpsim):
     status, out, _ = ddpsim("replay", "send-send", "s1:0:e2f90957", "--report", "r")
     assert status == 0
     assert out.endswith("report  r/report.html\n")
     assert read(Path("r/result.json")).runs[0].how == "replayed"
-    status, out, _ = ddpsim("replay", "send-send", "s1:0.0.0.9:e2f90957", "--report", "q")
-    assert (status, out) == (2, "")
-    assert names("q") == []
+
+
+def test_a_replay_that_diverges_is_reported_as_it_went_on(ddpsim):
+    token = str(Schedule((0, 9), program_on("send-send", 4)))
+    status, out, err = ddpsim("replay", "send-send", token, "--report", "r")
+    assert (status, out) == (2, "report  r/report.html\n")
+    run = read(Path("r/result.json")).runs[0]
+    assert err.startswith("ddpsim: replay diverged at step ")
+    summary = err.removeprefix("ddpsim: ").splitlines()[0]
+    assert run.conclusion == f"{summary}; it went on from there, with each answer made to fit"
+    assert (run.is_expected, [finding.code for finding in run.findings]) == (False, ["deadlock.cycle"])
+    assert JUnitXml.fromfile("r/junit.xml").failures == 1
+
+
+def test_a_token_of_another_program_is_refused_and_leaves_no_report(ddpsim):
+    status, out, err = ddpsim("replay", "send-send", "s1:0.0.0.9:e2f90957", "--report", "r")
+    assert (status, out, len(err.splitlines())) == (2, "", 1)
+    assert names("r") == []
 
 
 def test_an_exploration_is_reported_with_both_runs_and_their_difference(ddpsim):
