@@ -18,7 +18,8 @@ from scenarios.pytest_plugin.marker import MarkerError, Options
 from scenarios.pytest_plugin.output import Output
 from scenarios.pytest_plugin.patches import ranks_own_left_alone
 from scenarios.pytest_plugin.search import Search
-from simulator import Budget, Code, ReplayDivergedError, Result, UsageError, explore, replay, simulate
+from scenarios.pytest_plugin.subtests import subtests_on
+from simulator import Budget, Code, Result, UsageError, explore, simulate
 
 _RUN = pytest.StashKey[Run]()
 """What the last run of a test came to, on its item, until the test is reported."""
@@ -56,7 +57,8 @@ def run_on_ranks(
         try:
             own = {name: fixtures.value(name) for name in own_names}
             asked = {name: value for name, value in own.items() if name in item._fixtureinfo.argnames}
-            value = function(*arguments, **{**named, **asked})
+            with subtests_on(rank, named) as given:
+                value = function(*arguments, **given, **asked)
         except BaseException as error:
             output.raised.note(rank, error)
             errors.append(error)
@@ -98,9 +100,9 @@ def _outcome(
     """Run, and note what it came to; what the test is to raise, or None."""
     try:
         run = _run(item, program, options, output)
-    except (UsageError, ReplayDivergedError, MarkerError) as error:
+    except (UsageError, MarkerError) as error:
         return RanksFailed(str(error))
-    failure = judge(run, options.expect)
+    failure = run.error or judge(run, options.expect)
     item.stash[_RUN] = run = dataclasses.replace(run, error=failure)
     if failure is not None and _is_drawn(item):
         tell_if_in_group(failure, run)
@@ -145,12 +147,14 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), _seed(item, options)
     if token is not None:
-        strict = not _is_drawn(item)  # other examples than the recorded one may run, too
-        result = replay(program, options.world_size, token, strict=strict, **world)
-    elif options.explore is not None:
+        from scenarios.pytest_plugin.replaying import replay_test  # with a token the session has imported it
+
+        is_strict = not _is_drawn(item)  # other examples than the recorded one may run, too
+        result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)
+        return Run(_with_command(item, result), output, error=left)
+    if options.explore is not None:
         return _explore(item, program, options, output, seed or 0, world)
-    else:
-        result = simulate(program, options.world_size, policy=_policy(item, options, seed), seed=seed or 0, **world)
+    result = simulate(program, options.world_size, policy=_policy(item, options, seed), seed=seed or 0, **world)
     return Run(_with_command(item, result), output)
 
 
