@@ -5,7 +5,7 @@ Ranks are alike if they wait in the same slots, or for the same others, and the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -13,20 +13,28 @@ from reports.document import End, Run, Waiting, Who
 from reports.layout.columns import call_of
 from reports.wording import rank_list
 
+_What = tuple[object, ...]
+"""What somebody waits in, and as whom; those who share it wait alike."""
+
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Ranks that are alike, or a thread."""
+    """Ranks that are alike, or a thread; or, folded, several of these that a picture has no room for."""
 
     members: tuple[Who, ...]
     end: End
     is_culprit: bool = False
+    is_folded: bool = False
 
     @property
     def label(self) -> str:
         """Who it is, in words."""
+        ranks = rank_list(list(dict.fromkeys(who.rank for who in self.members)))
+        threads = {who.thread for who in self.members}
+        if len(threads) > 1:
+            return f"{ranks} and threads" if "" in threads else f"threads of {ranks}"
         thread = self.members[0].thread
-        return rank_list([who.rank for who in self.members]) + (f", thread {thread}" if thread else "")
+        return f"{ranks}, thread {thread}" if thread else ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class WaitGraph:
 
     nodes: tuple[Node, ...]
     edges: tuple[Edge, ...]
+    cycle: tuple[int, ...] = ()
+    """Nodes that wait for each other in a circle, in its order: those of the finding, else the first that do."""
 
 
 def wait_graph_of(run: Run) -> WaitGraph | None:
@@ -57,29 +67,13 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
     """
     if is_mismatch(run):
         return None
-    arcs = [(waiting, target) for waiting in run.waiting for target in _targets(run, waiting)]
-    if not arcs:
+    targets = _targets(run)
+    waiting = [each for each in run.waiting if targets[_what(each)]]
+    if not waiting:
         return None
-    members = _alike(arcs)
-    node_of = {who: index for index, alike in enumerate(members) for who in alike}
-    culprits = {rank for finding in run.findings if finding.verdict == "fail" for rank in finding.ranks}
-    cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
-    circle = {(node_of.get(Who(one)), node_of.get(Who(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
-    edges: dict[tuple[int, int], Edge] = {}
-    for waiting, target in arcs:
-        ends = node_of[waiting.who], node_of[target]
-        edges.setdefault(ends, Edge(*ends, _label(run, waiting), ends in circle, waiting.any_suffices))
-    waiting_ones = {waiting.who for waiting in run.waiting}
-    ended: dict[int, End] = {rank.rank: rank.end for rank in run.ranks}
-    nodes = (
-        Node(
-            tuple(alike),
-            "waiting" if alike[0] in waiting_ones else ended.get(alike[0].rank, "unknown"),
-            any(who.rank in culprits and not who.thread for who in alike),
-        )
-        for alike in members
-    )
-    return WaitGraph(tuple(nodes), tuple(edges.values()))
+    nodes = _nodes(run, _alike(waiting, targets))
+    edges = _edges(run, nodes, waiting, targets)
+    return WaitGraph(nodes, edges, _cycle_of_finding(edges) or _first_cycle(len(nodes), edges))
 
 
 def is_mismatch(run: Run) -> bool:
@@ -87,23 +81,27 @@ def is_mismatch(run: Run) -> bool:
     return run.leading is not None and run.leading.code.startswith("mismatch.")
 
 
-def _targets(run: Run, waiting: Waiting) -> Iterable[Who]:
-    """For whom somebody waits."""
-    yield from waiting.waits_for
-    for index in waiting.slots:
-        yield from map(Who, run.slots[index].missing)
+def _what(waiting: Waiting) -> _What:
+    return waiting.slots, waiting.waits_for, waiting.what, waiting.who if waiting.who.thread else None
 
 
-def _alike(arcs: Iterable[tuple[Waiting, Who]]) -> list[list[Who]]:
+def _targets(run: Run) -> dict[_What, tuple[Who, ...]]:
+    """For whom somebody waits: once for all who wait alike, as thousands may wait for thousands."""
+    found: dict[_What, tuple[Who, ...]] = {}
+    for waiting in run.waiting:
+        if (what := _what(waiting)) not in found:
+            missing = (Who(rank) for index in waiting.slots for rank in run.slots[index].missing)
+            found[what] = (*waiting.waits_for, *missing)
+    return found
+
+
+def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -> list[list[Who]]:
     """Everybody in the graph, those alike together."""
-    waits: dict[Who, tuple[object, ...]] = {}
-    awaited: dict[Who, list[tuple[object, ...]]] = {}
-    for waiting, target in arcs:
-        what = (waiting.slots, waiting.waits_for, waiting.what, waiting.who if waiting.who.thread else None)
-        waits[waiting.who] = what
-        awaited.setdefault(target, [])
-        if what not in awaited[target]:
-            awaited[target].append(what)
+    waits = {each.who: _what(each) for each in waiting}
+    awaited: dict[Who, dict[_What, None]] = {}
+    for what in dict.fromkeys(map(_what, waiting)):
+        for target in targets[what]:
+            awaited.setdefault(target, {})[what] = None
     found: dict[tuple[object, ...], list[Who]] = {}
     for who in sorted({*waits, *awaited}):
         key = waits.get(who), tuple(awaited.get(who, ())), who if who.thread else None
@@ -111,13 +109,84 @@ def _alike(arcs: Iterable[tuple[Waiting, Who]]) -> list[list[Who]]:
     return list(found.values())
 
 
-def _label(run: Run, waiting: Waiting) -> str:
+def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[Node, ...]:
+    culprits = {rank for finding in run.findings if finding.verdict == "fail" for rank in finding.ranks}
+    waiting = {each.who for each in run.waiting}
+    ended: dict[int, End] = {rank.rank: rank.end for rank in run.ranks}
+    return tuple(
+        Node(
+            tuple(alike),
+            "waiting" if alike[0] in waiting else ended.get(alike[0].rank, "unknown"),
+            any(who.rank in culprits and not who.thread for who in alike),
+        )
+        for alike in members
+    )
+
+
+def _edges(
+    run: Run, nodes: Sequence[Node], waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]
+) -> tuple[Edge, ...]:
+    node_of = {who: index for index, node in enumerate(nodes) for who in node.members}
+    cycle = next((finding.cycle for finding in run.findings if finding.cycle), ())
+    circle = {(node_of.get(Who(one)), node_of.get(Who(other))) for one, other in pairwise((*cycle, *cycle[:1]))}
+    has_groups = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
+    first: dict[tuple[int, _What], Waiting] = {}
+    for each in waiting:
+        first.setdefault((node_of[each.who], _what(each)), each)
+    edges: dict[tuple[int, int], Edge] = {}
+    for (source, what), each in first.items():
+        label = _label(run, each, has_groups=has_groups)
+        for target in targets[what]:
+            ends = source, node_of[target]
+            edges.setdefault(ends, Edge(*ends, label, ends in circle, each.any_suffices))
+    return tuple(edges.values())
+
+
+def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
     """What it waits in; which group only if there are several."""
     slot = run.slots[waiting.slots[0]] if waiting.slots else None
     if slot is None or not slot.issues:
         return waiting.what
     call = call_of(run, slot.issues[0])
-    several = len({run.slots[index].group for each in run.waiting for index in each.slots}) > 1
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
-    group = f' "{slot.group}"' if several else ""
+    group = f' "{slot.group}"' if has_groups else ""
     return f"{call.operation} #{call.sequence}{group}{more}"
+
+
+def _cycle_of_finding(edges: Iterable[Edge]) -> tuple[int, ...]:
+    after = {edge.source: edge.target for edge in edges if edge.in_cycle}
+    return _circle_from(min(after), after) if after else ()
+
+
+def _first_cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
+    """A cycle, found from the lowest node that leads to one; () if there is none."""
+    after: list[list[int]] = [[] for _ in range(nodes)]
+    before: list[list[int]] = [[] for _ in range(nodes)]
+    for edge in edges:
+        if edge.source != edge.target:
+            after[edge.source].append(edge.target)
+            before[edge.target].append(edge.source)
+    left = [len(each) for each in after]
+    ends = [node for node, count in enumerate(left) if not count]
+    for end in ends:  # grows as it goes: whoever leads only to ends is one
+        for node in before[end]:
+            left[node] -= 1
+            if not left[node]:
+                ends.append(node)
+    on = {node: min(other for other in after[node] if left[other]) for node in range(nodes) if left[node]}
+    if not on:
+        return ()
+    reached = min(on)
+    for _ in on:
+        reached = on[reached]  # by now it is on the cycle, not on a way there
+    return _circle_from(min(_circle_from(reached, on)), on)
+
+
+def _circle_from(start: int, after: Mapping[int, int]) -> tuple[int, ...]:
+    """The nodes met by following from one to the next, until one comes again or the way ends."""
+    found = dict.fromkeys([start])
+    following = after.get(start)
+    while following is not None and following not in found:
+        found[following] = None
+        following = after.get(following)
+    return tuple(found)

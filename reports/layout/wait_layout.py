@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from reports.layout.wait_folding import folded
 from reports.layout.wait_graph import Edge, Node, WaitGraph
-
-LARGEST = 24
-"""Nodes of a picture that one can still read."""
 
 _LETTER = 7.4
 """Width of a letter, about."""
+_SMALL_LETTER = 6.4
 _BOX_HEIGHT = 42.0
+_PILE = 5.0
 _GAP = 130.0
 """Between layers: an edge's label has to stand there."""
 _ROW = 64.0
-_ROUND = 1.35
-"""A circle is so much wider than high."""
+_BETWEEN = 28.0
+"""Between boxes of a circle that stand beside each other."""
 _LONGEST = 34
 """Letters of a label; the rest is left out."""
 
@@ -29,10 +30,14 @@ class Box:
 
     node: Node
     label: str
+    state: str
+    """How it ended; of a folded one also how many they are."""
     x: float
     """Of its centre."""
     y: float
     width: float
+    pile: float
+    """How far a second box behind it looks out, as it stands for several; else 0."""
     height: float = _BOX_HEIGHT
 
 
@@ -65,68 +70,85 @@ class Picture:
 Point = tuple[float, float]
 
 
-def picture_of(graph: WaitGraph) -> Picture | None:
-    """Where everything of the graph stands; None if there is too much of it for a picture."""
-    if len(graph.nodes) > LARGEST:
-        return None
-    widths = [max(76.0, 24 + _LETTER * len(_short(node.label))) for node in graph.nodes]
-    circle = _circle(graph)
-    centres = _places(graph, widths, circle)
+def picture_of(graph: WaitGraph) -> Picture:
+    """Where everything of the graph stands; of a large one some is folded."""
+    graph = folded(graph)
+    widths = [_width(node) for node in graph.nodes]
+    centres = _places(graph, widths)
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
-    boxes = tuple(
-        Box(node, _short(node.label), round(x - left, 1), round(y, 1), width)
-        for node, (x, y), width in zip(graph.nodes, centres, widths, strict=True)
-    )
-    arrows = tuple(_arrow(edge, boxes, graph, circle) for edge in graph.edges)
-    left = min(0.0, *(_span(arrow)[0] for arrow in arrows)) - 12
+    boxes = tuple(_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
+    arrows = tuple(_arrow(edge, boxes, graph) for edge in graph.edges)
+    left = min([0.0, *(_span(arrow)[0] for arrow in arrows)]) - 12
     right = max([*(box.x + box.width / 2 for box in boxes), *(_span(arrow)[1] for arrow in arrows)]) + 12
     top = min([*(box.y - box.height / 2 for box in boxes), *(arrow.y - 14 for arrow in arrows)]) - 6
     bottom = max([*(box.y + box.height / 2 for box in boxes), *(arrow.y for arrow in arrows)]) + 10
     return Picture(boxes, arrows, *(round(each, 1) for each in (left, top, right - left, bottom - top)))
 
 
-def _places(graph: WaitGraph, widths: list[float], circle: list[int]) -> list[Point]:
+def _width(node: Node) -> float:
+    return max(76.0, 24 + _LETTER * len(_short(node.label)), 16 + _SMALL_LETTER * len(_state(node)))
+
+
+def _box(node: Node, x: float, y: float) -> Box:
+    pile = _PILE if node.is_folded else 0.0
+    return Box(node, _short(node.label), _state(node), round(x, 1), round(y, 1), _width(node), pile)
+
+
+def _places(graph: WaitGraph, widths: list[float]) -> list[Point]:
+    """The centres: the circle in the middle, the others in columns beside it, near those that they are joined with."""
     layers = _layers(graph)
-    middle = layers[circle[0]] if circle else 0
-    radius = _radius(len(circle), max(widths))
-    beside, aside = max(widths) + _GAP, radius * _ROUND
-    centres = [(0.0, 0.0)] * len(layers)
-    for layer in sorted(set(layers)):
-        column = [node for node, each in enumerate(layers) if each == layer and node not in circle]
-        top = (
-            (radius if len(circle) > 2 else 0.0) + 1.5 * _ROW
-            if circle and layer == middle
-            else -(len(column) - 1) / 2 * _ROW
-        )
-        for row, node in enumerate(column):
-            distance = layer - middle
-            centres[node] = distance * beside + (distance > 0) * aside - (distance < 0) * aside, top + row * _ROW
-    first = math.pi if len(circle) == 2 else -math.pi / 2
-    for number, node in enumerate(circle):
-        turn = first + 2 * math.pi * number / len(circle)
-        centres[node] = radius * _ROUND * math.cos(turn), radius * math.sin(turn)
-    return centres
+    middle = layers[graph.cycle[0]] if graph.cycle else 0
+    across, down = _radii(len(graph.cycle), max(widths))
+    placed = _on_circle(graph.cycle, across, down)
+    rest = [node for node in range(len(layers)) if node not in placed]
+    if placed:
+        tied = [node for node in rest if layers[node] == middle]
+        placed |= {node: (0.0, down + (row + 1.5) * _ROW) for row, node in enumerate(tied)}
+    for distance in sorted({abs(layers[node] - middle) for node in rest if node not in placed}):
+        aside = across + distance * (max(widths) + _GAP)
+        columns: dict[float, list[tuple[float, int]]] = {}
+        for node in (each for each in rest if abs(layers[each] - middle) == distance):
+            to_x, to_y = _near(node, graph, placed)
+            is_left = graph.cycle and (to_x or layers[node] - middle) < 0
+            columns.setdefault(-aside if is_left else aside, []).append((to_y, node))
+        for x, column in columns.items():
+            placed |= _column(x, column)
+    return [placed[node] for node in range(len(layers))]
 
 
-def _circle(graph: WaitGraph) -> list[int]:
-    """The nodes of the cycle in its order; else the first that wait for each other."""
-    after = {edge.source: edge.target for edge in graph.edges if edge.in_cycle}
-    if not after:
-        reached = _reached(graph)
-        mutual = ([other for other in reached[node] if node in reached[other]] for node in range(len(reached)))
-        return sorted(next((found for found in mutual if len(found) > 1), ()))
-    found = [min(after)]
-    while (following := after.get(found[-1])) is not None and following not in found:
-        found.append(following)
-    return found
+def _near(node: int, graph: WaitGraph, placed: Mapping[int, Point]) -> Point:
+    """The middle of what it is joined with, as far as that has a place."""
+    ends = ((edge.source, edge.target) for edge in graph.edges if node in (edge.source, edge.target))
+    joined = [placed[other] for pair in ends for other in pair if other in placed] or [(0.0, 0.0)]
+    return round(sum(x for x, _ in joined) / len(joined), 1), round(sum(y for _, y in joined) / len(joined), 1)
 
 
-def _radius(count: int, width: float) -> float:
-    """Of a circle with room for so many boxes, and for labels between them."""
-    if count < 2:
-        return 0.0
-    apart = width + _GAP if count == 2 else max(width * 0.9, 104.0)
-    return apart / 2 / _ROUND if count == 2 else apart / (2 * math.sin(math.pi / count))
+def _column(x: float, wanted: Iterable[tuple[float, int]]) -> dict[int, Point]:
+    """Nodes below each other, each about as high as it is wanted."""
+    wanted = sorted(wanted)
+    rows: list[float] = []
+    for y, _ in wanted:
+        rows.append(max(y, rows[-1] + _ROW) if rows else y)
+    shift = sum(y - row for (y, _), row in zip(wanted, rows, strict=True)) / len(rows)
+    return {node: (x, row + shift) for (_, node), row in zip(wanted, rows, strict=True)}
+
+
+def _on_circle(cycle: Sequence[int], across: float, down: float) -> dict[int, Point]:
+    """From the top on clockwise; two stand side by side."""
+    first = math.pi if len(cycle) == 2 else -math.pi / 2
+    turns = (first + 2 * math.pi * number / len(cycle) for number in range(len(cycle)))
+    return {node: (across * math.cos(turn), down * math.sin(turn)) for node, turn in zip(cycle, turns, strict=True)}
+
+
+def _radii(count: int, width: float) -> tuple[float, float]:
+    """Half the width and height of a circle with room for so many boxes, and for labels between them.
+
+    Of two that follow each other one stands to the side of the other, or below it: at 45 degrees both, hence the root.
+    """
+    if count <= 2:
+        return (width + _GAP) / 2 * (count == 2), 0.0
+    chord = math.sqrt(2) * math.sin(math.pi / count)
+    return (width + _BETWEEN) / chord, _ROW / chord
 
 
 def _layers(graph: WaitGraph) -> list[int]:
@@ -159,7 +181,7 @@ def _reached(graph: WaitGraph) -> list[set[int]]:
     return found
 
 
-def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, circle: list[int]) -> Arrow:
+def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:
     source, target = boxes[edge.source], boxes[edge.target]
     is_mutual = any((each.source, each.target) == (edge.target, edge.source) for each in graph.edges)
     bend = 34.0 if is_mutual else 0.0
@@ -169,8 +191,9 @@ def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph, circle: list[in
     start, end = _border(source, middle), _border(target, middle)
     path = f"M{start[0]:.1f} {start[1]:.1f}Q{middle[0]:.1f} {middle[1]:.1f} {end[0]:.1f} {end[1]:.1f}"
     x, y = ((start[i] + end[i]) / 4 + middle[i] / 2 for i in (0, 1))
-    if edge.source in circle and edge.target in circle and len(circle) > 2:
-        return Arrow(edge, _short(edge.label), path, *_outside(x, y, [boxes[node] for node in circle]))
+    if edge.source in graph.cycle and edge.target in graph.cycle and len(graph.cycle) > 2:
+        circle = [boxes[node] for node in graph.cycle]
+        return _clear(Arrow(edge, _short(edge.label), path, *_outside(x, y, circle)), circle)
     below = 18 if is_mutual and bend * across[1] > 0 else -7
     return Arrow(edge, _short(edge.label), path, round(x, 1), round(y + below, 1), "middle")
 
@@ -185,12 +208,25 @@ def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Litera
     return round(x + shift, 1), round(y + math.copysign(6, down) + 4, 1), "start" if across > 0 else "end"
 
 
+def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
+    """With its label moved outwards, off the boxes: near the top and the bottom of a circle it would stand on one."""
+    down = arrow.y - sum(box.y for box in circle) / len(circle)
+    start, end = _span(arrow)
+    y = arrow.y
+    for box in circle:
+        beside = end <= box.x - box.width / 2 or start >= box.x + box.width / 2
+        if not beside and abs(y - 3 - box.y) < box.height / 2 + 7:
+            y = box.y + math.copysign(box.height / 2 + 10, down) + 3
+    return replace(arrow, y=round(y, 1))
+
+
 def _border(box: Box, towards: Point) -> Point:
     """Where the line from the centre of a box to a point leaves it, and a little beyond."""
     dx, dy = towards[0] - box.x, towards[1] - box.y
+    away = box.pile + 3
     scale = min(
-        (box.width / 2 + 3) / abs(dx) if dx else math.inf,
-        (box.height / 2 + 3) / abs(dy) if dy else math.inf,
+        (box.width / 2 + away) / abs(dx) if dx else math.inf,
+        (box.height / 2 + away) / abs(dy) if dy else math.inf,
         1.0,
     )
     return box.x + dx * scale, box.y + dy * scale
@@ -201,6 +237,14 @@ def _span(arrow: Arrow) -> tuple[float, float]:
     width = len(arrow.label) * _LETTER
     start = arrow.x - {"start": 0.0, "middle": width / 2, "end": width}[arrow.anchor]
     return start, start + width
+
+
+def _state(node: Node) -> str:
+    if not node.is_folded:
+        return "waits" if node.end == "waiting" else node.end
+    threads = sum(bool(who.thread) for who in node.members)
+    what = {0: "ranks ", len(node.members): "threads "}.get(threads, "")
+    return f"{len(node.members):,} {what}{'wait' if node.end == 'waiting' else node.end}"
 
 
 def _short(text: str) -> str:

@@ -8,6 +8,7 @@ from reports.document import Document, Slot
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
+from tests.reports.test_wait_graph import ring
 
 ODD = "rank0-eval-through-wrapper-with-buffers"
 RING = "groups-in-a-ring"
@@ -93,6 +94,26 @@ def test_without_a_cycle_no_edge_has_its_colour(open_report):
     assert report.texts(".waits .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"]
     assert report.count(".waits .wait") == 1
     assert report.count(".waits .in-cycle") == 0
+
+
+DASHES = "all => all.map(each => getComputedStyle(each).strokeDasharray)"
+
+
+def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_report):
+    report = open_report(Document("ring", (ring(64),)))
+    assert report.texts(".waits .node.folded text") == ["ranks 4-60", "57 ranks wait"]
+    assert report.look(".waits .node:not(.folded) rect", DASHES) == ["none"] * 7
+    behind, before = report.boxes(".waits .node.folded rect")
+    assert set(report.look(".waits .node.folded rect", DASHES)) == {"3px, 3px"}
+    assert [behind["x"] > before["x"], behind["y"] < before["y"]] == [True, True]
+    assert report.count(".waits .wait.in-cycle") == 8 == report.count(".waits .wait")
+    assert len(set(report.look(".waits .wait", "all => all.map(each => getComputedStyle(each).stroke)"))) == 1
+    assert report.texts(".waits figcaption") == ["A dashed pile stands for several; waits.dot has all 64."]
+    figure, picture = report.box(".waits"), report.box(".waits svg")
+    assert picture["height"] < figure["height"]  # all of it is in view: no scroll bar
+    report = open_report(Document("ring", (ring(24),)))
+    assert report.count(".waits .node") == 24
+    assert report.count(".waits .folded") == report.count(".waits figcaption") == 0
 
 
 def test_a_click_shows_the_call(open_report):
