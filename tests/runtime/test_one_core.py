@@ -11,22 +11,54 @@ from simulator.runtime.one_core import threads_started_here_share_a_core
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the platform has no CPU affinity")
 
 
-def cores_of(start):
+def placement():
+    """The cores of the calling thread, and how the system schedules it."""
+    return os.sched_getaffinity(0), os.sched_getscheduler(0)
+
+
+def placement_of_a_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.append(os.sched_getaffinity(0)))
-    start(thread)
+    thread = threading.Thread(target=lambda: found.append(placement()))
+    thread.start()
     thread.join()
     return found[0]
 
 
 def test_threads_started_inside_stay_on_one_core_and_the_caller_gets_its_own_back():
-    allowed = os.sched_getaffinity(0)
+    usual = placement()
     with threads_started_here_share_a_core():
-        inside = cores_of(threading.Thread.start)
-    assert len(inside) == 1
-    assert inside <= allowed
-    assert os.sched_getaffinity(0) == allowed
-    assert cores_of(threading.Thread.start) == allowed
+        cores, policy = placement_of_a_thread()
+    assert len(cores) == 1
+    assert cores <= usual[0]
+    assert policy == (os.SCHED_BATCH if usual[1] == os.SCHED_OTHER else usual[1])
+    assert placement() == usual
+    assert placement_of_a_thread() == usual
+
+
+def test_where_the_caller_is_scheduled_otherwise_so_are_its_threads():
+    def body():
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        with threads_started_here_share_a_core():
+            found.append(placement_of_a_thread()[1])
+        found.append(os.sched_getscheduler(0))
+
+    found = []
+    thread = threading.Thread(target=body)
+    thread.start()
+    thread.join()
+    assert found == [os.SCHED_IDLE] * 2
+
+
+def test_a_platform_that_forbids_to_schedule_otherwise_keeps_the_core(monkeypatch):
+    def forbidden(*_):
+        raise PermissionError
+
+    usual = placement()
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    with threads_started_here_share_a_core():
+        cores, policy = placement_of_a_thread()
+    assert (len(cores), policy) == (1, usual[1])
+    assert placement() == usual
 
 
 def test_a_platform_that_forbids_it_is_left_alone(monkeypatch):
@@ -57,9 +89,9 @@ def forked(check):
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_a_process_forked_from_a_rank_has_all_cores():
-    allowed = os.sched_getaffinity(0)
-    assert simulate(lambda rank: forked(lambda: os.sched_getaffinity(0) == allowed), 2).returns == (True, True)
+def test_a_process_forked_from_a_rank_is_placed_as_any_other():
+    usual = placement()
+    assert simulate(lambda rank: forked(lambda: placement() == usual), 2).returns == (True, True)
 
 
 def test_a_process_forked_from_another_thread_on_one_core_stays_there():
