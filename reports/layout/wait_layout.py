@@ -1,4 +1,7 @@
-"""The wait-for graph as a picture: who wait for each other on a circle, everybody else in layers from left to right."""
+"""The wait-for graph as a picture: who wait for each other on a circle, everybody else in layers from left to right.
+
+Around a circle the layers stand on both sides of it, each node on that of its nearest, so that few arrows cross it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ _PILE = 5.0
 _GAP = 130.0
 """Between layers: an edge's label has to stand there."""
 _ROW = 64.0
-_BETWEEN = 28.0
+_BETWEEN = 36.0
 """Between boxes of a circle that stand beside each other."""
 _LONGEST = 34
 """Letters of a label; the rest is left out."""
@@ -205,7 +208,7 @@ def _outside(x: float, y: float, boxes: list[Box]) -> tuple[float, float, Litera
     if abs(across) < 20:
         return round(x, 1), round(y + math.copysign(14, down) + 4, 1), "middle"
     shift = math.copysign(10, across)
-    return round(x + shift, 1), round(y + math.copysign(6, down) + 4, 1), "start" if across > 0 else "end"
+    return round(x + shift, 1), round(y + math.copysign(11, down) + 4, 1), "start" if across > 0 else "end"
 
 
 def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
@@ -215,8 +218,9 @@ def _clear(arrow: Arrow, circle: list[Box]) -> Arrow:
     y = arrow.y
     for box in circle:
         beside = end <= box.x - box.width / 2 or start >= box.x + box.width / 2
-        if not beside and abs(y - 3 - box.y) < box.height / 2 + 7:
-            y = box.y + math.copysign(box.height / 2 + 10, down) + 3
+        away = box.height / 2 + 10
+        if not beside and abs(y - 3 - box.y) < away:
+            y = box.y + math.copysign(away, down) + 3
     return replace(arrow, y=round(y, 1))
 
 
