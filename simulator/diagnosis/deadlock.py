@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from simulator.diagnosis import wait_graph
 from simulator.diagnosis.deadlock_causes import advise, at_fault
-from simulator.diagnosis.explain import Row, heading, indent, rank_list, shortened, table
+from simulator.diagnosis.explain import Row, elided, heading, indent, rank_list, shortened, table
 from simulator.diagnosis.one_off import detour
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
 from simulator.diagnosis.threads import cycle_text, together, waits_of_thread
@@ -37,7 +37,7 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
         *_origin_lines(ranks),
     ]
     if reading.cycle:
-        lines.append(indent("cycle", " -> ".join(map(str, [*reading.cycle, reading.cycle[0]]))))
+        lines.append(indent("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
         lines.append(indent("cycle", cycle_text(situation, reading.threads)))
     sites: list[Site] = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from simulator.calls import Call, Phase
 from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list
+from simulator.diagnosis.explain import elided, rank_list
 from simulator.diagnosis.mismatch_causes import WRAPPING, bucket_left_out, is_later_bucket
 from simulator.diagnosis.situation import Meeting, Situation
 from simulator.diagnosis.threads import advise_threads
@@ -176,7 +176,7 @@ def _advise_cycle(situation: Situation, reading: Reading, culprits: tuple[int, .
         who = "some ranks" if culprits == reading.culprits else rank_list(culprits)
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(culprits=who)
     cause = Cause.GROUPS_IN_OTHER_ORDER if len(groups) == 1 else Cause.GROUPS_IN_A_RING
-    return cause.lines(groups=f"{', '.join(groups)} and {last}")
+    return cause.lines(groups=f"{', '.join(elided(groups))} and {last}")
 
 
 def _cycle_calls(situation: Situation, reading: Reading) -> list[Call]:

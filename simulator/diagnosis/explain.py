@@ -22,6 +22,11 @@ def shortened(text: str, width: int = 72) -> str:
     return text if len(text) <= width else text[: width - 3].rstrip() + "..."
 
 
+def elided(texts: Sequence[str]) -> list[str]:
+    """A list that fits into a few lines: of more than 16, the first eight and the last four, with "..." between."""
+    return list(texts) if len(texts) <= 2 * MANY_RANKS else [*texts[:MANY_RANKS], "...", *texts[-MANY_RANKS // 2 :]]
+
+
 class Row(NamedTuple):
     """What a finding says of one rank, or of one of its threads."""
 
@@ -56,4 +61,4 @@ def _of_thread(name: str) -> str:
     return f', thread "{name}"' if name else ""
 
 
-__all__ = ["MANY_RANKS", "Row", "heading", "indent", "rank_list", "shortened", "table"]
+__all__ = ["MANY_RANKS", "Row", "elided", "heading", "indent", "rank_list", "shortened", "table"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from simulator.calls import Site
 from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list, shortened
+from simulator.diagnosis.explain import elided, rank_list, shortened
 from simulator.diagnosis.situation import RankSituation, Situation
 from simulator.diagnosis.wait_graph import Reading
 from simulator.errors import InjectedCrashError
@@ -63,7 +63,7 @@ def waits_of_thread(rank: RankSituation, number: int, wait: LockWait | ThreadWai
 def cycle_text(situation: Situation, threads: Sequence[int]) -> str:
     """The threads of a cycle, by name."""
     names = _names(situation.ranks)
-    return " -> ".join(names[number] for number in (*threads, threads[0]))
+    return " -> ".join(elided([names[number] for number in (*threads, threads[0])]))
 
 
 def advise_threads(situation: Situation, reading: Reading) -> list[str]:

@@ -164,6 +164,25 @@ def test_groups_in_other_orders():
     assert 'begin with different ones of groups "a", "b" and "c"' in end(finding)[0]
 
 
+def cycle_line(finding):
+    (line,) = (line for line in finding.text.splitlines() if line.startswith("  cycle "))
+    return line[10:]
+
+
+def test_a_large_ring_is_told_by_its_ends():
+    finding = ring_of(*(waiting(rank, "all_reduce", group=f"g{rank}") for rank in range(64)))
+    assert finding.cycle == tuple(range(64))
+    assert cycle_line(finding) == "0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> ... -> 61 -> 62 -> 63 -> 0"
+    named = '"g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", ..., "g59", "g60", "g61", "g62" and "g63"'
+    assert f"begin with different ones of groups {named}, and each" in end(finding)[0]
+
+
+def test_a_ring_that_fits_is_told_whole():
+    finding = ring_of(*(waiting(rank, "all_reduce", group=f"g{rank}") for rank in range(15)))
+    assert cycle_line(finding) == " -> ".join(map(str, [*range(15), 0]))
+    assert "..." not in finding.text
+
+
 def test_one_order_of_the_users_own_groups_is_as_good_as_the_other():
     finding = found(*(waiting(rank, "all_reduce", group="b" if rank == 2 else "a") for rank in range(4)))
     assert finding.ranks == (0, 2)
