@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from io import TextIOWrapper
@@ -38,8 +41,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without our few signs must not end the run
+    status = _status_of(arguments)
+    if arguments is None:
+        _leave_quietly()
+    return status
+
+
+def _status_of(arguments: Sequence[str] | None) -> int:
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="ddpsim", standalone_mode=False)
+    except KeyboardInterrupt:  # one that comes while typer makes a status of another
+        return Status.INTERRUPTED
     except Exception as error:
         message = _usage_message(error)
         if message is None:
@@ -67,6 +79,16 @@ app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)
 app.command(epilog="Example: ddpsim report reports/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
+
+
+def _leave_quietly() -> None:
+    """Let Ctrl-C show nothing while the process exits, which takes Python and torch a moment.
+
+    It ends the process at once as long as threads of the program may keep it waiting, and later does nothing.
+    """
+    if callable(signal.getsignal(signal.SIGINT)):  # else it is ignored
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(Status.INTERRUPTED))
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_IGN)  # called before what torch has registered
 
 
 def _usage_message(error: Exception) -> str | None:

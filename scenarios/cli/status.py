@@ -17,6 +17,8 @@ class Status(IntEnum):
     """One line on stderr says what was found, what was expected and what to do."""
     UNKNOWN = 3
     """A budget ran out, or real processes could not be asked."""
+    INTERRUPTED = 130
+    """Ctrl-C, as typer and shells say it."""
 
 
 def worst(statuses: Iterable[Status]) -> Status:
