@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 from reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
@@ -35,20 +36,12 @@ def document_of(
     seconds: float | None = None,
 ) -> Document:
     """A document with this run. `name` is by default what the result calls its program; `seconds` is wall time."""
-    run = run_of(result, name=name, how=how, is_expected=is_expected, conclusion=conclusion, seconds=seconds)
+    run = replace(run_of(result, name=name, how=how), is_expected=is_expected, conclusion=conclusion, seconds=seconds)
     return Document(run.name, (run,), environment=environment())
 
 
-def run_of(
-    result: Result,
-    *,
-    name: str = "",
-    how: str = "",
-    is_expected: bool | None = None,
-    conclusion: str = "",
-    seconds: float | None = None,
-) -> Run:
-    """The run of a result, for a document of several."""
+def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
+    """The run of a result, for a document of several, which are not judged one by one."""
     making = _Making(result)
     return Run(
         name=name or result.program,
@@ -57,8 +50,6 @@ def run_of(
         findings=making.findings,
         text=str(result),
         how=how,
-        is_expected=is_expected,
-        conclusion=conclusion,
         ranks=making.ranks(),
         sites=making.sites.table(),
         calls=making.calls,
@@ -71,7 +62,6 @@ def run_of(
         replay=result.replay,
         digest=result.trace.digest() if result.trace else "",
         virtual_seconds=result.virtual_seconds,
-        seconds=seconds,
     )
 
 
