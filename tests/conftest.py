@@ -1,6 +1,7 @@
 """What all tests share: one thread for torch's operators, options, and a reason where a needed GPU is not there."""
 
 import argparse
+import signal
 from math import isfinite
 
 import pytest
@@ -33,6 +34,9 @@ def seconds(text):
 def pytest_configure(config):
     # Worker processes share the cores already; the simulator itself runs one rank at a time.
     torch.set_num_threads(1)
+    # A job in a shell's background ignores Ctrl-C, and so would what the tests start and then interrupt.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items):
