@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from functools import partial
 from math import inf
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 import pytest
 
@@ -20,6 +20,11 @@ from scenarios.pytest_plugin.patches import ranks_own_left_alone
 from scenarios.pytest_plugin.search import Search
 from scenarios.pytest_plugin.subtests import subtests_on
 from simulator import Budget, Code, Result, UsageError, explore, simulate
+from simulator.api import EXPLORATION_BUDGET
+
+_MOST_STEPS = 1_000_000
+"""Of a run whose marker says no other number. One that never ends fails after some 15 seconds, with 250 MiB of events;
+ten times as much, which the simulator grants a run, is minutes and gigabytes before a test says anything."""
 
 _RUN = pytest.StashKey[Run]()
 """What the last run of a test came to, on its item, until the test is reported."""
@@ -158,11 +163,15 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     return Run(_with_command(item, result), output)
 
 
-def _budget(item: pytest.Function, options: Options) -> Budget | None:
-    given = Budget(**options.budget) if isinstance(options.budget, Mapping) else options.budget
+def _budget(item: pytest.Function, options: Options) -> Budget:
+    given = options.budget
+    if given is None and options.explore is not None:
+        given = dataclasses.replace(EXPLORATION_BUDGET, steps=_MOST_STEPS)
+    elif not isinstance(given, Budget):
+        given = Budget(**{"steps": _MOST_STEPS, **(given or {})})
     if any(item.config.getoption(name, False) for name in ("usepdb", "trace")):
-        return dataclasses.replace(given or Budget(), seconds=inf, stuck_seconds=inf)  # a rank waits for who debugs it
-    return cast("Budget | None", given)
+        return dataclasses.replace(given, seconds=inf, stuck_seconds=inf)  # a rank waits for who debugs it
+    return given
 
 
 def _explore(

@@ -2,6 +2,9 @@
 
 import re
 
+import pytest
+
+from scenarios.pytest_plugin import running
 from tests.pytest_plugin.reading import replay_of, report_of
 
 WAITS = """
@@ -134,6 +137,44 @@ def test_long(rank):
 
     result.assert_outcomes(failed=1)
     assert report_of(result, "test_long")[0] == "UNKNOWN  budget"
+
+
+FOR_EVER = """
+from simulator import Budget
+
+@pytest.mark.ranks(2{options})
+def test_for_ever(rank):
+    while True:
+        dist.barrier()
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "steps"),
+    [
+        ("", 1000),
+        (", budget={'seconds': 60}", 1000),
+        (", budget={'steps': 2000}", 2000),
+        (", budget=Budget(steps=3000)", 3000),
+    ],
+)
+def test_a_program_that_never_ends_takes_so_many_steps(run, monkeypatch, options, steps):
+    assert running._MOST_STEPS == 1_000_000
+    monkeypatch.setattr(running, "_MOST_STEPS", 1000)
+
+    result = run(FOR_EVER.replace("{options}", options))
+
+    result.assert_outcomes(failed=1)
+    assert f"  the run took more than {steps} steps" in report_of(result, "test_for_ever")
+
+
+def test_an_exploration_of_a_program_that_never_ends_takes_as_many_in_each_run(run, monkeypatch):
+    monkeypatch.setattr(running, "_MOST_STEPS", 1000)
+
+    result = run(FOR_EVER.replace("{options}", ", explore=True"))
+
+    result.assert_outcomes(failed=1)
+    assert "        1  unknown  budget rank 0" in report_of(result, "test_for_ever")
 
 
 def test_the_line_at_the_end_runs_exactly_that_again(run):
