@@ -29,6 +29,7 @@ def fine(rank):
 EXITS = """\
 import atexit, signal, sys, threading
 from scenarios.cli import main
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore it
 {when}(signal.raise_signal, signal.SIGINT)
 sys.exit(main())
 """
