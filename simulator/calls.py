@@ -148,6 +148,13 @@ class Call(NamedTuple):
     peer: int | None = None
     """The other rank of a point-to-point call (global), `ANY_SOURCE` for a recv from whoever sends."""
     tag: int = 0
+    caller: Site | None = None
+    """Where the file of `site`, or the installed packages that it is in, were called from; None if by nobody else's."""
+
+    @property
+    def place(self) -> str:
+        """The line that issued it, and the one behind it: `metrics.py:24 from train.py:80`."""
+        return str(self.site) if self.caller is None else f"{self.site} from {self.caller}"
 
     @property
     def operation(self) -> str:

@@ -96,7 +96,9 @@ class _Rows:
             return Row(rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank))
         if rank.standing is Standing.RETURNED:
             what, site = _end(rank)
-            return Row(rank.rank, f"{what} {_after(rank)}", str(site or ""))
+            last = rank.last_call
+            where = last.place if last is not None and site is last.site else str(site or "")
+            return Row(rank.rank, f"{what} {_after(rank)}", where)
         return Row(rank.rank, *self._waiting(rank, rank.rank, rank.wait))
 
     def _waiting(self, rank: RankSituation, number: int, wait: Wait | None) -> tuple[str, str, str]:
@@ -108,7 +110,7 @@ class _Rows:
             return "waits for the clock", "", ""
         call = wait.calls[0]
         more = f" (or one of {len(wait.calls) - 1} other calls)" if len(wait.calls) > 1 else ""
-        return f"waits in {call}{more}", str(call.site), self._presence_at(call)
+        return f"waits in {call}{more}", call.place, self._presence_at(call)
 
     def _presence_at(self, call: Call) -> str:
         index = self._situation.meeting_by_call.get(call)

@@ -72,7 +72,7 @@ def call_site(calls: Sequence[Call]) -> Finding:
     culprits = tuple(sorted(call.rank for call in calls if tie or call.site != most))
     lines = " and ".join(str(site) for site in sides)
     summary = f"{calls[0].operation} calls of {lines} meet"
-    rows = [(call.rank, str(call), str(call.site), "") for call in calls]
+    rows = [(call.rank, str(call), call.place, "") for call in calls]
     text = _text(Code.HAZARD_CALL_SITE, [*table(rows), *Cause.LINES_MEET.lines()])
     sites = tuple(dict.fromkeys(c.site for c in sorted(calls, key=lambda c: (c.rank not in culprits, c.rank))))
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites, calls=tuple(calls))
@@ -166,7 +166,7 @@ def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Cause) -> Find
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
-    rows = [(rank, str(first_of_rank[rank]), str(first_of_rank[rank].site), "") for rank in ranks]
+    rows = [(rank, str(first_of_rank[rank]), first_of_rank[rank].place, "") for rank in ranks]
     text = _text(code, [f"  {summary}", *table(rows), *cause.lines()])
     return Finding(code, ranks, summary, text, (calls[0].site,), calls=tuple(calls))
 

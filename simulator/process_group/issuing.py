@@ -69,8 +69,8 @@ class Issuer:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
-        origin, site = self._origins.locate(signature)
-        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag)
+        origin, site, caller = self._origins.locate(signature)
+        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller)
         pending = Pending(call, execution.me, payload)
         work = SimulatedWork(execution, pending, result)
         execution.issue(call, pending)

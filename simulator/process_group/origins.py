@@ -19,7 +19,7 @@ from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
 from simulator.process_group.wrapper import PROGRESS, Wrapper
 from simulator.process_group.wrappers import Wrappers
-from simulator.runtime.call_sites import site_at
+from simulator.runtime.call_sites import are_apart, site_at
 from simulator.runtime.execution import Execution
 
 _USER_SHADOW = Origin(shadow=True)
@@ -38,18 +38,17 @@ class OriginTracker:
         self._phases = phases
         self._rank = rank
 
-    def locate(self, signature: Signature) -> tuple[Origin, Site]:
-        """The origin of a call that is being issued, and the line of the user's program behind it."""
+    def locate(self, signature: Signature) -> tuple[Origin, Site, Site | None]:
+        """The origin of a call that is being issued, the line of the user's program behind it, and who called that."""
         known, learn = self._phases.known, self._phases.learn
         frame: FrameType | None = sys._getframe(1)
         reading: Reading | None = None
-        site: Site | None = None
+        innermost: FrameType | None = None
         is_direct = is_read = is_reduction = False
         while frame is not None:
             reader = known.get(id(frame.f_code)) or learn(frame)
             if reader is user_runs:
-                if site is None:
-                    site = site_at(frame)
+                innermost = innermost or frame
                 if is_read:
                     break
             elif reader is issues:
@@ -61,7 +60,7 @@ class OriginTracker:
                     reading = reading or Reading()
                     reader(reading, frame)
                     is_read = reading.is_complete
-                if is_read and site is not None:
+                if is_read and innermost is not None:
                     break
             if reader is not issues:
                 is_direct = False
@@ -70,7 +69,20 @@ class OriginTracker:
             origin = self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
         else:
             origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
-        return origin, site or self._execution.me.started_at
+        if innermost is None:
+            return origin, self._execution.me.started_at, None
+        return origin, site_at(innermost), self._caller(innermost)
+
+    def _caller(self, frame: FrameType) -> Site | None:
+        """The innermost line of the user's program outside of the file of a frame."""
+        known, learn, path = self._phases.known, self._phases.learn, frame.f_code.co_filename
+        outer = frame.f_back
+        while outer is not None:
+            reader = known.get(id(outer.f_code)) or learn(outer)
+            if reader is user_runs and are_apart(outer.f_code.co_filename, path):
+                return site_at(outer)
+            outer = outer.f_back
+        return None
 
     def _origin(self, reading: Reading, signature: Signature) -> Origin:
         if reading.continues is not None:

@@ -31,6 +31,7 @@ _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
 """Names of functions that dataclasses makes by exec, from "<string>" as `python -c` does."""
 
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
+_INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
 """A line of Python that may be blocked at a lock or a queue."""
 
@@ -76,6 +77,18 @@ def _site(path: str, line: int, function: str) -> Site:
 def site_at(frame: FrameType) -> Site:
     """The line that `frame`, of the user's program, is at."""
     return _site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def are_apart(path: str, other: str) -> bool:
+    """True for two files, unless both are of the same folder of installed packages."""
+    return path != other and _home(path) != _home(other)
+
+
+@lru_cache(maxsize=4096)
+def _home(path: str) -> str:
+    """The folder of installed packages that a file is in, or the file."""
+    found = _INSTALLED.search(path)
+    return path if found is None else path[: found.end()]
 
 
 def site_of(frame: FrameType | None) -> Site:

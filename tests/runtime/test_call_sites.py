@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from scenarios import interpreter
 from scenarios.pytest_plugin import running
-from simulator import simulate
+from simulator import EventKind, simulate
 from simulator.runtime.call_sites import is_users
 
 SOURCE = """
@@ -78,3 +78,86 @@ def test_of_the_scenarios_only_the_pytest_plugin_is_none_of_the_users():
 
     assert not is_users(from_file(running))
     assert is_users(from_file(interpreter))
+
+
+# --- who called that --------------------------------------------------------------------------------------------------
+
+
+SUM = """
+import torch.distributed as dist
+
+def sum_of(tensor):
+    dist.all_reduce(tensor)
+"""
+TWICE = """
+
+
+def twice(tensor):
+    sum_of(tensor)
+    sum_of(tensor)
+"""
+
+
+@pytest.fixture
+def made(tmp_path):
+    """Make functions of files of these names, each with those before it at hand."""
+
+    def made(**files):
+        names = {}
+        for name, text in files.items():
+            path = tmp_path / f"{name.replace('__', '/')}.py"
+            exec(compile(text, str(path), "exec"), names)
+        return names
+
+    return made
+
+
+def issued(program):
+    """The calls of a run of one rank."""
+    return [event.call for event in simulate(program, 1).trace if event.kind is EventKind.ISSUE]
+
+
+def test_a_call_says_who_called_its_file(made):
+    twice = made(sums=SUM, metrics=TWICE)["twice"]
+    places = [call.place for call in issued(lambda rank: twice(torch.ones(1)))]
+    assert places == ["sums.py:5 from metrics.py:5", "sums.py:5 from metrics.py:6"]
+
+
+def test_a_call_of_a_function_in_the_same_file_says_no_more():
+    def helper():
+        dist.barrier()
+
+    (call,) = issued(lambda rank: helper())
+    assert (call.caller, call.place) == (None, str(call.site))
+
+
+def test_installed_packages_are_called_from_outside_of_all_of_them(made):
+    twice = made(**{"lib__site-packages__sums": SUM, "lib__site-packages__metrics": TWICE})["twice"]
+    call, _ = issued(lambda rank: twice(torch.ones(1)))
+    assert str(call.site) == "sums.py:5"
+    assert call.caller.file == "test_call_sites.py"
+
+
+def test_what_is_found_names_both(made):
+    sum_of = made(sums=SUM)["sum_of"]
+
+    def program(rank):
+        sum_of(torch.ones(1))
+        if rank:
+            sum_of(torch.ones(1))
+
+    first = program.__code__.co_firstlineno
+    text = str(simulate(program, 2))
+    assert f"sums.py:5 from test_call_sites.py:{first + 1}\n" in text  # where rank 0 was last
+    assert f"sums.py:5 from test_call_sites.py:{first + 3} " in text
+
+
+def test_who_called_is_no_part_of_a_digest(made):
+    def here(rank):
+        sum_of(torch.ones(1))
+
+    def there(rank):
+        sum_of(torch.ones(1))
+
+    sum_of = made(sums=SUM)["sum_of"]
+    assert simulate(here, 2).trace.digest() == simulate(there, 2).trace.digest()
