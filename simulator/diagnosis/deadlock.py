@@ -23,9 +23,9 @@ def deadlocks(situation: Situation) -> tuple[Finding, ...]:
 
 
 def waiting_lines(situation: Situation) -> list[str]:
-    """A line for each rank that waits, for a run that ended for another reason."""
+    """A line for each rank, or thread of one, that waits, for a run that ended for another reason."""
     rows = _Rows(situation)
-    waiting = [row for rank in situation.ranks if rank.waits for row in rows.all_of(rank)]
+    waiting = [row for rank in situation.ranks for row in rows.waiting_of(rank)]
     return table(waiting) if waiting else []
 
 
@@ -83,12 +83,18 @@ class _Rows:
 
     def all_of(self, rank: RankSituation) -> list[Row]:
         """What its program does, and each of its threads that waits."""
-        threads = [
+        return [self._of(rank), *self._threads_of(rank)]
+
+    def waiting_of(self, rank: RankSituation) -> list[Row]:
+        """Its program, if it waits, and each of its threads that does."""
+        return [*([] if rank.wait is None else [self._of(rank)]), *self._threads_of(rank)]
+
+    def _threads_of(self, rank: RankSituation) -> list[Row]:
+        return [
             Row(rank.rank, *self._waiting(rank, thread.number, thread.wait), thread.name)
             for thread in rank.threads
             if thread.wait is not None
         ]
-        return [self._of(rank), *threads]
 
     def _of(self, rank: RankSituation) -> Row:
         """Rank, what it does, where, and who is missing there."""

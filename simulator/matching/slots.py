@@ -116,8 +116,8 @@ class SlotTable:
         return slot if slot is not None and slot.calls.get(call.rank) == call else None
 
     def open_slots(self) -> Iterator[Slot]:
-        """The slots that are not full, in the order they were opened."""
-        return iter(self._open.values())
+        """The slots that are not full, in the order they were opened; taken at once, as ranks may go on meanwhile."""
+        return iter(tuple(self._open.values()))
 
 
 def _name_members(slot: Slot) -> None:

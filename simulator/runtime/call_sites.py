@@ -121,12 +121,18 @@ def traceback_text(error: BaseException) -> str:
 
 
 def stack_text(frame: FrameType | None) -> str:
-    """The stack that ends in `frame`, from the user's first frame on, innermost last."""
+    """The stack that ends in `frame`, from the user's first frame on, innermost last, without the simulator's own."""
     if frame is None:
         return "(no Python stack)"
     frames = list(traceback.walk_stack(frame))[::-1]
     first = next((index for index, (each, _) in enumerate(frames) if is_users(each.f_code)), 0)
-    return "".join(traceback.StackSummary.extract(iter(frames[first:])).format())
+    told = [(each, line) for each, line in frames[first:] if not _is_simulators_file(each.f_code.co_filename)]
+    return "".join(traceback.StackSummary.extract(iter(told)).format())
+
+
+@lru_cache(maxsize=4096)
+def _is_simulators_file(path: str) -> bool:
+    return os.path.abspath(path).startswith(os.path.join(os.path.dirname(os.path.dirname(__file__)), ""))
 
 
 def waits_for_lock(frame: FrameType | None) -> bool:

@@ -234,7 +234,7 @@ class Execution:
             self.observer.intends(self.me.number, intent)
         me = scheduler.checkpoint()
         if scheduler.steps > self._budget.steps:
-            self.fail(outcome.out_of_steps(self.me, self._budget))
+            self.fail(outcome.out_of_steps(self.me, self._budget, self.situation()))
         if me.of.completed:
             self._deliver(me)
 
@@ -244,9 +244,9 @@ class Execution:
             self.observer.intends(self.me.number, intent, looks_again=True)
         polls = self.scheduler.yield_to_others()
         if polls > self._budget.polls:
-            self.fail(outcome.spins(self.me, polls))
+            self.fail(outcome.spins(self.me, polls, self.situation()))
         if self.scheduler.steps > self._budget.steps:
-            self.fail(outcome.out_of_steps(self.me, self._budget))
+            self.fail(outcome.out_of_steps(self.me, self._budget, self.situation()))
         self._deliver(self.me)
 
     def begin_call(self, intent: Accesses = ()) -> None:

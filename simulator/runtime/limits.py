@@ -77,7 +77,7 @@ def _watch(
             scheduler.stop()
             return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         if now - start > budget.seconds:
-            report(outcome.out_of_time(rank, budget))
+            report(outcome.out_of_time(rank, budget, situation()))
             scheduler.stop()
             return _drain(scheduler)
 

@@ -106,34 +106,34 @@ def _message(error: BaseException) -> str:
 
 
 def stuck(rank: RankThread, budget: Budget, situation: Situation) -> Finding:
-    """The running rank sleeps outside our control; what the others wait for may say why."""
+    """The running rank sleeps outside our control."""
     summary = f"{rank} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
-    others = waiting_lines(situation)
     is_at_lock = waits_for_lock(sys._current_frames().get(rank.ident))
     cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
-    return _ended("STUCK", Code.STUCK, rank, summary, cause, *others)
+    return _ended("STUCK", Code.STUCK, rank, summary, cause, situation)
 
 
-def out_of_time(rank: RankThread | None, budget: Budget) -> Finding:
-    """The run takes too long."""
+def out_of_time(rank: RankThread | None, budget: Budget, situation: Situation) -> Finding:
+    """The run takes too long. Its ranks may go on meanwhile: each line is true of its own moment."""
     summary = f"the run took longer than {budget.seconds:g} s of wall time"
-    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.OUT_OF_TIME)
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.OUT_OF_TIME, situation)
 
 
-def out_of_steps(rank: RankThread, budget: Budget) -> Finding:
+def out_of_steps(rank: RankThread, budget: Budget, situation: Situation) -> Finding:
     """The run takes too many choice points."""
     summary = f"the run took more than {budget.steps} steps"
-    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.OUT_OF_STEPS)
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.OUT_OF_STEPS, situation)
 
 
-def spins(rank: RankThread, polls: int) -> Finding:
+def spins(rank: RankThread, polls: int, situation: Situation) -> Finding:
     """A rank polls, and nobody else can run."""
     summary = f"{rank} polled {polls} times in a row while nobody else could run"
-    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.POLLS_IN_VAIN)
+    return _ended("UNKNOWN", Code.BUDGET, rank, summary, Cause.POLLS_IN_VAIN, situation)
 
 
-def _ended(kind: str, code: Code, rank: RankThread | None, summary: str, cause: Cause, *others: str) -> Finding:
-    lines = [f"{kind}  {code}", f"  {summary}", *others]
+def _ended(kind: str, code: Code, rank: RankThread | None, summary: str, cause: Cause, situation: Situation) -> Finding:
+    """A run that was cut short: what the other ranks wait for may say why."""
+    lines = [f"{kind}  {code}", f"  {summary}", *waiting_lines(situation)]
     if rank is not None:
         stack = stack_text(sys._current_frames().get(rank.ident))
         lines += [f"  stack of {rank}", *("  " + line for line in stack.splitlines())]

@@ -16,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+import simulator
 from simulator import Budget, InternalError, UsageError, Verdict, simulate
 from simulator.runtime.execution import Execution
 
@@ -29,6 +30,25 @@ def only(result):
 
 def threads():
     return {thread for thread in threading.enumerate() if thread.name.startswith("ddpsim")}
+
+
+def stack_of(finding):
+    lines = finding.text.splitlines()
+    (start,) = (index for index, line in enumerate(lines) if line.startswith("  stack of "))
+    return lines[start + 1 : next(index for index, line in enumerate(lines) if line.startswith("  cause "))]
+
+
+def no_frame_of_ours(finding):
+    (ours,) = simulator.__path__
+    return not any(ours in line for line in stack_of(finding))
+
+
+def waiting_in(finding):
+    return [line for line in finding.text.splitlines() if "  waits " in line]
+
+
+def line_of(function, offset):
+    return f"test_limits.py:{function.__code__.co_firstlineno + offset}"
 
 
 def test_a_lock_that_another_rank_holds():
@@ -117,6 +137,7 @@ def test_a_spin_on_is_completed_that_nobody_will_end():
     assert (finding.code.value, finding.ranks) == ("budget", (0,))
     assert finding.summary == "rank 0 polled 1001 times in a row while nobody else could run"
     assert "while not work.is_completed():" in str(finding)
+    assert stack_of(finding)[-1] == "      while not work.is_completed():"
 
 
 def test_a_spin_on_is_completed_lets_the_others_run():
@@ -136,23 +157,63 @@ def test_a_spin_on_is_completed_lets_the_others_run():
 
 def test_a_spin_that_never_yields_ends_with_the_seconds():
     def program(rank):
-        while rank == 0:
+        while rank == 2:
             pass
+        dist.barrier()
 
-    result = simulate(program, 2, budget=Budget(seconds=0.3, stuck_seconds=60))
-    assert (only(result).code.value, result.verdict) == ("budget", Verdict.UNKNOWN)
-    assert "while rank == 0:" in str(result)
+    result = simulate(program, 3, budget=Budget(seconds=0.3, stuck_seconds=60))
+    finding = only(result)
+    assert (finding.code.value, finding.ranks, result.verdict) == ("budget", (2,), Verdict.UNKNOWN)
+    assert stack_of(finding)[-1].strip() in ("while rank == 2:", "pass")
+    assert waiting_in(finding) == [
+        f'  rank {rank}  waits in barrier #0  group "default"  {line_of(program, 3)}  arrived 0, 1 · missing 2'
+        for rank in (0, 1)
+    ]
     assert threads() == set()
 
 
-def test_the_number_of_steps_is_a_limit():
+def test_a_run_that_is_out_of_time_while_its_ranks_go_on():
     def program(rank):
         while True:
             dist.barrier()
 
-    result = simulate(program, 2, budget=Budget(steps=500))
-    assert (only(result).code.value, result.verdict) == ("budget", Verdict.UNKNOWN)
-    assert only(result).summary == "the run took more than 500 steps"
+    for _ in range(5):
+        finding = only(simulate(program, 3, budget=Budget(seconds=0.1, stuck_seconds=60)))
+        assert finding.code.value == "budget"
+        assert "      dist.barrier()" in stack_of(finding)
+        assert no_frame_of_ours(finding)
+
+
+def test_only_the_threads_that_wait_are_told():
+    """The program of rank 0 runs, so it waits for nothing, and a thread of its own does."""
+
+    def program(rank):
+        if rank == 0:
+            thread = threading.Thread(target=dist.barrier, name="waiter")
+            thread.start()
+            while thread.is_alive():
+                pass
+
+    finding = only(simulate(program, 2, budget=Budget(polls=1000)))
+    (line,) = waiting_in(finding)
+    assert line.startswith('  rank 0, thread "waiter"  waits in barrier #0')
+
+
+def test_the_number_of_steps_is_a_limit():
+    def program(rank):
+        pair = dist.new_group([0, 1])
+        while rank != 2:
+            dist.barrier(pair)
+        dist.barrier()
+
+    result = simulate(program, 3, budget=Budget(steps=500))
+    finding = only(result)
+    assert (finding.code.value, result.verdict) == ("budget", Verdict.UNKNOWN)
+    assert finding.summary == "the run took more than 500 steps"
+    assert "      dist.barrier(pair)" in stack_of(finding)
+    assert no_frame_of_ours(finding)
+    expected = f'  rank 2  waits in barrier #0  group "default"  {line_of(program, 4)}  arrived 2 · missing 0, 1'
+    assert [line for line in waiting_in(finding) if "rank 2" in line] == [expected]
 
 
 def test_a_rank_that_computes_is_not_stuck():
