@@ -27,6 +27,7 @@ from scenarios.cli.run import run
 from scenarios.cli.shrink import shrink
 from scenarios.cli.status import Status
 from scenarios.cli.zoo import zoo
+from scenarios.names import shadow
 
 app = typer.Typer(
     add_completion=False,
@@ -48,6 +49,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _status_of(arguments: Sequence[str] | None) -> int:
+    if line := shadow():
+        output.note(line)
+        return Status.USAGE_ERROR
     try:
         status = app(args=None if arguments is None else list(arguments), prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # one that comes while typer makes a status of another
@@ -93,6 +97,8 @@ def _leave_quietly() -> None:
 
 def _usage_message(error: Exception) -> str | None:
     """One line for an error of the caller's; None for any other error."""
+    if isinstance(error, ImportError) and (line := shadow()):  # a file beside the program, which is found by now
+        return line
     # typer carries a copy of click or imports it, depending on its version: its errors are known by what they have.
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
         context = getattr(error, "ctx", None)

@@ -77,13 +77,23 @@ def prepare(items: list[pytest.Item]) -> None:
             options = _options(function, [mark for _, mark in marks])
             _check_fixtures(function, options)
         except MarkerError as error:
-            assert item.parent is not None, "only the session has none"
-            line = item.location[1] or 0
-            items[index] = UnusableTest.from_parent(item.parent, name=item.name, why=error, line=line)
+            items[index] = _unusable(item, error)
             continue
         item.stash[OPTIONS_KEY] = options
         on_ranks = set(names_on_ranks(function))
         function.fixturenames = [name for name in function.fixturenames if name not in on_ranks]
+
+
+def set_aside(items: list[pytest.Item], why: str) -> None:
+    """None of the tests on ranks can run."""
+    for index, item in enumerate(items):
+        if OPTIONS_KEY in item.stash:
+            items[index] = _unusable(item, MarkerError(why))
+
+
+def _unusable(item: pytest.Item, why: MarkerError) -> UnusableTest:
+    assert item.parent is not None, "only the session has none"
+    return UnusableTest.from_parent(item.parent, name=item.name, why=why, line=item.location[1] or 0)
 
 
 def marked(items: list[pytest.Item]) -> Iterator[tuple[pytest.Function, Options]]:

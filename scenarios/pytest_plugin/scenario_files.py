@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from scenarios.names import shadow
+
 if TYPE_CHECKING:
     from scenarios.model import Scenario
 
@@ -43,6 +45,8 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """The scenario, called by the engine that it runs on."""
+        if line := shadow():
+            raise self.CollectError(line)
         from scenarios.loader import load
         from simulator import UsageError
 
