@@ -15,6 +15,9 @@ from simulator.diagnosis.wait_graph import Reading
 from simulator.verdict import Code, Finding
 from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
+_MOST_PLACES = 4
+"""So many different calls does a summary tell that ranks wait in."""
+
 
 def deadlocks(situation: Situation) -> tuple[Finding, ...]:
     """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
@@ -52,7 +55,7 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     return Finding(
         reading.code,
         culprits,
-        _summary(reading),
+        _summary(situation, reading),
         "\n".join(lines),
         tuple(dict.fromkeys(sites)),
         reading.cycle,
@@ -174,15 +177,38 @@ def _on_group(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
 
 
-def _summary(reading: Reading) -> str:
-    victims = rank_list(reading.victims) + (" wait" if len(reading.victims) > 1 else " waits")
+def _summary(situation: Situation, reading: Reading) -> str:
+    victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
         return f"{rank_list(reading.cycle)} wait for each other in a circle"
     if reading.code is Code.DEADLOCK_THREADS:
         return f"threads of {culprits} wait for " + ("each other" if reading.threads else "what nobody will do")
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return f"{victims} for {culprits}, which raised"
+        return _at_dead_ranks(situation, reading)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that nobody will do"
     return f"{victims} for {culprits}, which returned"
+
+
+def _who_waits(ranks: Sequence[int]) -> str:
+    return rank_list(ranks) + (" wait" if len(ranks) > 1 else " waits")
+
+
+def _at_dead_ranks(situation: Situation, reading: Reading) -> str:
+    """With where ranks wait: below the error of the others, a line may be all that is told of them."""
+    places: dict[str, list[int]] = {}
+    for rank in reading.victims:
+        places.setdefault(_place(situation.ranks[rank]), []).append(rank)
+    dead = f"for {rank_list(reading.culprits)}, which raised"
+    if len(places) == 1:
+        return f"{_who_waits(reading.victims)}{next(iter(places))} {dead}"
+    sides = [rank_list(ranks) + place for place, ranks in places.items() if place]
+    told = sides if len(sides) <= _MOST_PLACES else [*sides[:_MOST_PLACES], "..."]
+    return f"{_who_waits(reading.victims)} {dead}: {', '.join(told)}"
+
+
+def _place(rank: RankSituation) -> str:
+    """The first call that its program or a thread of it waits in; "" if it waits for something else."""
+    calls = [call for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls]
+    return f" in {calls[0].operation} #{calls[0].sequence}{_on_group(calls[0])} at {calls[0].place}" if calls else ""

@@ -2,8 +2,11 @@
 
 import pytest
 
-from simulator.calls import Site
+from simulator.calls import Call, Signature, Site
+from simulator.diagnosis.deadlock import deadlocks
 from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
+from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from simulator.waits import CallWait, StoreWait
 
 SITE = Site("train.py", 3, "main")
 UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
@@ -152,3 +155,44 @@ def test_who_ran_out_of_input_is_to_blame_for_what_join_throws_on_the_others():
     assert finding.ranks == (1, 2)
     assert end(finding)[0].startswith("ranks 1, 2 ran out of input")
     assert rank_error({0: "ValueError: no"}, SITE, "", {}, out_of_input=(1, 2)).ranks == (0,)
+
+
+def dead_rank(*calls):
+    """The summary of ranks that wait in calls, each with its line, for the last rank, which raised."""
+    made = [
+        Call(rank, group, 2, Signature(name), Site("t.py", at, "f")) for rank, (name, group, at) in enumerate(calls)
+    ]
+    waiting = [RankSituation(call.rank, Standing.WAITING, CallWait((call,))) for call in made]
+    dead = RankSituation(len(made), Standing.RAISED, error="ValueError: no")
+    meetings = tuple(Meeting((call,), (dead.rank,)) for call in made)
+    (finding,) = deadlocks(Situation((*waiting, dead), meetings))
+    assert (finding.code.value, finding.ranks) == ("deadlock.dead_rank", (dead.rank,))
+    return finding.summary
+
+
+def test_where_ranks_wait_for_one_that_raised():
+    assert dead_rank(("broadcast", "default", 7)) == "rank 0 waits in broadcast #2 at t.py:7 for rank 1, which raised"
+    alike = [("barrier", "pair", 9)] * 20
+    assert dead_rank(*alike) == 'ranks 0-19 wait in barrier #2 on "pair" at t.py:9 for rank 20, which raised'
+
+
+def test_ranks_that_wait_for_it_in_other_calls_are_told_apart():
+    one, other = ("barrier", "default", 9), ("all_reduce", "pair", 5)
+    assert dead_rank(one, other, one) == (
+        "ranks 0-2 wait for rank 3, which raised: ranks 0, 2 in barrier #2 at t.py:9, "
+        'rank 1 in all_reduce #2 on "pair" at t.py:5'
+    )
+    many = dead_rank(*(("barrier", "default", line) for line in range(5)))
+    assert many.endswith("rank 3 in barrier #2 at t.py:3, ...")
+
+
+def test_a_rank_that_waits_for_another_one_that_waits():
+    call = Call(0, "default", 0, Signature("barrier"), Site("t.py", 4, "f"))
+    ranks = (
+        RankSituation(0, Standing.WAITING, CallWait((call,))),
+        RankSituation(1, Standing.WAITING, StoreWait(("key",))),
+        RankSituation(2, Standing.RAISED),
+    )
+    dead, missing = deadlocks(Situation(ranks, (Meeting((call,), (1, 2)),)))
+    assert dead.summary == "rank 0 waits in barrier #0 at t.py:4 for rank 2, which raised"
+    assert "which raised" not in missing.summary

@@ -35,7 +35,7 @@ def test_sum(rank):
     assert lines[-4].strip("-") == " ddpsim "
     assert lines[-3:-1] == [
         "  rank 2 raised AssertionError: assert [6.0, 6.0] == [6, 5] at test_it.py:11",
-        "  ranks 0, 1, 3 wait for rank 2, which raised",
+        "  ranks 0, 1, 3 wait in barrier #1 at test_it.py:12 for rank 2, which raised",
     ]
     assert replay_of(result, "test_sum")[0] == "test_it.py::test_sum"
     result.stdout.fnmatch_lines(["FAILED test_it.py::test_sum - rank 2: assert [[]6.0, 6.0] == [[]6, 5]"])
@@ -53,7 +53,7 @@ def test_same(rank):
     lines = report_of(result, "test_same")
     assert lines[-3:-1] == [
         "  ranks 0, 2 raised AssertionError: even at test_it.py:8",
-        "  ranks 1, 3 wait for ranks 0, 2, which raised",
+        "  ranks 1, 3 wait in barrier #0 at test_it.py:9 for ranks 0, 2, which raised",
     ]
 
 

@@ -101,7 +101,7 @@ def test_at_the_first_failure_a_subtest_ends_the_session_on_request(run):
     assert lines[-4:-1] == [
         "  rank 1 raised AssertionError: assert (1 != 1 or 1 == 0) at test_it.py:11",
         "  rank 2 raised AssertionError: assert (1 != 1 or 2 == 0) at test_it.py:11",
-        "  rank 0 waits for ranks 1, 2, which raised",
+        "  rank 0 waits in barrier #2 at test_it.py:10 for ranks 1, 2, which raised",
     ]
     result.stdout.no_fnmatch_line("*test_never*")
 
