@@ -185,7 +185,7 @@ def _summary(situation: Situation, reading: Reading) -> str:
     if reading.code is Code.DEADLOCK_THREADS:
         return f"threads of {culprits} wait for " + ("each other" if reading.threads else "what nobody will do")
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return _at_dead_ranks(situation, reading)
+        return _at_dead_ranks(situation, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that nobody will do"
     return f"{victims} for {culprits}, which returned"
@@ -195,17 +195,17 @@ def _who_waits(ranks: Sequence[int]) -> str:
     return rank_list(ranks) + (" wait" if len(ranks) > 1 else " waits")
 
 
-def _at_dead_ranks(situation: Situation, reading: Reading) -> str:
+def _at_dead_ranks(situation: Situation, victims: Sequence[int], culprits: str) -> str:
     """With where ranks wait: below the error of the others, a line may be all that is told of them."""
     places: dict[str, list[int]] = {}
-    for rank in reading.victims:
+    for rank in victims:
         places.setdefault(_place(situation.ranks[rank]), []).append(rank)
-    dead = f"for {rank_list(reading.culprits)}, which raised"
+    dead = f"for {culprits}, which raised"
     if len(places) == 1:
-        return f"{_who_waits(reading.victims)}{next(iter(places))} {dead}"
+        return f"{_who_waits(victims)}{next(iter(places))} {dead}"
     sides = [rank_list(ranks) + place for place, ranks in places.items() if place]
     told = sides if len(sides) <= _MOST_PLACES else [*sides[:_MOST_PLACES], "..."]
-    return f"{_who_waits(reading.victims)} {dead}: {', '.join(told)}"
+    return f"{_who_waits(victims)} {dead}: {', '.join(told)}"
 
 
 def _place(rank: RankSituation) -> str:

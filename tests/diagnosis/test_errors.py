@@ -2,7 +2,7 @@
 
 import pytest
 
-from simulator.calls import Call, Signature, Site
+from simulator.calls import ANY_SOURCE, Call, Signature, Site
 from simulator.diagnosis.deadlock import deadlocks
 from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
 from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
@@ -196,3 +196,11 @@ def test_a_rank_that_waits_for_another_one_that_waits():
     dead, missing = deadlocks(Situation(ranks, (Meeting((call,), (1, 2)),)))
     assert dead.summary == "rank 0 waits in barrier #0 at t.py:4 for rank 2, which raised"
     assert "which raised" not in missing.summary
+
+
+def test_any_of_several_that_raised_would_have_been_enough():
+    call = Call(0, "default", 0, Signature("recv"), Site("t.py", 4, "f"), peer=ANY_SOURCE)
+    dead = (RankSituation(1, Standing.RAISED), RankSituation(2, Standing.RAISED))
+    ranks = (RankSituation(0, Standing.WAITING, CallWait((call,))), *dead)
+    (finding,) = deadlocks(Situation(ranks, (Meeting((call,), (1, 2), any_suffices=True),)))
+    assert finding.summary == "rank 0 waits in recv #0 at t.py:4 for any of ranks 1, 2, which raised"
