@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scenarios.model import Scenario, check_program
+from scenarios.model import Scenario, of_a_rank
 from scenarios.names import nearest
 from scenarios.toml_file import Find, read_toml
 from simulator import UsageError
@@ -54,10 +54,7 @@ def program_in(path: Path, function: str) -> Callable[..., Any] | Scenario:
         functions = [key for key, value in vars(module).items() if _is_defined_in(module, value)]
         advice = nearest(function, functions) or f"its functions are {', '.join(functions) or 'none'}"
         raise UsageError(f"scenario is {f'{path}:{function}'!r}, but {path} has no function {function!r}: {advice}")
-    if not isinstance(program, Scenario):
-        check_program(program, f"{path}:{function}")
-    found: Callable[..., Any] | Scenario = program
-    return found
+    return program if isinstance(program, Scenario) else of_a_rank(program, f"{path}:{function}")
 
 
 def execute(path: Path) -> ModuleType:

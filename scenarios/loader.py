@@ -17,8 +17,8 @@ _EXPECTED = "expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION"
 def load(name: str) -> Scenario:
     """The scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`.
 
-    A function of a rank that is no scenario becomes one that is expected to pass. Raises UsageError, with the nearest
-    name if there is one.
+    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. Raises
+    UsageError, with the nearest name if there is one.
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
@@ -37,7 +37,7 @@ def load(name: str) -> Scenario:
 
 def _from_file(name: str, path: Path, function: str) -> Scenario:
     if path.suffix == ".py" and not function:
-        raise UsageError(f"scenario is {name!r}, expected FILE.py:FUNCTION: say which function takes the rank")
+        raise UsageError(f"scenario is {name!r}, expected FILE.py:FUNCTION: say which function each rank runs")
     if path.suffix == ".toml" and function:
         raise UsageError(f"scenario is {name!r}, expected FILE.toml: leave out {f':{function}'!r}, a file has one")
     if not _is_file(path):

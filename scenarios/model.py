@@ -19,8 +19,10 @@ from __future__ import annotations
 import ast
 import inspect
 import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -179,18 +181,17 @@ def scenario(
     faults: Sequence[Fault] = (),
     reference: Callable[[int], Reference | Snapshot] | None = None,
 ) -> Callable[[Callable[..., Any]], Scenario]:
-    """Make a scenario of the function below, `program(rank)`.
+    """Make a scenario of the function below, `program(rank)`, or of one that takes no rank.
 
     `about` says on its first line what goes wrong, and below why; without it the function's docstring does. The name is
     the function's, with dashes. `under_ddp` is what engine "ddp" comes to, if it is not `expected`.
     """
 
     def make(program: Callable[..., Any]) -> Scenario:
-        check_program(program)
         return Scenario(
             name or program.__name__.replace("_", "-"),
             about or inspect.getdoc(program) or "",
-            program,
+            of_a_rank(program),
             _at_marked_lines(expected, program, Engine.TORCH),
             _at_marked_lines(under_ddp or expected, program, Engine.DDP),
             world_size,
@@ -205,24 +206,41 @@ def scenario(
     return make
 
 
-def check_program(program: Callable[..., Any], name: str | None = None) -> None:
-    """Raise UsageError for a function that a call does not run; `name` is what the user calls it."""
+def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
+    """The function, or if it takes no rank, one of a rank that calls it; `name` is what the user calls it.
+
+    Raises UsageError for a function that a call does not run, and for one that needs more than the rank.
+    """
     for is_one, kind in _NOT_RUN_BY_A_CALL:
         if is_one(program):
             raise UsageError(
                 f"scenario is {(name or program.__name__)!r}, but {program.__name__} is {kind}, which a call does not "
                 "run: give a plain function of the rank"
             )
-    if not _takes_a_rank(program):
-        raise UsageError(
-            f"scenario is {(name or program.__name__)!r}, but {program.__name__}{inspect.signature(program)} cannot be "
-            "called with a rank alone: give a function that takes the rank, and has defaults for the rest"
-        )
+    if _takes(program, 0):
+        return program
+    if _takes(program):
+        return _without_the_rank(program)
+    raise UsageError(
+        f"scenario is {(name or program.__name__)!r}, but {program.__name__}{inspect.signature(program)} cannot be "
+        "called with a rank alone: give a function that takes the rank or nothing, and has defaults for the rest"
+    )
 
 
-def _takes_a_rank(program: Callable[..., Any]) -> bool:
+def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
+    def called(rank: int) -> Any:
+        # Such a function is a script's, which may read its command line; ours would not do.
+        sys.argv = [inspect.getsourcefile(program) or sys.argv[0]]
+        return program()
+
+    # As code that a library made: what ranks do stands in no line of this file.
+    called.__code__ = called.__code__.replace(co_filename="<frozen scenarios.model>")
+    return wraps(program)(called)
+
+
+def _takes(program: Callable[..., Any], *arguments: object) -> bool:
     try:
-        inspect.signature(program).bind(0)
+        inspect.signature(program).bind(*arguments)
     except TypeError:
         return False
     except ValueError:  # written in C, it does not tell
@@ -241,12 +259,11 @@ def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:
     """Make the repaired twin of a scenario of the function below: the same world, no faults, and no finding at all."""
 
     def make(program: Callable[..., Any]) -> Scenario:
-        check_program(program)
         return replace(
             bug,
             name=bug.name + TWIN,
             about=inspect.getdoc(program) or "",
-            program=program,
+            program=of_a_rank(program),
             expected=CLEAN,
             expected_under_ddp=None,
             faults=(),

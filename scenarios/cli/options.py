@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 Name = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank."
+        metavar="NAME",
+        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank, or nothing.",
     ),
 ]
 WorldSize = Annotated[

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from scenarios import load, registry, run_scenario
+from scenarios import load, registry, replay_scenario, run_scenario
 from scenarios.files import scenarios_in
 from scenarios.registered import Registry
-from simulator import UsageError, Verdict
+from simulator import Code, UsageError, Verdict
 
 PROGRAM = '''
 import torch
@@ -81,6 +81,52 @@ def test_function_in_a_file(write):
     assert result.replay.endswith(f"program.py:train {result.schedule} --world-size 3")
 
 
+SCRIPT = """
+import argparse
+import sys
+import torch
+import torch.distributed as dist
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--most", type=int, default=1)
+    options = parser.parse_args()
+    dist.all_reduce(torch.ones(1))
+    if dist.get_rank() < options.most:
+        dist.barrier()
+    return sys.argv
+"""
+
+
+def test_a_function_that_takes_no_rank_is_called_on_every_rank(write, monkeypatch):
+    path = write(SCRIPT)
+    monkeypatch.setattr(sys, "argv", ["ddpsim", "run", "program.py:main"])
+    assert run_scenario(f"{path}:main", world_size=1).returns == ([str(path)],)
+    assert sys.argv == ["ddpsim", "run", "program.py:main"]
+
+    result = run_scenario(f"{path}:main", world_size=3)
+
+    (finding,) = result.findings
+    assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (0,))
+    assert [str(site) for site in finding.sites][:1] == ["program.py:13"]
+    assert "model.py" not in str(result)  # only lines of the user's
+    again = replay_scenario(f"{path}:main", result.schedule, world_size=3)
+    assert again.trace.digest() == result.trace.digest()
+
+
+def test_only_defaults_by_name_are_no_rank(write):
+    path = write("def train(*, steps=3):\n    return steps")
+    assert run_scenario(f"{path}:train", world_size=2).returns == (3, 3)
+
+
+def test_what_a_function_without_a_rank_raises_has_the_users_frames(write):
+    path = write("def train():\n    raise ValueError(3)")
+    (finding,) = run_scenario(f"{path}:train", world_size=2).findings
+    assert [line.strip() for line in str(finding).splitlines() if " File " in line] == [
+        f'File "{path}", line 2, in train'
+    ]
+
+
 def test_file_beside_the_program_can_be_imported(write):
     write("BATCHES = 3", "settings_of_the_program.py")
     path = write("def train(rank):\n    from settings_of_the_program import BATCHES\n    return BATCHES")
@@ -104,9 +150,9 @@ def test_file_beside_the_program_can_be_imported(write):
         ),
         ("def train(rank):\n    yield", "train", "but train is a generator, which a call does not run: give a plain"),
         (
-            "def train(): ...",
+            "def train(rank, size): ...",
             "train",
-            r"but train\(\) cannot be called with a rank alone: give a function that takes the rank, and has defaults",
+            r"but train\(rank, size\) cannot be called with a rank alone: give a function that takes the rank or not",
         ),
         (
             "def train(rank, *, path): ...",
@@ -194,7 +240,7 @@ def test_a_toml_file_has_no_functions(write):
 
 def test_file_without_a_function_name():
     with pytest.raises(
-        UsageError, match=r"^scenario is 'hang.py', expected FILE.py:FUNCTION: say which function takes"
+        UsageError, match=r"^scenario is 'hang.py', expected FILE.py:FUNCTION: say which function each rank runs$"
     ):
         load("hang.py")
 

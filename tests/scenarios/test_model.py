@@ -96,6 +96,26 @@ def test_a_mark_of_an_unknown_engine(write):
         marked_lines(path, Engine.TORCH)
 
 
+def test_scenarios_and_their_twins_may_be_functions_that_take_no_rank(write):
+    path = write("""
+        from scenarios import repairs
+
+        @scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1))
+        def leaves():
+            for _ in range(2 - dist.get_rank()):
+                dist.barrier()  # found here
+
+        @repairs(leaves)
+        def stays():
+            dist.barrier()
+    """)
+    for name in ("leaves", "stays"):
+        own = load(f"{path}:{name}")
+        result = run_scenario(own, world_size=2)
+        assert own.expected.is_met_by(result), result
+        assert own.program.__name__ == name
+
+
 def test_functions_that_would_not_run():
     async def waits(rank):
         raise AssertionError
