@@ -422,6 +422,11 @@ class Cause(Enum):
         "nothing says that the data has moved when the rank goes on or ends; on a real backend it may not have",
         "keep the work and call wait() on it before the tensor is used and before the rank ends",
     )
+    HOOK_DID_NOT_WAIT = Advice(
+        "the future that a communication hook returned did not wait for it: a real backend may not be done when the "
+        "gradients are taken from the bucket",
+        "return work.get_future().then(...) from the hook, or wait() for the work in it",
+    )
     CHANGED_IN_FLIGHT = Advice(
         "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
         "wait() for the work first, or work on a copy",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from simulator.calls import Call, Site
+from simulator.calls import Call, Phase, Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock_causes import CREATING
 from simulator.diagnosis.explain import Row, rank_list, table
@@ -45,7 +45,7 @@ def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_UNWAITED_WORK,
             same,
             f"{_count(same)} never waited for",
-            Cause.NEVER_WAITED_FOR,
+            Cause.NEVER_WAITED_FOR if same[0].origin.phase is Phase.USER else Cause.HOOK_DID_NOT_WAIT,
         )
         for same in _by_line(calls)
     )

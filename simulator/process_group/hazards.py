@@ -92,7 +92,10 @@ class Hazards:
         self._issuers: list[int] = []
         """The numbers of the threads that made them."""
         self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
-        """The user's calls that were not waited for yet, by rank and id."""
+        """The user's calls that were not waited for yet, by rank and id, and those of buckets.
+
+        An engine waits for what it issues, or asks for the future; a communication hook of the user's may do neither.
+        """
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
         """Of the collectives that have not met, by rank, group and sequence."""
         self._unwaited: list[Call] = []
@@ -105,7 +108,9 @@ class Hazards:
         call = pending.call
         self._issued.append(call)
         self._issuers.append(pending.issuer)
-        if call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
+        if call.origin.phase is Phase.BUCKET and call.origin.bucket is not None:
+            self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
+        elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             tensors = _watched(pending.payload)
             self._in_flight[call.rank][id(pending)] = (pending, tensors)
             parts = [tensor for tensor in tensors if isinstance(tensor, _Part)]
@@ -120,7 +125,8 @@ class Hazards:
 
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
-        return [pending.call for pending, _ in self._in_flight[rank].values()]
+        calls = [pending.call for pending, _ in self._in_flight[rank].values()]
+        return [call for call in calls if call.origin.phase is Phase.USER]
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""

@@ -116,9 +116,9 @@ def _wait_before_backward_ends(work: SimulatedWork, *, at_once: bool) -> None:
     The Reducer waits for its buckets in C++ (Reducer::finalize_backward, torch/csrc/distributed/c10d/reducer.cpp),
     where no hand-over is possible. It does so in an engine callback queued after its last call. Callbacks run in the
     order they were queued, so one queued here, when the call is issued, waits cooperatively before that, and the
-    Reducer finds all done.
+    Reducer finds all done. A program that issued the call has not waited for it by this, see `Hazards`.
     """
     if at_once:
-        work.wait()
+        work.complete()
     else:
-        Variable._execution_engine.queue_callback(work.synchronize)
+        Variable._execution_engine.queue_callback(work.complete)

@@ -42,7 +42,7 @@ class SimulatedWork(Work):
             pending.waited = True
             self._execution.hazards.settled(pending)
         if timeout <= NO_TIMEOUT:
-            self._execution.wait((pending,))
+            self.complete()
         elif not self._execution.wait((pending,), timeout.total_seconds()):
             if not pending.call.is_point_to_point:
                 raise RuntimeError("Operation timed out!")
@@ -51,6 +51,12 @@ class SimulatedWork(Work):
         if pending.error is not None:
             raise pending.error
         return True
+
+    def complete(self) -> None:
+        """As `wait`, in the place of a wait in C++ that is still to come: the program itself has not waited by this."""
+        self._execution.wait((self.pending,))
+        if self.pending.error is not None:
+            raise self.pending.error
 
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
