@@ -150,6 +150,8 @@ class Call(NamedTuple):
     tag: int = 0
     caller: Site | None = None
     """Where the file of `site`, or the installed packages that it is in, were called from; None if by nobody else's."""
+    thread: str = ""
+    """The name of the thread that made it; "" for the one that runs the rank's program."""
 
     @property
     def place(self) -> str:

@@ -531,8 +531,13 @@ class Cause(Enum):
         "let every rank enter the join with the same models and leave it at its end",
     )
 
-    # --- threads of a rank (deadlock.threads, hazard.thread_error) ----------------------------------------------------
+    # --- threads of a rank (mismatch.*, deadlock.threads, hazard.thread_error) ----------------------------------------
 
+    THREADS_SHARE_GROUP = Advice(
+        "these calls were made by different threads, {sides}: threads of a rank that share a group race, and whose "
+        "call comes first may differ between ranks",
+        "make all calls of a group in one thread, or create a group for each thread",
+    )
     LOCKS_IN_OTHER_ORDER = Advice(
         "threads of {culprits} take the same locks in different orders (a lock order inversion), and each has what "
         "another one asks for",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from simulator.calls import Call, Phase
-from simulator.diagnosis.explain import heading, indent, rank_list, table
+from simulator.diagnosis.explain import Row, heading, indent, rank_list, table
 from simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
 from simulator.matching import agreement
 from simulator.verdict import Code, Finding
@@ -35,7 +35,7 @@ def _finding(
     first = calls[0]
     where = f'#{first.sequence} on group "{first.group}"'
     summary = f"calls {where} differ in {FIELDS[code]}: " + _sides(calls, code)
-    rows = [(call.rank, str(call), call.place, _origin_text(call, code)) for call in calls]
+    rows = [Row(call.rank, str(call), call.place, _origin_text(call, code), call.thread) for call in calls]
     lines = [heading("MISMATCH", code, step), *table(rows)]
     if not complete:
         lines.append(indent("note", "not every member of the group has arrived"))

@@ -70,12 +70,13 @@ class Issuer:
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
         origin, site, caller = self._origins.locate(signature)
-        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller)
-        pending = Pending(call, execution.me, payload)
+        me = execution.me
+        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
+        pending = Pending(call, me, payload)
         work = SimulatedWork(execution, pending, result)
         execution.issue(call, pending)
         if torch._C._current_graph_task_id() != -1:
-            _wait_before_backward_ends(work, at_once=execution.me.is_reducing_at_once)
+            _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._made(work)
 
     def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
