@@ -24,15 +24,14 @@ def conclusion(expected: Expectation, result: Result, transport: str = "memory")
     """Whether a run is what was expected, in one line."""
     if transport == PROCESSES:
         return _conclusion_on_processes(expected, result)
-    depends = _dependence(expected, result.world_size)
     found = found_text(result)
     if expected.is_met_by(result):
-        return f"as expected: {found}{f'; {depends}' if depends else ''}"
+        return f"as expected: {found}{_otherwise(expected, result)}"
     word = "unknown" if result.verdict is Verdict.UNKNOWN else "not as expected"
     if misses_line(expected, result):
         places = " or ".join(f"{expected.file}:{line}" for line in expected.lines)
         return f"{word}: found {found} at {found_place(result)}; expected it at {places}"
-    return f"{word}: found {found}; expected {depends or _strictly(expected, result.world_size)}"
+    return f"{word}: found {found}; expected {_wanted(expected, result.world_size)}"
 
 
 def _conclusion_on_processes(expected: Expectation, result: Result) -> str:
@@ -67,16 +66,28 @@ def misses_line(expected: Expectation, result: Result) -> bool:
     return is_it and not expected.is_met_by(result)
 
 
-def _dependence(expected: Expectation, world_size: int) -> str:
-    """What it comes to in one interleaving and in another; "" if that does not matter."""
-    if expected.otherwise is None and expected.shows is None:
-        return ""
+def _otherwise(expected: Expectation, result: Result) -> str:
+    """How often a run that is as expected comes out so, and how else; "" if it comes out so in every interleaving."""
+    is_other = expected.otherwise is not None and expected.otherwise.is_met_by(result)
+    other = expected if is_other else expected.otherwise
+    parts = []
+    if expected.shows is not None:
+        times = _SCHEDULES - expected.shows if is_other else expected.shows
+        parts.append(f"so in {times} of {_SCHEDULES} random schedules")
+    if other is not None:
+        parts.append(f"else {_strictly(other, result.world_size)}")
+    return f" (it depends on the interleaving: {', '.join(parts)})" if parts else ""
+
+
+def _wanted(expected: Expectation, world_size: int) -> str:
+    """What was expected instead, in one interleaving and in another if that matters."""
     text = _strictly(expected, world_size)
     if expected.shows is not None:
         text += f" in {expected.shows} of {_SCHEDULES} random schedules"
     if expected.otherwise is not None:
         text += f", else {_strictly(expected.otherwise, world_size)}"
-    return f"{text} (it depends on the interleaving)"
+    depends = expected.shows is not None or expected.otherwise is not None
+    return text + (" (it depends on the interleaving)" if depends else "")
 
 
 def _strictly(expected: Expectation, world_size: int) -> str:
