@@ -151,7 +151,7 @@ def pytest_runtest_makereport(
         prepare_group(call.excinfo.value)
     report = yield
     if report.failed:
-        annotate(report, call.excinfo and call.excinfo.value, run)
+        annotate(item, report, call.excinfo and call.excinfo.value, run)
         _write_report(item, report, run)
     forget(item)
     return report

@@ -25,6 +25,15 @@ class UnusableTest(pytest.Item):
         """Fail."""
         pytest.fail(str(self._why), pytrace=False)
 
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> Any:
+        """The line, at the place of the test."""
+        shown: Any = super().repr_failure(excinfo, style)
+        if self.config.option.tbstyle == "line":
+            shown.reprtraceback.reprentries = []  # it stands behind the place
+        crash = shown.reprcrash
+        crash.path, crash.lineno, crash.message = str(self.path), self._line + 1, str(self._why)
+        return shown
+
     def reportinfo(self) -> tuple[Any, int, str]:
         """Where it would stand."""
         classes = [node.name for node in self.listchain() if isinstance(node, pytest.Class)]

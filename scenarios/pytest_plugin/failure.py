@@ -173,19 +173,42 @@ def prepare_group(error: BaseException | None) -> None:
             each.add_note(getattr(each, _BELOW))
 
 
-def annotate(report: pytest.TestReport, error: BaseException | None, run: Run | None) -> None:
+def annotate(item: pytest.Item, report: pytest.TestReport, error: BaseException | None, run: Run | None) -> None:
     """Say below the error of a rank whose it was, what else was found, and how to see it again."""
     shown: Any = report.longrepr
+    is_one_line = item.config.option.tbstyle == "line"
     if isinstance(error, RanksFailed):
-        shown.reprcrash.message = error.line
-        if run is not None:  # before the replay line, what hypothesis says of the example
+        crash = shown.reprcrash
+        (crash.path, crash.lineno), crash.message = _place(item, run), error.line
+        if is_one_line:
+            shown.reprtraceback.reprentries = []
+        elif run is not None:  # before the replay line, what hypothesis says of the example
             shown.reprtraceback.reprentries[-1].lines[-1:-1] = _notes(error)
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error:
             _name_ranks(shown, run)
-            shown.addsection("ddpsim", "\n".join(_below_the_error(run)))
-        elif not hasattr(error, "exceptions"):  # hypothesis fails it itself
-            shown.addsection("ddpsim", replay_line(run.result.replay))
+        if not is_one_line and (below := _below(error, run)):
+            shown.addsection("ddpsim", "\n".join(below))
+
+
+def _place(item: pytest.Item, run: Run | None) -> tuple[str, int]:
+    """A file and a line of it: that of the call to blame, unless it stands in an installed package; else the test's."""
+    leading = next(iter(_beyond_skips(run.result)), None) if run is not None else None
+    for site in leading.sites[:1] if leading else ():
+        if _INSTALLED.isdisjoint(Path(site.path).parts):
+            return site.path, site.line
+    path, line, _ = item.reportinfo()
+    return str(path), (line or 0) + 1
+
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+
+
+def _below(error: BaseException | None, run: Run) -> list[str]:
+    """What stands below an error; nothing below a group, where hypothesis tells of each example."""
+    if error is run.error:
+        return _below_the_error(run)
+    return [] if hasattr(error, "exceptions") else [replay_line(run.result.replay)]
 
 
 def _notes(error: BaseException) -> list[str]:

@@ -15,7 +15,11 @@ from reports.errors import ReportError
 from reports.files import check_folder, plain_name, write_reports
 from reports.making.exploration import document_of_exploration
 from reports.making.result import document_of
+from scenarios.cli.options import how_text
+from scenarios.model import found_text
 from scenarios.pytest_plugin.failure import Run
+from scenarios.pytest_plugin.fixtures import OPTIONS_KEY
+from scenarios.pytest_plugin.running import policy_of, seed_of
 
 _PROPERTY = "ddpsim_report"
 """Under this name pytest's own report of a test says where ours is, also across processes."""
@@ -45,19 +49,35 @@ def write_report(item: pytest.Item, report: pytest.TestReport, run: Run, folder:
 
 
 def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Document:
-    conclusion = getattr(run.error, "line", "")
+    assert isinstance(item, pytest.Function)
+    how, conclusion = _how(item), _conclusion(run)
     if run.exploration is not None:
         return document_of_exploration(
-            run.exploration, name=item.nodeid, how="pytest", is_expected=False, conclusion=conclusion
+            run.exploration, name=item.nodeid, how=how, is_expected=False, conclusion=conclusion
         )
     return document_of(
-        run.result,
-        name=item.nodeid,
-        how="pytest",
-        is_expected=False,
-        conclusion=conclusion,
-        seconds=report.duration,
+        run.result, name=item.nodeid, how=how, is_expected=False, conclusion=conclusion, seconds=report.duration
     )
+
+
+def _how(item: pytest.Function) -> str:
+    """Transport, policy and seed, as the console's reports have them."""
+    options = item.stash[OPTIONS_KEY]
+    if item.config.getoption("ddpsim_replay") is not None:
+        return "replayed"
+    seed = seed_of(item, options)
+    policy = policy_of(item, options, seed) if options.explore is None else options.explore.get("policy", "dpor")
+    name = policy if isinstance(policy, str) else type(policy).__name__
+    return how_text(options.transport, name, seed or 0)
+
+
+def _conclusion(run: Run) -> str:
+    """What was expected of it: an error that says so in its first line is quoted, the others leave it to us."""
+    line = getattr(run.error, "line", "")
+    if line and line == str(run.error).partition("\n")[0]:
+        return line
+    found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
+    return f"not as expected: found {found}; expected pass"
 
 
 def folder_name(nodeid: str) -> str:

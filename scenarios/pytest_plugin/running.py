@@ -150,7 +150,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
         "budget": _budget(item, options),
         "name": program_name(item),
     }
-    token, seed = item.config.getoption("ddpsim_replay"), _seed(item, options)
+    token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
         from scenarios.pytest_plugin.replaying import replay_test  # with a token the session has imported it
 
@@ -159,7 +159,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
         return Run(_with_command(item, result), output, error=left)
     if options.explore is not None:
         return _explore(item, program, options, output, seed or 0, world)
-    result = simulate(program, options.world_size, policy=_policy(item, options, seed), seed=seed or 0, **world)
+    result = simulate(program, options.world_size, policy=policy_of(item, options, seed), seed=seed or 0, **world)
     return Run(_with_command(item, result), output)
 
 
@@ -199,13 +199,14 @@ def _with_command(item: pytest.Function, result: Result) -> Result:
     return result.with_replay(replay_command(item, str(result.schedule)))
 
 
-def _seed(item: pytest.Function, options: Options) -> int | None:
+def seed_of(item: pytest.Function, options: Options) -> int | None:
+    """That of the command line first, then that of its parameter or its marker."""
     params = getattr(getattr(item, "callspec", None), "params", {})
     chosen = item.config.getoption("ddpsim_seed")
     return params.get(SEED, options.seed) if chosen is None else chosen
 
 
-def _policy(item: pytest.Function, options: Options, seed: int | None) -> Any:
+def policy_of(item: pytest.Function, options: Options, seed: int | None) -> Any:
     """That of the command line first; round robin would run a test with `seeds=` alike for each of them."""
     for_all = item.config.getoption("ddpsim_policy")
     if for_all == "round_robin" and options.seeds:

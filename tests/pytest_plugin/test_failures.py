@@ -311,3 +311,57 @@ def test_real(rank):
 """)
 
     result.assert_outcomes(passed=1)
+
+
+PLACES = """
+@pytest.mark.ranks(2)
+def test_hangs(rank):
+    if rank:
+        dist.barrier()
+
+@pytest.mark.ranks(2, expect="deadlock.cycle")
+def test_expects(rank):
+    dist.barrier()
+
+@pytest.mark.ranks(2)
+def test_raises(rank):
+    assert not rank
+
+@pytest.mark.ranks(0)
+def test_unusable(rank):
+    pass
+
+@pytest.mark.ranks(2)
+def test_elsewhere(rank):
+    import library
+    library.leaves(rank)
+"""
+LIBRARY = """
+import torch.distributed as dist
+
+def leaves(rank):
+    if rank:
+        dist.barrier()
+"""
+
+
+def test_in_one_line_a_failure_stands_where_the_user_wrote_it(run, pytester):
+    """The call to blame, or the test where there is none, or it is a library's."""
+    installed = pytester.mkdir("site-packages")
+    (installed / "library.py").write_text(LIBRARY)
+    pytester.syspathinsert(installed)
+
+    result = run(PLACES, "--tb=line")
+
+    start = next(index for index, line in enumerate(result.outlines) if "= FAILURES =" in line)
+    end = next(index for index, line in enumerate(result.outlines) if "= short test summary" in line)
+    path = pytester.path / "test_it.py"
+    assert result.outlines[start + 1 : end] == [
+        f"{path}:9: deadlock.missing_rank: rank 1 waits for rank 0, which returned",
+        f"{path}:11: not as expected: found pass; expected fail, deadlock.cycle",
+        "E   assert not 1",  # as pytest has it for every test
+        f"{path}:17: rank 1: assert not 1",
+        f"{path}:19: @pytest.mark.ranks: world size is 0, expected a whole number from 1 on: say how many ranks run the "
+        "test",
+        f"{path}:23: deadlock.missing_rank: rank 1 waits for rank 0, which returned",
+    ]
