@@ -56,6 +56,8 @@ class Call:
     """Index into the run's `sites`."""
     origin: str = ""
     """What of DDP it belongs to, such as "DDP #0 bucket 1 of step 4"; "" for the user's program."""
+    phase: str = ""
+    """The part of that which says what it is for, such as "bucket" or "join control"."""
     bucket: int | None = None
     parameters: tuple[str, ...] = ()
     """Names of the parameters in the bucket."""
@@ -69,6 +71,15 @@ class Call:
     def is_point_to_point(self) -> bool:
         """True for a send or a receive."""
         return self.peer is not None
+
+    @property
+    def purpose(self) -> str:
+        """What of DDP it is for, in a word: where there is room for no more."""
+        return f"bucket {self.bucket}" if self.bucket is not None else _PURPOSES.get(self.phase, self.phase)
+
+
+_PURPOSES = {"parameter check": "check", "state broadcast": "state", "join control": "join", "following": ""}
+"""By phase. What a rank that has joined makes since others make it is for what theirs are."""
 
 
 class Event(NamedTuple):
@@ -189,7 +200,7 @@ class Run:
     slots: tuple[Slot, ...] = ()
     waiting: tuple[Waiting, ...] = ()
     joins: tuple[str, ...] = ()
-    """Who joined when, and what it shadowed."""
+    """Who joined when, and what it shadowed: a sentence each."""
     schedule: str = ""
     """The replay token."""
     replay: str = ""
@@ -223,6 +234,12 @@ class Difference:
     passing: int | None
     text: str
     """What each did there."""
+
+    @property
+    def sides(self) -> tuple[Line, Line]:
+        """The text as two lines: what the failing run did, and what the passing one."""
+        failing, _, passing = self.text.removeprefix("failing: ").partition("; passing: ")
+        return Line("failing", failing), Line("passing", passing)
 
 
 @dataclass(frozen=True, slots=True)

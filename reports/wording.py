@@ -5,11 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from reports.document import EventKind
+
 _UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Control characters, changes of direction, half characters, and what is no character.
 
 A terminal would obey some of them, and XML has no place for others.
 """
+
+
+VERBS: dict[EventKind, str] = {
+    "issue": "issues",
+    "match": "completes",
+    "wait": "waits for",
+    "done": "goes on after",
+    "store": "store",
+    "sleep": "sleeps",
+    "fault": "fault",
+    "step": "finishes step",
+    "note": "",
+    "return": "returns",
+    "raise": "raises",
+}
+"""What a rank does in an event, by its kind; what it does it to follows."""
 
 
 def rank_list(ranks: Sequence[int]) -> str:

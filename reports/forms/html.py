@@ -11,10 +11,11 @@ from typing import Any
 from reports.document import Document, Run
 from reports.forms.legend import signs_of
 from reports.forms.page import embedded, page
-from reports.forms.view import FAMILIES, Texts, view_of
+from reports.forms.view import FAMILIES, KINDS, Texts, view_of
 from reports.layout.classes import shown_lanes
 from reports.layout.wait_graph import wait_graph_of
 from reports.layout.wait_layout import picture_of
+from reports.wording import VERBS
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (
@@ -41,7 +42,8 @@ def to_html(document: Document) -> bytes:
         view_of(run, lanes, texts, marked=marked.get(index))
         for index, (run, lanes) in enumerate(zip(document.runs, shown, strict=True))
     ]
-    data = {"runs": views, "texts": texts.table(), "families": FAMILIES}
+    verbs = {KINDS[kind]: verb for kind, verb in VERBS.items()}
+    data = {"runs": views, "texts": texts.table(), "families": FAMILIES, "verbs": verbs}
     values: dict[str, Any] = {
         "title": f"{document.title} - ddpsim",
         "document": document,

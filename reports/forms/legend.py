@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from reports.document import Run
-from reports.forms.view import FAMILIES, family_of
+from reports.forms.view import FAMILIES, colours_of, family_of
+from reports.layout.mismatches import differing_calls
 
 _KINDS = ("step", "note", "store", "sleep", "fault", "return", "raise")
 
@@ -15,9 +16,10 @@ def signs_of(run: Run) -> frozenset[str]:
     states = {
         "bucket": any(call.bucket is not None for call in issued),
         "shadow": any(call.is_shadow for call in issued),
-        "missing": any(slot.missing for slot in run.slots),
         "differs": any(slot.state == "mismatched" for slot in run.slots),
+        "others": any(not differing.is_odd for differing in differing_calls(run).values()),
         "waits": bool(run.waiting),
     }
     families = {FAMILIES[family_of(call)] for call in issued}
-    return frozenset(families | kinds.intersection(_KINDS) | {name for name, occurs in states.items() if occurs})
+    signs = families | kinds.intersection(_KINDS) | {name for name, occurs in states.items() if occurs}
+    return frozenset(signs | {f"slot{colour}" for colour in colours_of(run).values()})

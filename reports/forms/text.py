@@ -41,7 +41,7 @@ def _exploration(exploration: Exploration) -> str:
     lines = [f"{exploration.verdict.upper()}  {exploration.program}", f"  {exploration.extent}"]
     lines += [f"  {outcome.count:>7}  {outcome.text}" for outcome in exploration.outcomes]
     if exploration.difference is not None:
-        lines += ["", "  first difference", *(f"    {side}" for side in exploration.difference.text.split("; "))]
+        lines += ["", "  first difference", *(f"    {label}: {text}" for label, text in exploration.difference.sides)]
     return "\n".join(lines)
 
 

@@ -49,6 +49,16 @@ def family_of(call: Call) -> int:
     return 3 if call.is_point_to_point else _FAMILY.get(call.operation, 0)
 
 
+_COLOURS = 4
+"""Of slots that never filled, beside that of the first; the sixth has that of the second again."""
+
+
+def colours_of(run: Run) -> dict[int, int]:
+    """By slot, the colour of one that never filled and that ranks wait in, so that each is told from the next."""
+    open_ = [index for index, slot in enumerate(run.slots) if slot.state == "open" and slot.missing]
+    return {slot: number and (number - 1) % _COLOURS + 1 for number, slot in enumerate(open_)}
+
+
 class Texts:
     """The table of texts, each once."""
 
@@ -115,8 +125,17 @@ def _site(site: Site) -> dict[str, Any]:
         "line": site.line,
         "function": site.function,
         "first": site.first,
-        "source": site.source,
+        "source": _dedented(site.source),
     }
+
+
+def _dedented(lines: Sequence[str]) -> list[str]:
+    """The lines without the white space that all of them begin with: there is little room for them."""
+    written = [line for line in lines if line.strip()]
+    shared = 0
+    while written and len(found := {line[: shared + 1] for line in written}) == 1 and found.pop().isspace():
+        shared += 1
+    return [line[shared:] for line in lines]
 
 
 def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
@@ -128,6 +147,7 @@ def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
         "signature": [texts.index(call.signature) for call in calls],
         "site": [call.site for call in calls],
         "origin": [texts.index(call.origin) for call in calls],
+        "purpose": [texts.index(call.purpose) for call in calls],
         "bucket": [call.bucket for call in calls],
         "parameters": [[texts.index(name) for name in call.parameters] for call in calls],
         "peer": [call.peer for call in calls],
@@ -192,6 +212,7 @@ def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
         "ranks": _packed(ranks),
         "missing": {str(index): spans(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
         "any": [index for index, slot in enumerate(run.slots) if slot.any_suffices],
+        "colours": {str(slot): colour for slot, colour in colours_of(run).items()},
     }
 
 

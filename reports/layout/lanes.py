@@ -119,17 +119,37 @@ def _whose(run: Run) -> dict[Who, int]:
 
 def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
     culprits = {rank for finding in run.findings if finding.verdict == "fail" for rank in finding.ranks}
+    threads = _thread_ends(run)
     ended = {rank.rank: rank for rank in run.ranks}
     waiting = {each.who: each.what for each in run.waiting}
     lanes = []
     for who in whose:
-        if who.thread:
-            end: End = "waiting" if who in waiting else "unknown"
-            lanes.append(Lane(who, (who.rank,), end, waiting.get(who, "")))
+        if who in waiting and who.thread:
+            lanes.append(Lane(who, (who.rank,), "waiting", waiting[who]))
+        elif who.thread:
+            lanes.append(Lane(who, (who.rank,), *threads.get(who, ("stopped", ""))))
         else:
             rank = ended.get(who.rank, Rank(who.rank, "unknown"))
             lanes.append(Lane(who, (who.rank,), rank.end, rank.text, who.rank in culprits))
     return tuple(lanes)
+
+
+def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
+    """How those threads ended that came to their end, as notes in their lanes say, and what they raised."""
+    ends: dict[Who, tuple[End, str]] = {}
+    for event in run.events:
+        who = Who(event.rank, event.thread)
+        if event.kind != "note" or not event.thread:
+            continue
+        if event.text.startswith(_RAISED):
+            ends[who] = ("raised", event.text.removeprefix(_RAISED))
+        elif event.text == _ENDED:
+            ends.setdefault(who, ("returned", ""))
+    return ends
+
+
+_ENDED, _RAISED = "thread ended", "thread raised "
+"""What simulator/runtime/threads notes of a thread."""
 
 
 def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ...]:

@@ -37,13 +37,16 @@ def differing_calls(run: Run) -> dict[int, Differing]:
             odd = {issue for issue in issues if run.events[issue].rank in culprits} or set(issues)
             aspect = _aspect([call_of(run, issue) for issue in issues])
             for issue in issues:
-                found.setdefault(issue, Differing(aspect(call_of(run, issue)), issue in odd))
+                found.setdefault(issue, Differing(_word(call_of(run, issue), aspect), issue in odd))
     return found
 
 
 def _aspect(calls: list[Call]) -> Callable[[Call], str]:
     """The first thing that not all of them agree in."""
-    for aspect in _ASPECTS:
-        if len({aspect(call) for call in calls}) > 1:
-            return lambda call: aspect(call) or "the program's own"
-    return _ASPECTS[0]
+    return next((aspect for aspect in _ASPECTS if len({aspect(call) for call in calls}) > 1), _ASPECTS[0])
+
+
+def _word(call: Call, aspect: Callable[[Call], str]) -> str:
+    """What a call has of it; an operation of DDP with what it is for, which tells more than its name."""
+    text = aspect(call) or "the program's own"
+    return f"{text} {call.purpose}".rstrip() if aspect is _ASPECTS[0] else text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from reports.document import Difference, Document, Exploration, Outcome, Run
 from reports.making.environment import environment
 from reports.making.result import events_left_out, run_of
+from reports.wording import VERBS
 from simulator.exploration.exploration import Exploration as Explored
 from simulator.result import Result
 from simulator.steps import event_text
@@ -67,4 +68,5 @@ def _text(trace: Trace, index: int) -> str:
     if index >= len(trace):
         return "its end"
     event = trace.events[index]
-    return f"rank {event.rank} {event.kind.value} {event_text(event)}".rstrip()
+    who = f'rank {event.rank}, thread "{event.thread}"' if event.thread else f"rank {event.rank}"
+    return " ".join(filter(None, [who, VERBS[event.kind.value], event_text(event)]))

@@ -57,7 +57,9 @@ def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
         events_left_out=events_left_out(result.trace),
         slots=making.slots,
         waiting=making.waiting,
-        joins=tuple(line.strip() for joining in result.joins for line in str(joining).splitlines()),
+        joins=tuple(
+            line.strip().removeprefix("join").lstrip() for joining in result.joins for line in str(joining).splitlines()
+        ),
         schedule=str(result.schedule),
         replay=result.replay,
         digest=result.trace.digest() if result.trace else "",
@@ -109,6 +111,7 @@ class _Making:
             signature=str(call.signature).partition(" ")[2],
             site=self.sites.index(call.site),
             origin="" if origin.phase is Phase.USER else str(origin),
+            phase="" if origin.phase is Phase.USER else origin.phase.value,
             bucket=origin.bucket,
             parameters=origin.parameters,
             peer=call.peer,

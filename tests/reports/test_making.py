@@ -238,11 +238,15 @@ def test_calls_of_ddp_say_bucket_parameters_and_shadow():
     assert {tuple(sorted(call.parameters)) for call in buckets} == {("bias", "weight")}
     assert {call.bucket for call in buckets} == {0}
     assert all(call.origin.startswith("DDP #0 bucket 0 ") for call in buckets)
+    assert {(call.phase, call.purpose) for call in buckets} == {("bucket", "bucket 0")}
+    assert {call.purpose for call in run.calls} == {"check", "state", "join", "bucket 0", "rebuild"}
     issued = [(event.rank, run.calls[event.call]) for event in run.events if event.kind == "issue"]
     shadows = Counter(rank for rank, call in issued if call.is_shadow)
     # As the text of the join says, and one more of each by which all hear that nobody is left.
-    assert run.joins[0].endswith("ranks 0, 3 joined at step 3, shadowed 6 calls each (4 join control, 2 buckets)")
-    assert run.joins[1].endswith("rank 1 joined at step 4, shadowed 3 calls (2 join control, 1 bucket)")
+    assert run.joins[:2] == (
+        "ranks 0, 3 joined at step 3, shadowed 6 calls each (4 join control, 2 buckets)",
+        "rank 1 joined at step 4, shadowed 3 calls (2 join control, 1 bucket)",
+    )
     assert shadows == {0: 6 + 1, 1: 3 + 1, 2: 1, 3: 6 + 1}
     assert not any(call.is_shadow for call in document(MISSING).runs[0].calls)
 
@@ -295,8 +299,13 @@ def test_an_exploration_has_both_runs_and_where_they_part():
     shared = [(event.kind, event.rank, event.text) for event in failing.events[:at]]
     assert shared == [(event.kind, event.rank, event.text) for event in passing.events[:at]]
     assert failing.events[at][:3] != passing.events[at][:3] or failing.events[at].text != passing.events[at].text
-    assert found.difference.text.startswith(f"failing: rank {failing.events[at].rank} {failing.events[at].kind} ")
-    assert "; passing: rank " in found.difference.text
+    (site,) = {failing.sites[failing.calls[run.events[at].call].site].short for run in made.runs}
+    taken = [
+        f'rank 0 completes recv #1  float32[]  from any source  group "default"  {site}  from rank {rank}'
+        for rank in (3, 2)
+    ]
+    assert found.difference.sides == (("failing", taken[0]), ("passing", taken[1]))
+    assert found.difference.text == f"failing: {taken[0]}; passing: {taken[1]}"
 
 
 def test_an_exploration_without_a_failure_has_one_run_and_no_difference():
@@ -330,7 +339,7 @@ def test_the_difference_where_one_run_ended():
     assert (difference_of(longer, cut).failing, difference_of(longer, cut).passing) == (3, None)
     assert (
         difference_of(cut, longer).text
-        == "failing: its end; passing: rank 0 match barrier #1"
+        == "failing: its end; passing: rank 0 completes barrier #1"
         + (difference_of(cut, longer).text.partition("barrier #1")[2])
     )
 

@@ -37,6 +37,7 @@ class Run {
     this.lanes = raw.lanes;
     this.sites = raw.sites;
     this.calls = Object.fromEntries(Object.entries(raw.calls).map(([name, column]) => [name, unpacked(column)]));
+    this.hasGroups = this.groups().length > 1;
     this.marked = raw.marked;
     this.kinds = raw.events.kind;
     this.eventLane = raw.events.lane;
@@ -49,7 +50,6 @@ class Run {
     this.slots = raw.slots;
     this.slotRanks = unpacked(raw.slots.ranks);
     this.anySuffices = new Set(raw.slots.any);
-    this.lacking = Object.keys(raw.slots.missing).map(Number);
     /** @type {Mark[]} */
     this.marks = raw.marks.map(([position, ...events]) => ({ lane: this.eventLane[events[0]], position, events }));
     /** @type {Bar[]} */
@@ -89,6 +89,18 @@ class Run {
     for (const marks of this.marksOf) marks.sort((one, other) => one.position - other.position);
   }
 
+  /** The calls that stand in each column, each once. @param {Iterable<number>} places @returns {Map<number, number[]>} */
+  callsByColumn(places) {
+    const found = new Map();
+    for (const place of places) {
+      if (this.isMissing(place)) continue;
+      const column = this.placeColumn[place];
+      if (!found.has(column)) found.set(column, new Set());
+      found.get(column).add(this.callAt(place));
+    }
+    return new Map([...found].map(([column, calls]) => [column, [...calls]]));
+  }
+
   /** @param {number} place */
   isMissing(place) {
     return place >= this.items;
@@ -113,7 +125,7 @@ class Run {
 
   /** True if a rank waits for good in a slot. @param {number} slot */
   lacks(slot) {
-    return this.slots.state[slot] === "o" && this.slots.missing[slot] !== undefined;
+    return slot in this.slots.colours;
   }
 
   /** The number of an event in the whole run, counted from 1. @param {number} event */
@@ -138,8 +150,7 @@ class Run {
 
   /** The class that gives a slot which never filled its colour. @param {number} slot */
   colourOf(slot) {
-    const number = this.lacking.indexOf(slot);
-    return number > 0 ? ` slot${((number - 1) % 4) + 1}` : "";
+    return this.lacks(slot) ? ` slot${this.slots.colours[slot]}` : "";
   }
 
   /** Virtual seconds. @param {number} event */
@@ -150,6 +161,11 @@ class Run {
       found = time;
     }
     return found;
+  }
+
+  /** The last event of a lane that is such a one; -1 if there is none. @param {(event: number) => boolean} isOne */
+  lastEvent(lane, isOne) {
+    return this.eventLane.findLastIndex((each, event) => each === lane && isOne(event));
   }
 
   /** Where an event is seen: its call's place, or the last before it in its lane; else -1. @param {number} event */

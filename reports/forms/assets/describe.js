@@ -1,18 +1,5 @@
 // Words for what is drawn.
 
-const EVENT_WORDS = {
-  i: "issues",
-  m: "completes",
-  w: "waits for",
-  d: "goes on after",
-  k: "store",
-  z: "sleeps",
-  f: "fault",
-  s: "finishes step",
-  n: "",
-  r: "returns",
-  x: "raises",
-};
 const END_WORDS = {
   returned: "returned",
   raised: "raised",
@@ -48,6 +35,31 @@ function laneName(lane) {
 /** "all_reduce #9". @param {Run} run @param {number} call */
 function callName(run, call) {
   return call < 0 ? "a call" : `${run.textOf(call, "operation")} #${run.calls.sequence[call]}`;
+}
+
+/**
+ * What the calls of one column are, in a few words: their operation, their group if the run has several, and what of
+ * DDP they are for. "" for different operations of one group, which have words beside them.
+ * @param {Run} run @param {number[]} calls
+ */
+function headText(run, calls) {
+  const distinct = (field) => [...new Set(calls.map((call) => run.textOf(call, field)))].filter((text) => text);
+  const groups = distinct("group");
+  const operations = distinct("operation");
+  if (operations.length > 1 && groups.length > 1) {
+    const each = groups.map((group) => headText(run, calls.filter((call) => run.textOf(call, "group") === group)));
+    return each.filter((text) => text).join(" / ");
+  }
+  if (operations.length > 1) return "";
+  const named = run.hasGroups ? groups.map((group) => `"${group}"`).join(", ") : "";
+  return [...operations, named, distinct("purpose").join(" / ")].filter((part) => part).join(" ");
+}
+
+/** "all_reduce #9 at train.py:27", with the group if the run has several. @param {Run} run @param {number} call */
+function callWithLine(run, call) {
+  const site = run.calls.site[call];
+  const group = run.hasGroups ? ` on group "${run.textOf(call, "group")}"` : "";
+  return callName(run, call) + group + (site === null ? "" : ` at ${run.sites[site].short}`);
 }
 
 /** What became of the call of a place, in a few words. @param {Run} run @param {number} place */
@@ -93,7 +105,7 @@ function eventLine(run, event) {
   const kind = run.kinds[event];
   const text = run.eventText.has(event) ? textAt(run.eventText.get(event)) : "";
   const what = call < 0 ? text : [callName(run, call), text].filter((part) => part).join(" ");
-  const words = [laneName(run.lanes[run.eventLane[event]]), EVENT_WORDS[kind], what].filter((part) => part);
+  const words = [laneName(run.lanes[run.eventLane[event]]), DATA.verbs[kind], what].filter((part) => part);
   return words.map((part) => shortened(part)).join(" ");
 }
 

@@ -41,8 +41,10 @@ class Details {
   /** @param {number} place @param {number} call */
   placeRows(place, call) {
     const { run } = this;
-    const rows = [["state", fateOf(run, place)], ...callRows(run, call)];
-    if (!run.isMissing(place)) {
+    const isMissing = run.isMissing(place);
+    const instead = isMissing ? insteadRows(run, run.placeLane[place]) : [];
+    const rows = [["state", fateOf(run, place)], ...instead, ...callRows(run, call)];
+    if (!isMissing) {
       const event = run.placeEvent[place];
       rows.push(["issued", `in event ${run.numberOf(event)}, after ${run.eventStep[event]} choices${atTime(run, event)}`]);
     }
@@ -111,6 +113,19 @@ function callRows(run, call) {
 function messageText(run, call, peer) {
   const direction = run.textOf(call, "operation") === "recv" ? "from" : "to";
   return `${direction} ${peer < 0 ? "any rank" : `rank ${peer}`}, tag ${run.calls.tag[call]}`;
+}
+
+/** Where a rank went that never made a call. @param {Run} run @param {number} lane @returns {[string, string][]} */
+function insteadRows(run, lane) {
+  const { end, text } = run.lanes[lane];
+  const words = { waiting: "waits for good: ", raised: "raised " };
+  const last = run.lastEvent(lane, (event) => run.kinds[event] === "i");
+  const over = run.lastEvent(lane, (event) => "rx".includes(run.kinds[event]));
+  const what = end in words ? `${words[end]}${textAt(text)}` : END_WORDS[end];
+  return [
+    ["instead", what + (what && over >= 0 ? `, in event ${run.numberOf(over)}` : "")],
+    ["last call", last < 0 ? "none" : `${callWithLine(run, run.eventCall[last])}, in event ${run.numberOf(last)}`],
+  ];
 }
 
 /** With whom it met, or who is missing. @param {Run} run @param {number} place @returns {[string, string][]} */

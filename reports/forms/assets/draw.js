@@ -2,6 +2,8 @@
 
 const FEW = 1500;
 const SMALLEST_LABELLED = 8;
+/** Of the word beside a place where a call is missing: a click on it is one on the place. */
+const MISSING_WIDTH = 58;
 
 class Drawing {
   /**
@@ -22,16 +24,7 @@ class Drawing {
   /** Everything, from back to front. @returns {SVGElement[]} */
   layers() {
     const { geometry, name } = this;
-    const clip = svg(
-      "clipPath",
-      { id: `${name}-columns` },
-      svg("rect", {
-        x: geometry.label,
-        y: 0,
-        width: Math.max(0, geometry.edge - geometry.label),
-        height: geometry.contentHeight,
-      }),
-    );
+    const clips = [this.clip("columns", geometry.edge), this.clip("heads", geometry.width)];
     const body = svg(
       "g",
       { "clip-path": `url(#${name}-columns)` },
@@ -43,7 +36,15 @@ class Drawing {
       ...this.parting(),
     );
     const margins = new Margins(this);
-    return [svg("defs", {}, hatching(name), clip), margins.heads(), body, ...margins.labels(), ...margins.ends()];
+    return [svg("defs", {}, hatching(name), ...clips), margins.heads(), body, ...margins.labels(), ...margins.ends()];
+  }
+
+  /** What is drawn to the right of the ranks, up to there. @param {string} of @param {number} right */
+  clip(of, right) {
+    const { geometry, name } = this;
+    const width = Math.max(0, right - geometry.label);
+    const room = svg("rect", { x: geometry.label, y: 0, width, height: geometry.contentHeight });
+    return svg("clipPath", { id: `${name}-${of}` }, room);
   }
 
   /** @param {number} place */
@@ -84,7 +85,8 @@ class Drawing {
       const kind = bar.done === null ? "bar forever" : open ? "bar open" : "bar over";
       const y = geometry.y(bar.lane) - height / 2;
       const fill = open ? { fill: `url(#${this.name}-hatching)` } : {};
-      found.push(svg("rect", { class: kind, x: start, y, width: Math.max(1, end - start), height, rx: 2, ...fill }));
+      const size = { width: Math.max(1, end - start), height };
+      found.push(svg("rect", { class: kind, x: start, y, ...size, rx: 2, ...fill, "data-wait": bar.wait }));
     }
     return found;
   }
@@ -156,8 +158,11 @@ class Drawing {
       { class: `missing${run.colourOf(run.placeSlot[place])}${veiled}`, "data-place": place },
       box,
     );
-    if (half >= SMALLEST_LABELLED && !this.isCrowded(place))
+    if (half >= SMALLEST_LABELLED && !this.isCrowded(place)) {
+      const reach = { x: x - half, y: y - half - 9, width: 2 * half + MISSING_WIDTH, height: 2 * half + 9 };
+      group.prepend(svg("rect", { class: "reach", ...reach }));
       group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
+    }
     return group;
   }
 
@@ -235,7 +240,7 @@ class Drawing {
     const odd = run.odd.has(place) ? textAt(run.odd.get(place)) : "";
     const other = run.beside.has(place) ? textAt(run.beside.get(place)) : run.textOf(call, "operation");
     const word = odd ? `\u2260 ${odd}` : other;
-    const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9 };
+    const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9, "data-place": place };
     single.push(svg("text", { class: `word${odd ? "" : " other"}${veiled}`, ...at }, shortened(word, 28)));
   }
 

@@ -5,6 +5,10 @@ const WIDEST = 64;
 /** The narrowest column in which one reads what stands in it. */
 const LEGIBLE = 24;
 const HEAD = 84;
+/** So many letters of a head are shown, and no fewer have room above the lanes. */
+const HEAD_LETTERS = { most: 30, least: 14 };
+/** How much a letter of a head, which leans, adds to its height. */
+const HEAD_LETTER = 5.2;
 const LABEL_LETTER = 7.2;
 /** Room behind the last column, for a word beside it. */
 const TAIL = 76;
@@ -21,6 +25,11 @@ class Geometry {
     const longest = Math.max(...run.lanes.map((lane) => laneName(lane).length));
     this.label = Math.round(Math.min(300, Math.max(84, 34 + longest * LABEL_LETTER)));
     this.gutter = 96;
+    this.headLetters = HEAD_LETTERS.least;
+    for (const calls of run.callsByColumn(run.placeColumn.keys()).values())
+      this.headLetters = Math.min(HEAD_LETTERS.most, Math.max(this.headLetters, headText(run, calls).length));
+    /** The height of what stands above the lanes. */
+    this.head = HEAD + Math.round((this.headLetters - HEAD_LETTERS.least) * HEAD_LETTER);
   }
 
   /** @param {number[]} lanes those to show */
@@ -48,7 +57,7 @@ class Geometry {
   }
 
   get contentHeight() {
-    return HEAD + this.rows.length * this.laneHeight + 10;
+    return this.head + this.rows.length * this.laneHeight + 10;
   }
 
   /** @param {number} column */
@@ -58,7 +67,7 @@ class Geometry {
 
   /** @param {number} lane */
   y(lane) {
-    return HEAD + (this.rowOf.get(lane) + 0.5) * this.laneHeight;
+    return this.head + (this.rowOf.get(lane) + 0.5) * this.laneHeight;
   }
 
   /** @param {number} x @returns {number} the column, not rounded */
@@ -68,7 +77,7 @@ class Geometry {
 
   /** @param {number} y @returns {number|undefined} */
   laneAt(y) {
-    return this.rows[Math.floor((y - HEAD) / this.laneHeight)];
+    return this.rows[Math.floor((y - this.head) / this.laneHeight)];
   }
 
   /** The right edge of the columns. */

@@ -169,7 +169,7 @@ class Lanes {
     const { geometry, run } = this;
     const { x, y } = this.at(event);
     const lane = geometry.laneAt(y);
-    if (lane === undefined || y < HEAD - 8 || x < geometry.label || x > geometry.edge) return {};
+    if (lane === undefined || y < geometry.head - 8 || x < geometry.label || x > geometry.edge) return {};
     const near = (position) => Math.abs(geometry.x(position) - x);
     const reach = Math.max(geometry.radius * 1.5, 5);
     const column = Math.round(geometry.columnAt(x));
@@ -183,7 +183,19 @@ class Lanes {
     );
     if (place !== undefined && near(run.placeColumn[place]) <= reach) return { place };
     const mark = nearest(run.marksOf[lane], (each) => near(each.position));
-    return mark !== undefined && near(mark.position) <= 6 ? { mark } : {};
+    return mark !== undefined && near(mark.position) <= 6 ? { mark } : this.hitDrawn(event.target);
+  }
+
+  /** What a word beside a place belongs to, or what the bar of a wait waits for. @param {Element} target */
+  hitDrawn(target) {
+    const { run } = this;
+    const { place, wait } = target.closest("[data-place], [data-wait]")?.dataset ?? {};
+    if (place !== undefined) return { place: Number(place) };
+    if (wait === undefined) return {};
+    const event = Number(wait);
+    return run.eventCall[event] < 0
+      ? { mark: { lane: run.eventLane[event], position: 0, events: [event] } }
+      : { place: run.placeOf(event) };
   }
 
   onHover(event) {

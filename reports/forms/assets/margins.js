@@ -9,32 +9,25 @@ class Margins {
     this.progress = drawing.progress;
   }
 
-  /** The operation above each column whose calls agree in it. */
+  /** What each column's calls are, above it. The last heads lean out over the ends of the lanes. */
   heads() {
-    const { geometry, drawing } = this;
-    const names = new Map();
-    for (const lane of geometry.columnWidth < 15 ? [] : drawing.lanes) {
-      for (const place of drawing.inView(lane)) this.nameColumn(names, place);
-    }
-    const found = [...names].filter(([, call]) => call >= 0).map(([column, call]) => this.head(column, call));
-    return svg("g", { "clip-path": `url(#${drawing.name}-columns)` }, ...found);
+    const { geometry, drawing, run } = this;
+    const lanes = geometry.columnWidth < 15 ? [] : drawing.lanes;
+    const places = lanes.flatMap((lane) => drawing.inView(lane).filter((place) => drawing.isShown(place)));
+    const found = [...run.callsByColumn(places)]
+      .map(([column, calls]) => [column, headText(run, calls)])
+      .filter(([column, text]) => text && geometry.x(column) <= geometry.edge)
+      .map(([column, text]) => this.head(column, text));
+    return svg("g", { "clip-path": `url(#${drawing.name}-heads)` }, ...found);
   }
 
-  nameColumn(names, place) {
-    const { run } = this;
-    if (run.isMissing(place) || !this.drawing.isShown(place)) return;
-    const column = run.placeColumn[place];
-    const call = run.callAt(place);
-    const known = names.get(column);
-    const isOther = known !== undefined && known !== call && run.calls.operation[known] !== run.calls.operation[call];
-    names.set(column, isOther ? -1 : call);
-  }
-
-  head(column, call) {
-    const x = this.geometry.x(column) + 3;
-    const y = HEAD - 12;
-    const text = shortened(this.run.textOf(call, "operation"), 14);
-    return svg("text", { class: "head", x, y, transform: `rotate(-48 ${x} ${y})` }, text);
+  head(column, text) {
+    const { geometry } = this;
+    const x = geometry.x(column) + 3;
+    const y = geometry.head - 12;
+    const shown = shortened(text, geometry.headLetters);
+    const title = shown === text ? [] : [svg("title", {}, text)];
+    return svg("text", { class: "head", x, y, transform: `rotate(-48 ${x} ${y})` }, shown, ...title);
   }
 
   labels() {

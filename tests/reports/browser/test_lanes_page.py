@@ -41,7 +41,7 @@ def test_nothing_is_highlighted_where_nothing_is_wrong(open_report):
 def test_the_odd_call_is_told_from_those_it_met(open_report):
     report = open_report(document(ODD))
     assert report.count(".drawing .call.odd") == 1
-    assert report.texts(".drawing .word:not(.other)") == ["\N{NOT EQUAL TO} broadcast"]
+    assert report.texts(".drawing .word:not(.other)") == ["\N{NOT EQUAL TO} broadcast buffers"]
     assert report.texts(".drawing .word.other") == ["barrier"] * 3
     assert report.count(".drawing .missing") == 0
 
@@ -64,6 +64,7 @@ def test_the_legend_explains_what_occurs_and_no_more(open_report):
         "barrier",
         "optimizer step",
         "differs from the others",
+        "the others it met",
         "waits for good",
     ]
 
