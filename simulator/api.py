@@ -193,6 +193,7 @@ def explore(
 
 
 def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
+    __tracebackhide__ = True  # pytest then begins with the program
     return program(rank, *args)
 
 

@@ -160,6 +160,7 @@ class Execution:
             self.scheduler.finish(me, status)
 
     def _run_program(self, me: RankThread) -> Status:
+        __tracebackhide__ = True  # pytest then begins with the program
         status = Status.UNWOUND
         try:
             me.baton.acquire()  # inside: the end of a run may interrupt whoever has just got it
