@@ -329,3 +329,11 @@ def test_what_a_rank_returns_after_the_end_is_not_a_return():
             return "swallowed"
 
     assert simulate(program, 2).returns == (None, None)
+
+
+def test_a_traceback_that_pytest_shows_begins_with_the_program():
+    def program(rank):
+        raise ValueError("no")
+
+    error = pytest.ExceptionInfo.from_exception(simulate(program, 1).errors[0])
+    assert [entry.name for entry in error.traceback.filter(error)] == ["program"]
