@@ -1,10 +1,12 @@
 """`--ddpsim-report DIR`: a report of each failing test, in a folder of its own.
 
-A folder is named after its test alone, so the workers of xdist, each of which writes what it has run, never meet.
+A folder is named after its test alone, so the workers of xdist, each of which writes what it has run, never meet. A
+report is written when its test is torn down: what the test has patched by a fixture is as before.
 """
 
 from __future__ import annotations
 
+import os
 import zlib
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pytest
 
 from reports.document import Document
 from reports.errors import ReportError
-from reports.files import check_folder, plain_name, write_reports
+from reports.files import OF_ONE, check_folder, plain_name, write_reports
 from reports.making.exploration import document_of_exploration
 from reports.making.result import document_of
 from scenarios.cli.options import how_text
@@ -21,8 +23,17 @@ from scenarios.pytest_plugin.failure import Run
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from scenarios.pytest_plugin.running import policy_of, seed_of
 
-_PROPERTY = "ddpsim_report"
-"""Under this name pytest's own report of a test says where ours is, also across processes."""
+PLACE = "ddpsim_report"
+"""Under this name pytest's own report of a teardown says where ours is, also across processes."""
+
+EXPECTED = "ddpsim_expected"
+"""Under this one, what the test should have come to."""
+
+_OWED = pytest.StashKey[tuple[pytest.TestReport, Run]]()
+"""The failure of a test whose report is to be written, on its item."""
+
+_SECTION = "ddpsim report, written at teardown"
+"""Sections of a teardown whose name says so are shown with the failure of the test."""
 
 
 def prepare_folder(config: pytest.Config, folder: str) -> None:
@@ -35,17 +46,32 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
     config.option.ddpsim_report = str(path)  # the workers of xdist are told this one
 
 
-def write_report(item: pytest.Item, report: pytest.TestReport, run: Run, folder: Path) -> None:
-    """Write the report of a failing test, and note in pytest's own that there is one."""
-    place = folder / folder_name(item.nodeid)
+def owe_report(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
+    """Note that the report of a failing test is to be written; the line that says where it will be."""
+    item.stash[_OWED] = report, run
+    page = _place(item) / "report.html"
+    near = os.path.relpath(page, item.config.invocation_params.dir)
+    return f"  report  {page if near.startswith(os.pardir) else near}"
+
+
+def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
+    """Write the report of a test that is torn down, if one is owed, and note in pytest's own that there is one."""
+    if _OWED not in item.stash:
+        return
+    place = _place(item)
     try:
-        write_reports(_document(item, report, run), place)
+        write_reports(_document(item, *item.stash[_OWED]), place, OF_ONE)
     except ReportError as error:
-        report.sections.append(("ddpsim report", str(error)))
+        teardown.sections.append((_SECTION, str(error)))
     except Exception as error:  # raised in a hook it would end the whole session
-        report.sections.append(("ddpsim report", f"{error!r} (a bug of ddpsim, please report it)"))
+        teardown.sections.append((_SECTION, f"{error!r} (a bug of ddpsim, please report it)"))
     else:
-        report.user_properties.append((_PROPERTY, str(place)))
+        teardown.user_properties += [(PLACE, str(place)), (EXPECTED, item.stash[OPTIONS_KEY].expect or "pass")]
+    del item.stash[_OWED]
+
+
+def _place(item: pytest.Item) -> Path:
+    return Path(item.config.getoption("ddpsim_report")) / folder_name(item.nodeid)
 
 
 def _document(item: pytest.Item, report: pytest.TestReport, run: Run) -> Document:
@@ -72,9 +98,9 @@ def _how(item: pytest.Function) -> str:
 
 
 def _conclusion(run: Run) -> str:
-    """What was expected of it: an error that says so in its first line is quoted, the others leave it to us."""
+    """What was found and expected: quoted from an error that says so, not from a finding or a rank's own error."""
     line = getattr(run.error, "line", "")
-    if line and line == str(run.error).partition("\n")[0]:
+    if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line
     found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value
     return f"not as expected: found {found}; expected pass"
@@ -83,9 +109,3 @@ def _conclusion(run: Run) -> str:
 def folder_name(nodeid: str) -> str:
     """A name that every file system takes, another one for each test."""
     return f"{plain_name(nodeid, keeps_end=True)}-{zlib.crc32(nodeid.encode()):08x}"
-
-
-def summary_line(reports: list[pytest.TestReport], folder: str) -> str:
-    """Where the reports of a session are."""
-    count = sum(1 for report in reports if _PROPERTY in dict(report.user_properties))
-    return f"ddpsim: {count} {'report' if count == 1 else 'reports'} in {folder}"
