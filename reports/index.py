@@ -26,6 +26,7 @@ class Row(NamedTuple):
 
     name: str
     engine: str
+    """"" where no run has one that is known, which leaves the column out."""
     expected: str
     found: str
 
@@ -59,6 +60,7 @@ def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
         "totals": ", ".join(_totals(entries)),
         "seconds": sum(entry.case.seconds for entry in entries),
         "entries": sorted(entries, key=lambda entry: _ORDER.index(entry.case.state)),
+        "has_engines": any(entry.row.engine for entry in entries),
         "words": _WORDS,
         "colours": _COLOURS,
     }

@@ -140,6 +140,10 @@ def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Say in the report of a failing test which rank it was, and how to see it again."""
+    if OPTIONS_KEY in item.stash and call.when == "teardown":
+        report = yield
+        _write_owed(item, report)
+        return report
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
     from scenarios.pytest_plugin.failure import annotate, prepare_group
@@ -151,18 +155,25 @@ def pytest_runtest_makereport(
         prepare_group(call.excinfo.value)
     report = yield
     if report.failed:
-        annotate(item, report, call.excinfo and call.excinfo.value, run)
-        _write_report(item, report, run)
+        place = _owe_report(item, report, run)
+        annotate(item, report, call.excinfo and call.excinfo.value, run, place=place)
     forget(item)
     return report
 
 
-def _write_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> None:
-    folder = item.config.getoption("ddpsim_report")
-    if folder is not None and run is not None:
-        from scenarios.pytest_plugin.reporting import write_report
+def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> Sequence[str]:
+    if item.config.getoption("ddpsim_report") is None or run is None:
+        return ()
+    from scenarios.pytest_plugin.reporting import owe_report
 
-        write_report(item, report, run, Path(folder))
+    return (owe_report(item, report, run),)
+
+
+def _write_owed(item: pytest.Item, report: pytest.TestReport) -> None:
+    if item.config.getoption("ddpsim_report") is not None:
+        from scenarios.pytest_plugin.reporting import write_owed
+
+        write_owed(item, report)
 
 
 def pytest_terminal_summary(
@@ -177,6 +188,6 @@ def pytest_terminal_summary(
         if line is not None:
             terminalreporter.write_line(line)
     if folder is not None:
-        from scenarios.pytest_plugin.reporting import summary_line
+        from scenarios.pytest_plugin.reports_page import write_page
 
-        terminalreporter.write_line(summary_line(terminalreporter.getreports("failed"), folder))
+        terminalreporter.write_line(write_page(terminalreporter, folder))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -173,8 +174,18 @@ def prepare_group(error: BaseException | None) -> None:
             each.add_note(getattr(each, _BELOW))
 
 
-def annotate(item: pytest.Item, report: pytest.TestReport, error: BaseException | None, run: Run | None) -> None:
-    """Say below the error of a rank whose it was, what else was found, and how to see it again."""
+def annotate(
+    item: pytest.Item,
+    report: pytest.TestReport,
+    error: BaseException | None,
+    run: Run | None,
+    *,
+    place: Sequence[str] = (),
+) -> None:
+    """Say below the error of a rank whose it was, what else was found, and how to see it again.
+
+    `place` says, before the last line, where a report is.
+    """
     shown: Any = report.longrepr
     is_one_line = item.config.option.tbstyle == "line"
     if isinstance(error, RanksFailed):
@@ -183,11 +194,13 @@ def annotate(item: pytest.Item, report: pytest.TestReport, error: BaseException 
         if is_one_line:
             shown.reprtraceback.reprentries = []
         elif run is not None:  # before the replay line, what hypothesis says of the example
-            shown.reprtraceback.reprentries[-1].lines[-1:-1] = _notes(error)
+            shown.reprtraceback.reprentries[-1].lines[-1:-1] = [*_notes(error), *place]
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error:
             _name_ranks(shown, run)
-        if not is_one_line and (below := _below(error, run)):
+        below = _below(error, run)
+        below[-1:-1] = place
+        if below and not is_one_line:
             shown.addsection("ddpsim", "\n".join(below))
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import scenarios.cli.judgement
 import scenarios.loader
 import scenarios.pytest_plugin.drawn
-import scenarios.pytest_plugin.reporting  # noqa: F401
+import scenarios.pytest_plugin.reports_page  # noqa: F401
 from scenarios import registry, run_scenario
 from simulator import Verdict, explore
 

@@ -1,5 +1,8 @@
 """`--ddpsim-report DIR`: a report of each failing test, in a folder of its own."""
 
+import re
+from xml.etree import ElementTree
+
 import pytest
 
 from reports.forms.json_form import from_json
@@ -57,7 +60,80 @@ def test_each_failing_test_on_ranks_has_a_folder(run, pytester):
     assert found["test_fails"].runs[0].world_size == 2
     assert found["test_explored"].exploration.executions == 1
     assert found["test_expects"].runs[0].conclusion == ("not as expected: found pass; expected fail, deadlock.cycle")
-    result.stdout.fnmatch_lines([f"ddpsim: 4 reports in {pytester.path}/made/below"])
+    result.stdout.fnmatch_lines([f"ddpsim: 4 reports in {pytester.path}/made/below/index.html"])
+
+
+def test_a_failure_says_where_its_report_is(run, pytester):
+    result = run(FAILURES, "--ddpsim-report", "made")
+
+    for name in ("test_expects", "test_explored", "test_fails", "test_hangs[1]"):
+        *_, place, replay = report_of(result, name)
+        assert replay.startswith("  replay  ")
+        assert place == f"  report  made/{folder_name(f'test_it.py::{name}')}/report.html"
+        assert (pytester.path / place.split()[1]).is_file()
+
+
+def test_the_page_over_all_links_each_failure_with_what_was_found(run, pytester):
+    run(FAILURES, "--ddpsim-report", "made")
+
+    page = (pytester.path / "made" / "index.html").read_text()
+    rows = re.findall(r'<tr>\s*<td><a href="(\S+)/report.html"><bdi>(\S+)</bdi></a></td>(.*?)</tr>', page, re.DOTALL)
+    found = {name.partition("::")[2]: re.findall(r"<bdi>(.*?)</bdi>", rest) for _, name, rest in rows}
+    assert found == {
+        "test_hangs[1]": ["pass", "deadlock.missing_rank: rank 1 waits for rank 0, which returned"],
+        "test_fails": ["pass", "rank 1: assert not 1"],
+        "test_explored": ["pass", "rank 1: assert not 1"],
+        "test_expects": ["deadlock.cycle", "not as expected: found pass; expected fail, deadlock.cycle"],
+    }
+    assert sorted(folder for folder, *_ in rows) == sorted(
+        path.name for path in (pytester.path / "made").iterdir() if path.is_dir()
+    )
+    assert "<th>engine</th>" not in page
+    cases = ElementTree.parse(pytester.path / "made" / "junit.xml").findall(".//testcase")
+    assert [case.get("name", "").partition("::")[2] for case in cases] == list(found)
+    assert list((pytester.path / "made").glob("*/junit.xml")) == []  # each is counted once
+
+
+PATCHED = """
+import json
+
+@pytest.fixture
+def no_json(monkeypatch):
+    monkeypatch.setattr(json, "dumps", None)
+    monkeypatch.setattr("builtins.open", None)
+
+@pytest.mark.ranks(2)
+def test_patched(rank, no_json):
+    if rank:
+        dist.barrier()
+"""
+
+
+def test_what_a_test_has_patched_is_taken_back_before_its_report_is_written(run, pytester):
+    result = run(PATCHED, "--ddpsim-report", "made")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*a bug of ddpsim*")
+    assert list(documents(pytester.path / "made")) == ["test_patched"]
+
+
+def test_a_test_whose_teardown_fails_has_its_report(run, pytester):
+    source = """
+@pytest.fixture
+def breaks():
+    yield
+    assert 0
+
+@pytest.mark.ranks(2)
+def test_hangs(rank, breaks):
+    if rank:
+        dist.barrier()
+"""
+    result = run(source, "--ddpsim-report", "made")
+
+    result.assert_outcomes(failed=1, errors=1)
+    result.stdout.fnmatch_lines(["ddpsim: 1 report in *"])
+    assert list(documents(pytester.path / "made")) == ["test_hangs"]
 
 
 GATHERED = """
@@ -82,7 +158,7 @@ def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(run, pytester):
     result.assert_outcomes(failed=1)
     diverged, *_ = report_of(result, "test_gathered")
     assert diverged.startswith("replay diverged")
-    result.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made"])
+    result.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made/index.html"])
     (found,) = documents(pytester.path / "made")["test_gathered"].runs
     assert found.conclusion == f"{diverged}; it went on from there, with each answer made to fit"
     assert found.is_expected is False

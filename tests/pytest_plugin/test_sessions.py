@@ -46,7 +46,7 @@ def test_many(rank, n):
 """
 
 
-def test_under_xdist_failures_reports_and_replay_lines_are_the_same(run, run_apart):
+def test_under_xdist_failures_reports_and_replay_lines_are_the_same(run, run_apart, pytester):
     here = run(MANY)
     apart = run_apart("", "-p", "xdist", "-n", "2", "--ddpsim-report", "found")
 
@@ -59,7 +59,9 @@ def test_under_xdist_failures_reports_and_replay_lines_are_the_same(run, run_apa
         consecutive=False,
     )
     apart.stdout.fnmatch_lines(["*Captured stdout rank 1 call*"])
-    apart.stdout.re_match_lines([r"ddpsim: 4 reports in .*found"])
+    page = (pytester.path / "found" / "index.html").read_text()
+    assert sorted(re.findall(r"<bdi>test_it\.py::(test_many\[\d\])</bdi>", page)) == names
+    apart.stdout.re_match_lines([r"ddpsim: 4 reports in .*found/index\.html$"])
 
 
 INTERRUPTED = """

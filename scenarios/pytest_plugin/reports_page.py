@@ -1,0 +1,45 @@
+"""The page over the reports of a session, made of pytest's own reports: under xdist other processes wrote ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from reports.errors import ReportError
+from reports.forms.junit import Case
+from reports.index import Entry, Row, write_index
+from scenarios.pytest_plugin.reporting import EXPECTED, PLACE
+
+
+def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
+    """Write the page, if there are any reports; a line that says where they are."""
+    entries = list(_entries(reporter))
+    count = f"ddpsim: {len(entries)} {'report' if len(entries) == 1 else 'reports'} in"
+    if not entries:
+        return f"{count} {folder}"
+    try:
+        return f"{count} {write_index(entries, Path(folder), title='failing tests on ranks')}"
+    except ReportError as error:
+        return f"{count} {folder}; {error}"
+
+
+def _entries(reporter: pytest.TerminalReporter) -> Iterator[Entry]:
+    """A row for each report that was written, in the order in which the tests failed."""
+    torn_down = [*reporter.stats.get("", ()), *reporter.stats.get("error", ())]
+    notes = {each.nodeid: dict(each.user_properties) for each in torn_down if each.when == "teardown"}
+    failed = {each.nodeid: each for each in reporter.stats.get("failed", ())}  # the test's is the last, after subtests'
+    for nodeid, report in failed.items():
+        noted = notes.get(nodeid, {})
+        if PLACE in noted:
+            found = _found(report)
+            case = Case(nodeid, "ddpsim.pytest", "failed", report.duration, message=found, text=report.longreprtext)
+            yield Entry(Row(nodeid, "", noted[EXPECTED], found), case, Path(noted[PLACE]).name)
+
+
+def _found(report: pytest.TestReport) -> str:
+    """What stands in the summary of the session."""
+    crash = getattr(report.longrepr, "reprcrash", None)
+    message: str = getattr(crash, "message", "") or report.longreprtext
+    return message.partition("\n")[0]
