@@ -52,7 +52,9 @@ function headText(run, calls) {
   }
   if (operations.length > 1) return "";
   const named = run.hasGroups ? groups.map((group) => `"${group}"`).join(", ") : "";
-  return [...operations, named, distinct("purpose").join(" / ")].filter((part) => part).join(" ");
+  const purposes = distinct("purpose");
+  if (purposes.length && calls.some((call) => run.textOf(call, "origin") === "")) purposes.push("program");
+  return [...operations, named, purposes.join(" / ")].filter((part) => part).join(" ");
 }
 
 /** "all_reduce #9 at train.py:27", with the group if the run has several. @param {Run} run @param {number} call */

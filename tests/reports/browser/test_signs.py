@@ -126,21 +126,29 @@ def test_a_head_says_what_of_ddp_it_is_for(open_report):
     phases = ("parameter check", "state broadcast", "buffers", "bucket", "used map", "rebuild", "join control", "")
     for number, phase in enumerate(phases):
         bucket = 3 if phase == "bucket" else None
-        story.meet(call(number, phase=phase, bucket=bucket), (0, 1))
+        story.meet(call(number, phase=phase, bucket=bucket, origin=phase), (0, 1))
     words = ("check", "state", "buffers", "bucket 3", "used map", "rebuild", "join", "")
     assert heads(opened(open_report, story)) == [f"all_reduce {word}".rstrip() for word in words]
 
 
 def test_calls_that_differ_in_operation_have_words_and_no_head(open_report):
-    made = differing(call(0, phase="bucket", bucket=0), call(0, "broadcast", phase="rebuild"))
+    one = call(0, phase="bucket", bucket=0, origin="DDP")
+    made = differing(one, call(0, "broadcast", phase="rebuild", origin="DDP"))
     report = opened(open_report, made, **culprit(1))
     assert heads(report) == []
     assert report.texts(".drawing .word") == ["all_reduce bucket 0", "\N{NOT EQUAL TO} broadcast rebuild"]
 
 
 def test_calls_that_differ_in_purpose_have_both_in_their_head(open_report):
-    made = differing(call(0, phase="bucket", bucket=0, origin="DDP"), call(0, phase="buffers", origin="other"))
-    assert heads(opened(open_report, made, **culprit(1))) == ["all_reduce bucket 0 / buffers"]
+    one, other = call(0, phase="bucket", bucket=0, origin="DDP"), call(0, phase="buffers", origin="other")
+    assert heads(opened(open_report, differing(one, other), **culprit(1))) == ["all_reduce bucket 0 / buffers"]
+    assert heads(opened(open_report, differing(one, call(0)), **culprit(1))) == ["all_reduce bucket 0 / program"]
+
+
+def test_a_call_that_only_follows_the_others_has_no_purpose_of_its_own(open_report):
+    following = call(0, phase="following", origin="following (shadow)", is_shadow=True)
+    for other, head in ((call(0), "all_reduce"), (call(0, phase="buffers", origin="DDP"), "all_reduce buffers")):
+        assert heads(opened(open_report, differing(following, other))) == [head]
 
 
 def test_a_long_head_is_cut_and_has_all_of_it_for_a_title(open_report):
@@ -161,7 +169,7 @@ PLACES = "all => all.map(each => [Number(each.getAttribute('x')), each.getBBox()
 def test_heads_do_not_overlap_where_columns_are_as_narrow_as_is_legible(open_report):
     story = Story(2)
     for number in range(120):
-        story.meet(call(number, group="a group with a name", phase="used map"), (0, 1))
+        story.meet(call(number, group="a group with a name", phase="used map", origin="DDP"), (0, 1))
     story.meet(call(0), (0, 1))
     report = opened(open_report, story)
     places = report.look(".drawing .head", PLACES)
