@@ -15,7 +15,7 @@ import pytest
 from scenarios.names import OWN_PACKAGES, shadow
 from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
-from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES
+from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES, SECONDS, SECONDS_INI, seconds_of
 from scenarios.pytest_plugin.scenario_files import collect_file
 
 if TYPE_CHECKING:
@@ -38,6 +38,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption(
         "--ddpsim-replay", metavar="TOKEN", help="run the test that a replay token belongs to under its schedule"
     )
+    parser.addini(
+        SECONDS_INI, "seconds that the run of a test marked ranks may take, unless its marker says", default=SECONDS
+    )
     group.addoption(
         "--ddpsim-report", metavar="DIR", help="write a report of each failing test marked ranks into a folder in DIR"
     )
@@ -48,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", DESCRIPTION)
     if hasattr(config, "workerinput"):  # a worker of xdist: the session that started it has looked
         return
+    seconds_of(config)
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     if config.getoption("ddpsim_policy") == "round_robin" and config.getoption("ddpsim_seed") is not None:
         raise pytest.UsageError(

@@ -36,6 +36,12 @@ _LIMITS = {
 """Of a budget, each with what to do."""
 
 
+SECONDS_INI = "ddpsim_seconds"
+"""The option of pytest's file of options: how long a run may take whose marker does not say."""
+SECONDS = "60"
+"""Unless that option says something else. The simulator grants a run ten minutes, which is long for a test."""
+
+
 class MarkerError(Exception):
     """Something about a marked test, or its marker, cannot be worked with; the text is one line."""
 
@@ -62,6 +68,20 @@ class Options:
     """A Budget, or a mapping of what it takes."""
     given: frozenset[str] = field(default=frozenset())
     """The options that the marker names."""
+
+
+def seconds_of(config: pytest.Config) -> float:
+    """How long a run may take whose marker does not say. Raises UsageError for what is no time."""
+    said = config.getini(SECONDS_INI)
+    try:
+        seconds = float(said)
+    except (TypeError, ValueError):
+        seconds = 0.0
+    if not seconds > 0:
+        raise pytest.UsageError(
+            f"{SECONDS_INI} is {said!r}, expected a number above 0: say how many seconds a marked test may run"
+        )
+    return seconds
 
 
 def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) -> Options:

@@ -14,7 +14,7 @@ import pytest
 
 from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, program_name, replay_command, tell_if_in_group
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
-from scenarios.pytest_plugin.marker import MarkerError, Options
+from scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
 from scenarios.pytest_plugin.output import Output
 from scenarios.pytest_plugin.patches import ranks_own_left_alone
 from scenarios.pytest_plugin.search import Search
@@ -164,11 +164,11 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
 
 
 def _budget(item: pytest.Function, options: Options) -> Budget:
-    given = options.budget
+    given, seconds = options.budget, seconds_of(item.config)
     if given is None and options.explore is not None:
-        given = dataclasses.replace(EXPLORATION_BUDGET, steps=_MOST_STEPS)
+        given = dataclasses.replace(EXPLORATION_BUDGET, steps=_MOST_STEPS, seconds=seconds)
     elif not isinstance(given, Budget):
-        given = Budget(**{"steps": _MOST_STEPS, **(given or {})})
+        given = Budget(**{"steps": _MOST_STEPS, "seconds": seconds, **(given or {})})
     if any(item.config.getoption(name, False) for name in ("usepdb", "trace")):
         return dataclasses.replace(given, seconds=inf, stuck_seconds=inf)  # a rank waits for who debugs it
     return given
