@@ -247,6 +247,24 @@ class Cause(Enum):
         "construct the wrapper with the same options on every rank, with find_unused_parameters=True if a loss may "
         "leave parameters out",
     )
+    HOOK_CALLS_DIFFER = Advice(
+        "{culprits}: the communication hook made another call than the others', or none, at {site}",
+        "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
+        "bucket, what an all_reduce gave), not by values of one",
+    )
+    HOOK_ONE_OFF = Advice(
+        "the communication hook's call at {site} belongs to a later step on {ahead} than on {behind}: the hook left a "
+        "call out on {ahead} or made one more on {behind}, or a backward was left out on {ahead}",
+        "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
+        "bucket, what an all_reduce gave), not by values of one; let all ranks skip a backward together",
+    )
+    HOOK_MADE_NO_CALL = Advice(
+        "{culprits} went on without the call that the communication hook makes at {site}: the hook made none, or did "
+        "not run (a backward left out, no_sync(), a loss that does not depend on these parameters), or there was a "
+        "forward that the others did not make",
+        "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
+        "bucket, what an all_reduce gave), not by values of one; make the same forwards and backwards on every rank",
+    )
     HOOK_ON_SOME_RANKS = Advice(
         "{culprits} reduced the bucket with another {field}, as a communication hook, or a model in another precision, "
         "does",

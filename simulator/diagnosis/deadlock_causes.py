@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from simulator.calls import Call, Phase
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import elided, rank_list
+from simulator.diagnosis.hooks import are_of_hooks, sites_of
 from simulator.diagnosis.mismatch_causes import WRAPPING, bucket_left_out, is_later_bucket
 from simulator.diagnosis.situation import Meeting, Situation
 from simulator.diagnosis.threads import advise_threads
@@ -83,9 +84,12 @@ def _advise_wrappers(situation: Situation, reading: Reading, calls: Sequence[Cal
         return Cause.JOINED_ON_SOME_RANKS.lines(culprits=missing)
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(culprits=missing)
+    has_passed = _has_passed(situation, reading, calls)
+    if has_passed and are_of_hooks(calls):
+        return Cause.HOOK_MADE_NO_CALL.lines(culprits=missing, site=sites_of(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)
-    if _has_passed(situation, reading, calls):
+    if has_passed:
         return Cause.BACKWARD_WITHOUT_BUCKET.lines(culprits=missing)
     if _may_evaluate(situation, calls):
         return Cause.FORWARD_ALONE.lines(culprits=rank_list({call.rank for call in calls}))

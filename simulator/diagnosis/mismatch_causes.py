@@ -11,6 +11,7 @@ from math import prod
 from simulator.calls import Call, Phase, Shape
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
+from simulator.diagnosis.hooks import advise_hooks
 from simulator.diagnosis.threads import advise_race
 from simulator.matching.agreement import compared_values
 from simulator.verdict import Code
@@ -44,7 +45,7 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
         return _with_joined_ranks(calls)
     users = [call for call in calls if call.origin.phase is Phase.USER]
     if not users:
-        return _between_wrappers(calls, code, _who(calls, code, culprits))
+        return _between_wrappers(calls, code, culprits)
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _user_meets_wrapper(users, wrappers)
@@ -133,13 +134,17 @@ def _operations(calls: Sequence[Call]) -> list[str]:
 # --- calls of wrappers ------------------------------------------------------------------------------------------------
 
 
-def _between_wrappers(calls: Sequence[Call], code: Code, who: str) -> list[str]:
+def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[str]:
+    who = _who(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
     if wrapping and len(wrapping) < len(calls):
         return Cause.WRAPPED_ALONE.lines(culprits=_ranks(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(culprits=who)
+    hooks = advise_hooks(calls, culprits, who)
+    if hooks:
+        return hooks
     if wrapping:
         return Cause.MODELS_DIFFER.lines(culprits=who)
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:

@@ -14,6 +14,7 @@ from typing import Any
 from torch.nn import Module
 
 from simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
+from simulator.diagnosis.hooks import HookOrigin
 from simulator.events import EventKind
 from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
@@ -58,6 +59,7 @@ class OriginTracker:
                     is_reduction = is_read = True
                 else:
                     reading = reading or Reading()
+                    reading.is_users = innermost is not None
                     reader(reading, frame)
                     is_read = reading.is_complete
                 if is_read and innermost is not None:
@@ -86,8 +88,8 @@ class OriginTracker:
 
     def _origin(self, reading: Reading, signature: Signature) -> Origin:
         if reading.continues is not None:
-            origin: Origin = reading.continues.call.origin
-            return origin
+            continued: Origin = reading.continues.call.origin
+            return continued
         if reading.reducer is not None:
             return self._issued_by_reducer(self._wrappers.of_reducer(reading.reducer), signature)
         if reading.joining is not None:
@@ -104,8 +106,10 @@ class OriginTracker:
         if reading.phase is Phase.REBUILD:
             wrapper.rebuilds()
         if reading.told is not None:
-            return _told(reading, wrapper)
-        return _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
+            origin = _told(reading, wrapper)
+        else:
+            origin = _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
+        return HookOrigin._make(origin) if reading.is_hooks else origin
 
     def _issued_by_reducer(self, wrapper: Wrapper | None, signature: Signature) -> Origin:
         """The Reducer reduces its buckets, then the map of parameters used."""

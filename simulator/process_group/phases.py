@@ -32,6 +32,8 @@ class Reading:
         "has_joined",
         "innermost",
         "is_complete",
+        "is_hooks",
+        "is_users",
         "joining",
         "owner",
         "phase",
@@ -57,6 +59,10 @@ class Reading:
         """The pending call whose completion led to this one."""
         self.told: dict[str, Any] | None = None
         """What an engine says itself."""
+        self.is_users = False
+        """A frame of the user's program stands further in."""
+        self.is_hooks = False
+        """A communication hook makes the call."""
         self.is_complete = False
         """The frames further out have nothing to add."""
 
@@ -95,6 +101,11 @@ def issues(reading: Reading, frame: FrameType) -> None:
     """A function of ours, between the caller of an operation and its being issued."""
 
 
+def torch_hook_runs(reading: Reading, frame: FrameType) -> None:
+    """One of torch's communication hooks."""
+    reading.is_hooks = True
+
+
 def user_runs(reading: Reading, frame: FrameType) -> None:
     """A function of the user's program."""
 
@@ -106,6 +117,8 @@ def _find(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
+    if module.startswith(_HOOKS):
+        return torch_hook_runs
     return _TORCH.get((module, name), user_runs if is_users(frame.f_code) else says_nothing)
 
 
@@ -117,6 +130,7 @@ def _declared(phase: Phase) -> Reader:
             reading.told = getattr(reading.owner, "__ddp_call__", dict)()
             reading.owner = reading.told.get("wrapper", reading.owner)
             reading.joining = reading.told.get("joined")
+            reading.is_hooks = phase is Phase.BUCKET and (reading.is_hooks or reading.is_users)
         reading.is_complete = True
 
     return read
@@ -152,6 +166,7 @@ def _matches_bucket(reading: Reading, frame: FrameType) -> None:
 
 def _runs_hook(reading: Reading, frame: FrameType) -> None:
     reading.phase = Phase.BUCKET
+    reading.is_hooks = True
     reading.bucket = frame.f_locals["bucket"].index()
     reading.owner = frame.f_locals["wrapper"].module
 
@@ -208,6 +223,7 @@ _ISSUING = frozenset(
 _UTILS = "torch.distributed.utils"
 _DDP = "torch.nn.parallel.distributed"
 _JOIN = "torch.distributed.algorithms.join"
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 
 _TORCH: dict[tuple[str, str], Reader] = {
     (_UTILS, "_verify_param_shape_across_processes"): _means(Phase.PARAMETER_CHECK),

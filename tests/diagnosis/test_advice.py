@@ -23,6 +23,8 @@ FACTS = (
     "remedy",
     "factor",
     "site",
+    "ahead",
+    "behind",
     "sides",
 )
 

@@ -1,0 +1,61 @@
+"""Calls that a communication hook makes, and what is told where hooks do not call alike on all ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simulator.calls import Call, Origin, Phase
+from simulator.diagnosis.advice import Cause
+from simulator.diagnosis.explain import rank_list
+
+_WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
+"""What a wrapper goes on to after its buckets."""
+
+
+class HookOrigin(Origin):
+    """Of a bucket's call that its communication hook made; agreement is the same as for what a Reducer issues."""
+
+    __slots__ = ()
+
+
+def are_of_hooks(calls: Sequence[Call]) -> bool:
+    """True if communication hooks made all the calls."""
+    return all(isinstance(call.origin, HookOrigin) for call in calls)
+
+
+def sites_of(calls: Sequence[Call]) -> str:
+    """The lines that made the calls."""
+    return " and ".join(dict.fromkeys(str(call.site) for call in calls))
+
+
+def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[str]:
+    """The cause and what to try, for calls of one wrapper that do not agree; [] if it is not the hook that tells.
+
+    Buckets are handed to a hook in their order, each in every step. So in one step only the hook can leave a call out,
+    or make one more; between steps, a backward may have been left out as well.
+    """
+    hooked = [call for call in calls if isinstance(call.origin, HookOrigin)]
+    others = [call for call in calls if call not in hooked]
+    if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
+        return []
+    if sorted(call.rank for call in others) == sorted(culprits):
+        return Cause.HOOK_MADE_NO_CALL.lines(culprits=who, site=sites_of(hooked))
+    return (not others and _one_off(calls)) or Cause.HOOK_CALLS_DIFFER.lines(
+        culprits=who, site=sites_of([call for call in hooked if call.rank in culprits])
+    )
+
+
+def _one_off(calls: Sequence[Call]) -> list[str]:
+    """The same for calls of several steps; [] if all belong to one."""
+    latest = max(call.origin.step or 0 for call in calls)
+    ahead = [call.rank for call in calls if call.origin.step == latest]
+    behind = [call.rank for call in calls if call.rank not in ahead]
+    if not ahead or not behind:
+        return []
+    return Cause.HOOK_ONE_OFF.lines(site=sites_of(calls), ahead=rank_list(ahead), behind=rank_list(behind))
+
+
+def _are_filled_otherwise(calls: Sequence[Call]) -> bool:
+    """True if a bucket has other parameters on some ranks."""
+    buckets = {(call.origin.bucket, call.origin.parameters) for call in calls}
+    return len(buckets) > len({bucket for bucket, _ in buckets})
