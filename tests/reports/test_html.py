@@ -6,21 +6,23 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from benchmarks.report import training
-from reports.document import Document
+from reports.document import Document, Site
+from reports.forms import html
 from reports.forms.html import to_html
 from reports.forms.json_form import to_json
-from reports.forms.view import Texts, spans, view_of
+from reports.forms.view import Texts, colours_of, spans, view_of
 from reports.layout.lanes import lanes_of
 from tests.reports.examples import HOSTILE, MISSING, document, hostile, run_of
-from tests.reports.made import Story, exploration, message, missing_rank, passing
+from tests.reports.made import Story, call, exploration, message, missing_rank, passing
 
-ASSETS = Path(__file__).resolve().parents[2] / "reports" / "assets"
+ASSETS = Path(html.__file__).parent / "assets"
 
 
 class Tags(HTMLParser):
@@ -159,5 +161,32 @@ def test_scripts_and_styles_hold_no_markup_that_would_end_them():
 
 def test_every_script_is_in_the_page():
     page = to_html(document(MISSING)).decode()
-    for path in ASSETS.glob("*.js"):
+    scripts = sorted(ASSETS.glob("*.js"))
+    assert [path.name for path in scripts] == sorted(html.SCRIPTS)
+    for path in scripts:
         assert path.read_text("utf-8") in page, path.name
+
+
+@pytest.mark.parametrize(
+    ("lines", "shown"),
+    [
+        (("    if x:", "        y()", "", "    z()"), ["if x:", "    y()", "", "z()"]),
+        (("def f():", "    y()"), ["def f():", "    y()"]),
+        (("\t\tx", "\t y"), ["\tx", " y"]),
+        (("    x", "\ty"), ["    x", "\ty"]),
+        (("", "  "), ["", "  "]),
+        ((), []),
+    ],
+)
+def test_lines_of_source_are_dedented_together(lines, shown):
+    run = replace(missing_rank(), sites=(Site("train.py", 1, "train", 1, lines),))
+    assert view_of(run, lanes_of(run), Texts())["sites"][0]["source"] == shown
+
+
+def test_each_open_slot_has_a_colour_and_the_sixth_that_of_the_second():
+    story = Story(2)
+    story.meet(call(0), (0, 1))
+    for number in range(6):
+        story.hang(call(1 + number), [0], [1])
+    story.hang(call(7), [0], [])
+    assert colours_of(story.run()) == {1: 0, 2: 1, 3: 2, 4: 3, 5: 4, 6: 1}

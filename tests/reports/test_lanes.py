@@ -1,15 +1,18 @@
 """The layout of the lanes: columns worked out by hand, waits, missing places, odd calls, lanes that ranks share."""
 
+import threading
 from dataclasses import replace
 
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from reports.document import Finding, Run, Waiting, Who
 from reports.layout.classes import shown_lanes
 from reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
-from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
+from simulator import Budget
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, message, missing_rank
 
 
@@ -237,6 +240,28 @@ def test_a_thread_has_a_lane_under_its_rank():
     assert [lane.who for lane in lanes.lanes] == [Who(0), Who(0, "helper"), Who(1)]
     assert [lane.end for lane in lanes.lanes] == ["unknown", "waiting", "unknown"]
     assert columns(lanes, 1) == [1]
+
+
+def start(name, target):
+    thread = threading.Thread(target=target, name=name)
+    thread.start()
+    return thread
+
+
+def with_threads(rank):
+    def fails():
+        raise ValueError("no")
+
+    start("calls", dist.barrier).join()
+    start("fails", fails).join()
+    start("goes on", lambda: [dist.barrier() for _ in range(1000)]).join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_how_threads_ended():
+    lanes = lanes_of(run_of(with_threads, 2, budget=Budget(steps=100))).lanes
+    ends = [(lane.who.thread, lane.end, lane.text) for lane in lanes if lane.who.thread]
+    assert ends == 2 * [("calls", "returned", ""), ("fails", "raised", "ValueError"), ("goes on", "stopped", "")]
 
 
 @pytest.mark.parametrize(
