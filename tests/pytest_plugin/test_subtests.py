@@ -109,7 +109,7 @@ def test_at_the_first_failure_a_subtest_ends_the_session_on_request(run):
 def test_a_report_is_written_for_failed_subtests(run, pytester):
     result = run(values(), "--ddpsim-report", "made")
 
-    result.stdout.fnmatch_lines(["ddpsim: 1 report in *made"])
+    result.stdout.fnmatch_lines(["ddpsim: 1 report in *made/index.html"])
 
 
 def test_what_another_fixture_calls_subtests_is_left_alone(run):
