@@ -281,8 +281,21 @@ class Cause(Enum):
     UNKNOWN_TO_JOIN = Advice(
         "{joined} ran out of input, and join makes up for the calls of its joinables only: {operation} of the others "
         "is not known to it",
-        "make the call after the join, make it part of a Joinable, or leave the loop together with "
-        "throw_on_early_termination=True",
+        "make the call after the join, make it part of a Joinable (its main_hook makes the same calls as a step, which "
+        "begins with Join.notify_join_context), or leave the loop together with throw_on_early_termination=True",
+    )
+    MAIN_HOOK_DIFFERS = Advice(
+        "{joined} ran out of input, and the calls of its join are not those that the others make in a step: its "
+        "main_hook leaves out {operation} or makes another call, a step did not call Join.notify_join_context, or the "
+        "loop makes a call besides",
+        "begin the step with Join.notify_join_context(self), and let main_hook make the same calls in the same order; "
+        "what the loop calls besides goes after the join",
+    )
+    POST_HOOKS_DIFFER = Advice(
+        "post_hook runs on every rank at the end of a join, and not every rank makes {operation} in it at {site}, or "
+        "not with the same arguments: is_last_joiner differs between ranks",
+        "let post_hook make the same calls on every rank, whoever joined last, with a root that an all_reduce(MAX) of "
+        "the ranks that did has given",
     )
     OTHER_SHARE_IN_JOIN = Advice(
         "{joined} ran out of input, and join makes up for one training forward, buffers before it, and one backward of "

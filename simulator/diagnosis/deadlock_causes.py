@@ -8,7 +8,13 @@ from simulator.calls import Call, Phase
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import elided, rank_list
 from simulator.diagnosis.hooks import are_of_hooks, sites_of
-from simulator.diagnosis.mismatch_causes import WRAPPING, bucket_left_out, is_later_bucket
+from simulator.diagnosis.mismatch_causes import (
+    WRAPPING,
+    are_in_post_hook,
+    bucket_left_out,
+    is_later_bucket,
+    post_hooks_differ,
+)
 from simulator.diagnosis.situation import Meeting, Situation
 from simulator.diagnosis.threads import advise_threads
 from simulator.diagnosis.wait_graph import Reading
@@ -69,6 +75,8 @@ def _advise_users(
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(reading.culprits))
+    if are_in_post_hook(calls):
+        return post_hooks_differ(calls)
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(culprits=rank_list(culprits), operation=operation)
     destroyed = {situation.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}

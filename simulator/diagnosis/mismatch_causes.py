@@ -11,7 +11,7 @@ from math import prod
 from simulator.calls import Call, Phase, Shape
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
-from simulator.diagnosis.hooks import advise_hooks
+from simulator.diagnosis.hooks import advise_hooks, sites_of
 from simulator.diagnosis.threads import advise_race
 from simulator.matching.agreement import compared_values
 from simulator.verdict import Code
@@ -212,8 +212,30 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[str]:
     others = [call for call in calls if not call.origin.shadow]
     joined = _ranks(shadows)
     users = [call for call in others if call.origin.phase is Phase.USER]
+    if are_in_post_hook(calls):
+        return post_hooks_differ(calls)
+    if users and all(map(_is_of_own_joinable, shadows)):
+        return Cause.MAIN_HOOK_DIFFERS.lines(joined=joined, operation=" and ".join(_operations(users)))
     if users:
         return Cause.UNKNOWN_TO_JOIN.lines(joined=joined, operation=" and ".join(_operations(users)))
     if len({call.origin.wrapper for call in calls}) > 1:
         return Cause.NOT_IN_JOIN.lines(joined=joined)
     return Cause.OTHER_SHARE_IN_JOIN.lines(joined=joined)
+
+
+def _is_of_own_joinable(call: Call) -> bool:
+    """True for what a rank that has joined calls for a Joinable of the program's own, which is no wrapper."""
+    is_control = call.origin.phase is Phase.JOIN_CONTROL and call.origin.wrapper is None
+    return is_control or (call.origin.phase is Phase.USER and call.site.function == "main_hook")
+
+
+def are_in_post_hook(calls: Sequence[Call]) -> bool:
+    """True if the program's own code for the end of a join makes the calls."""
+    return all(
+        call.origin.shadow and call.origin.phase is Phase.USER and call.site.function == "post_hook" for call in calls
+    )
+
+
+def post_hooks_differ(calls: Sequence[Call]) -> list[str]:
+    """The cause and what to try, for calls at the end of a join that other ranks do not make, or not alike."""
+    return Cause.POST_HOOKS_DIFFER.lines(operation=" and ".join(_operations(calls)), site=sites_of(calls))
