@@ -227,14 +227,18 @@ def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[
     )
 
 
+BETWEEN = "<frozen scenarios.model>"
+"""The file of the frames between a rank and a program that takes none: named as code that a library made, so that what
+ranks do stands in no line of ours."""
+
+
 def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
     def called(rank: int) -> Any:
         # Such a function is a script's, which may read its command line; ours would not do.
         sys.argv = [inspect.getsourcefile(program) or sys.argv[0]]
         return program()
 
-    # As code that a library made: what ranks do stands in no line of this file.
-    called.__code__ = called.__code__.replace(co_filename="<frozen scenarios.model>")
+    called.__code__ = called.__code__.replace(co_filename=BETWEEN)
     return wraps(program)(called)
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Sequence
-from types import FrameType, TracebackType
+from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from scenarios.model import Scenario
+from scenarios.model import BETWEEN, Scenario
 from scenarios.processes.report import Position
 from simulator.calls import Site
 from simulator.runtime.call_sites import is_users
@@ -30,8 +30,12 @@ def below_call(trace: TracebackType | None) -> TracebackType | None:
 def stack_of(frame: FrameType | None) -> str:
     """The stack that ends in `frame`, from the program on, innermost last."""
     frames = list(traceback.walk_stack(frame))
-    own = next((n for n, (each, _) in enumerate(frames) if each.f_code is call_program.__code__), len(frames))
+    own = next((n for n, (each, _) in enumerate(frames) if _is_above(each.f_code)), len(frames))
     return "".join(traceback.StackSummary.extract(iter(frames[:own][::-1])).format())
+
+
+def _is_above(code: CodeType) -> bool:
+    return code is call_program.__code__ or code.co_filename == BETWEEN
 
 
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
@@ -44,7 +48,7 @@ def place_of_death(lines: Sequence[str]) -> Position | None:
         found = _FRAME.fullmatch(line)
         if found is None:
             sites = []  # another thread's stack begins
-        elif (found["function"], found["path"]) == (call_program.__name__, __file__):
+        elif (found["function"], found["path"]) == (call_program.__name__, __file__) or found["path"] == BETWEEN:
             return _position(sites)
         else:
             sites.append(Site(found["path"], int(found["line"]), found["function"]))

@@ -1,16 +1,18 @@
 """The reports of ranks as findings, and the texts they are made of; no process is started."""
 
 import pickle
+import sys
 
 import pytest
 import torch
 
 from scenarios.agreement.outcome import Ending
+from scenarios.model import BETWEEN, Scenario, of_a_rank
 from scenarios.processes import recorder
 from scenarios.processes.findings import findings_of
 from scenarios.processes.report import ErrorReport, Position, RankReport
 from scenarios.processes.run import result_of
-from scenarios.processes.stacks import call_program, place_of_death
+from scenarios.processes.stacks import call_program, place_of_death, stack_of
 from simulator import Code, UsageError
 from simulator.calls import Site
 
@@ -174,6 +176,21 @@ def test_place_of_death():
     assert str(place.site) == "train.py:9"
     assert place.stack == '  File "train.py", line 3, in main\n  File "train.py", line 9, in step\n'
     assert place_of_death(lines[:6]) is None
+    assert place_of_death([*lines[:6], f'  File "{BETWEEN}", line 1 in called', *lines[6:]]) == place
+
+
+def test_a_stack_begins_in_the_program_whether_it_takes_the_rank_or_not(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["own.py"])  # in a run it is each rank's own
+
+    def takes_it(rank):
+        return stack_of(sys._getframe())
+
+    def takes_nothing():
+        return stack_of(sys._getframe())
+
+    for program in (takes_it, takes_nothing):
+        stack = call_program(Scenario("own", "", of_a_rank(program)), 0)
+        assert [line.split()[-1] for line in stack.splitlines()[::2]] == [program.__name__], stack
 
 
 def test_rank_that_did_not_start():
