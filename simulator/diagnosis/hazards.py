@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from simulator.calls import Call, Phase, Site
+from simulator.calls import Call, Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.deadlock_causes import CREATING
 from simulator.diagnosis.explain import Row, rank_list, table
+from simulator.diagnosis.hooks import are_of_hooks
 from simulator.verdict import Code, Finding
 
 Slot = tuple[str, int]
@@ -45,7 +46,7 @@ def unwaited_work(calls: Sequence[Call]) -> tuple[Finding, ...]:
             Code.HAZARD_UNWAITED_WORK,
             same,
             f"{_count(same)} never waited for",
-            Cause.NEVER_WAITED_FOR if same[0].origin.phase is Phase.USER else Cause.HOOK_DID_NOT_WAIT,
+            Cause.HOOK_DID_NOT_WAIT if are_of_hooks(same) else Cause.NEVER_WAITED_FOR,
         )
         for same in _by_line(calls)
     )

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from simulator.calls import Call, Phase, Site
 from simulator.diagnosis import hazards
+from simulator.diagnosis.hooks import HookOrigin
 from simulator.matching.agreement import call_sites_differ
 from simulator.runtime.rank_thread import Pending
 from simulator.verdict import Finding
@@ -92,10 +93,7 @@ class Hazards:
         self._issuers: list[int] = []
         """The numbers of the threads that made them."""
         self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
-        """The user's calls that were not waited for yet, by rank and id, and those of buckets.
-
-        An engine waits for what it issues, or asks for the future; a communication hook of the user's may do neither.
-        """
+        """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
         """Of the collectives that have not met, by rank, group and sequence."""
         self._unwaited: list[Call] = []
@@ -108,7 +106,7 @@ class Hazards:
         call = pending.call
         self._issued.append(call)
         self._issuers.append(pending.issuer)
-        if call.origin.phase is Phase.BUCKET and call.origin.bucket is not None:
+        if isinstance(call.origin, HookOrigin):
             self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             tensors = _watched(pending.payload)

@@ -205,3 +205,20 @@ def test_a_gradient_that_is_changed_after_the_backward_and_before_the_wait():
 
     findings, _ = reduced_by_hand(by_accumulation_hook, finish=finish)
     assert findings == [("hazard.tensor_in_flight", (1,))]
+
+
+@ENGINES
+@pytest.mark.parametrize("hook", [None, chains])
+def test_a_backward_that_ends_in_an_exception(engine, hook):
+    def fail(gradient):
+        raise ArithmeticError("no such gradient")
+
+    def program(rank):
+        model = engine(network(), bucket_cap_mb=1e-5, find_unused_parameters=True)  # a bucket for each parameter
+        if hook is not None:
+            model.register_comm_hook(None, hook)
+        model.module[0].weight.register_hook(fail)
+        with pytest.raises(ArithmeticError, match="no such gradient"):
+            backward(model, rank)
+
+    assert simulate(program, 2).findings == ()
