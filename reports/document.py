@@ -54,6 +54,8 @@ class Call:
     """What must agree beside the operation, such as "SUM float32[11]"."""
     site: int | None = None
     """Index into the run's `sites`."""
+    caller: int | None = None
+    """Index of the line that called the file, or the installed packages, of that one."""
     origin: str = ""
     """What of DDP it belongs to, such as "DDP #0 bucket 1 of step 4"; "" for the user's program."""
     phase: str = ""

@@ -106,10 +106,10 @@ class _RunEntries:
         if span.call is None:
             return {"name": f"waits for {event.text}", "cat": "wait", "args": when}
         call = self._run.calls[span.call]
-        site = None if call.site is None else self._run.sites[call.site]
         told = {
             "signature": call.signature,
-            "site": f"{site.file}:{site.line}" if site else "",
+            "site": self._place(call.site),
+            "called from": self._place(call.caller),
             "origin": call.origin,
             "parameters": ", ".join(call.parameters),
             "shadow": "for ranks that have not joined" if call.is_shadow else "",
@@ -117,6 +117,10 @@ class _RunEntries:
         }
         args = {key: text for key, text in told.items() if text}
         return {"name": f"{call.operation} #{call.sequence}", "cat": "call", "args": args | when}
+
+    def _place(self, index: int | None) -> str:
+        site = None if index is None else self._run.sites[index]
+        return f"{site.file}:{site.line}" if site else ""
 
     def _free(self, span: Span, group: str | None) -> int:
         """The thread of the first of the group's tracks that is free."""

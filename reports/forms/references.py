@@ -27,7 +27,7 @@ def _in_run(run: Run) -> Iterator[str]:
     sites, calls, events, slots = len(run.sites), len(run.calls), len(run.events), len(run.slots)
     ranks = run.world_size
     for index, call in enumerate(run.calls):
-        yield from _outside(f"calls[{index}]", "site", [call.site], sites)
+        yield from _outside(f"calls[{index}]", "site", [call.site, call.caller], sites)
     for index, event in enumerate(run.events):
         yield from _outside(f"events[{index}]", "call", [event.call], calls)
         yield from _outside(f"events[{index}]", "rank", [event.rank], ranks)

@@ -146,6 +146,7 @@ def _calls(calls: Sequence[Call], texts: Texts) -> dict[str, Any]:
         "sequence": [call.sequence for call in calls],
         "signature": [texts.index(call.signature) for call in calls],
         "site": [call.site for call in calls],
+        "caller": [call.caller for call in calls],
         "origin": [texts.index(call.origin) for call in calls],
         "purpose": [texts.index(call.purpose) for call in calls],
         "bucket": [call.bucket for call in calls],

@@ -110,6 +110,7 @@ class _Making:
             sequence=call.sequence,
             signature=str(call.signature).partition(" ")[2],
             site=self.sites.index(call.site),
+            caller=self.sites.index(call.caller),
             origin="" if origin.phase is Phase.USER else str(origin),
             phase="" if origin.phase is Phase.USER else origin.phase.value,
             bucket=origin.bucket,

@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
-from reports.document import Document, Rank, Run
+from reports.document import Document, Rank, Run, Site
 from reports.forms.chrome_trace import to_chrome_trace
 from reports.layout.spans import spans_of
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
+from tests.reports.made import Story, call
 
 
 def entries(name, phase=None):
@@ -82,6 +83,16 @@ def test_a_call_says_what_it_is():
         "virtual_seconds": 0.0,
     }
     assert call["args"]["site"].endswith("uneven_inputs_without_join.py:27")
+    assert "called from" not in call["args"]
+
+
+def test_a_call_in_a_library_says_who_called_it():
+    story = Story(1)
+    story.meet(call(0, site=0, caller=1), (0,))
+    run = story.run(sites=(Site("metrics.py", 3, "update"), Site("train.py", 9, "main")))
+    trace = json.loads(to_chrome_trace(Document("library", (run,))))
+    (span,) = (each for each in trace["traceEvents"] if each["ph"] == "X")
+    assert (span["args"]["site"], span["args"]["called from"]) == ("metrics.py:3", "train.py:9")
 
 
 @pytest.mark.parametrize(

@@ -188,6 +188,23 @@ def test_a_site_has_its_source():
     assert site.short == f"test_making.py:{site.line}"
 
 
+def test_a_call_in_a_library_has_the_line_that_called_it(tmp_path):
+    path = tmp_path / "library.py"
+    path.write_text("import torch.distributed as dist\ndef synchronise():\n    dist.barrier()\n")
+    names = {}
+    exec(compile(path.read_text(), str(path), "exec"), names)
+
+    def uses(rank):
+        names["synchronise"]()
+        dist.barrier()
+
+    run = run_of(uses, 2)
+    inside, outside = run.calls
+    assert run.sites[inside.site].short == "library.py:3"
+    assert run.sites[inside.caller].short == f"test_making.py:{uses.__code__.co_firstlineno + 1}"
+    assert outside.caller is None
+
+
 def test_a_file_in_no_folder_of_ours_is_told_without_its_folders(tmp_path):
     path = tmp_path / "elsewhere.py"
     path.write_text("import torch.distributed as dist\ndef main(rank):\n    dist.barrier()  # " + "x" * 300 + "\n")

@@ -58,24 +58,26 @@ class Details {
     this.open(laneName(run.lanes[mark.lane]), [listOf(rows)]);
   }
 
-  /** The lines around the call. A missing one has none of its own. */
+  /** The lines around the call, and around what called its file. A missing one has none of its own. */
   source(call, place) {
-    const index = call < 0 ? null : this.run.calls.site[call];
-    if (index === null || index === undefined) return [];
-    const site = this.run.sites[index];
-    const where = html(
-      "p",
-      { class: "where" },
-      html("bdi", {}, `${site.file}:${site.line}`),
-      " in ",
-      html("bdi", {}, site.function),
-    );
-    if (this.run.isMissing(place)) where.prepend("the others called it at ");
-    const lines = site.source.map((text, offset) => sourceLine(site.first + offset, text, site.line));
-    return lines.length
-      ? [where, html("pre", { class: "source", tabindex: "0", "aria-label": "source" }, ...lines)]
-      : [where];
+    const { sites, calls } = this.run;
+    if (call < 0 || calls.site[call] === null) return [];
+    const caller = calls.caller[call];
+    return [
+      ...sourceOf(sites[calls.site[call]], this.run.isMissing(place) ? "the others called it at " : ""),
+      ...(caller === null ? [] : sourceOf(sites[caller], "called from ")),
+    ];
   }
+}
+
+/** @param {string} words that lead it */
+function sourceOf(site, words) {
+  const place = html("bdi", {}, `${site.file}:${site.line}`);
+  const where = html("p", { class: "where" }, words, place, " in ", html("bdi", {}, site.function));
+  const lines = site.source.map((text, offset) => sourceLine(site.first + offset, text, site.line));
+  return lines.length
+    ? [where, html("pre", { class: "source", tabindex: "0", "aria-label": "source" }, ...lines)]
+    : [where];
 }
 
 function sourceLine(number, text, marked) {

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reports.document import Document, Slot
+from reports.document import Document, Site, Slot
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
@@ -152,6 +152,16 @@ def test_the_details_of_a_matched_call_say_with_whom_it_met(shown):
     assert details["met"] == "ranks 1-3"
     assert details["parameters"] == "weight"
     assert "waits for" not in details
+
+
+def test_the_details_of_a_call_in_a_library_say_who_called_it(open_report):
+    story = Story(2)
+    story.meet(call(0, site=0, caller=1), (0, 1))
+    sites = (Site("metrics.py", 3, "update", 3, ("dist.all_reduce(total)",)), Site("train.py", 9, "main"))
+    report = open_report(Document("library", (story.run(sites=sites),)))
+    report.click_place(0)
+    assert report.texts(".where") == ["metrics.py:3 in update", "called from train.py:9 in main"]
+    assert report.texts(".source .marked bdi") == ["dist.all_reduce(total)"]
 
 
 def test_the_details_of_a_missing_call_say_where_the_others_called_it(shown):
