@@ -112,6 +112,8 @@ class Origin(NamedTuple):
     """Made on a joined rank to keep the others going."""
     parameters: tuple[str, ...] = ()
     """Names of the parameters in the bucket, in bucket order."""
+    by_hook: bool = False
+    """The bucket's communication hook made the call. Calls belong together whether hooks make them or not."""
 
     def belongs_with(self, other: Origin) -> bool:
         """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket and step."""

@@ -108,7 +108,7 @@ def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -
     """True if ranks wait in a bucket of a step that the missing ones have behind them, or have made the forward of."""
     done = [situation.ranks[rank] for rank in reading.culprits]
     waiting = max(situation.ranks[rank].optimizer_steps for rank in reading.victims)
-    forwards = {call.origin._replace(phase=Phase.BUFFERS, bucket=None, parameters=()) for call in calls}
+    forwards = {call.origin._replace(phase=Phase.BUFFERS, bucket=None, parameters=(), by_hook=False) for call in calls}
     return all(call.origin.phase is Phase.BUCKET for call in calls) and (
         all(rank.optimizer_steps > waiting for rank in done)
         or all(rank.last_call is not None and rank.last_call.origin in forwards for rank in done)

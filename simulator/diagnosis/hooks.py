@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.calls import Call, Origin, Phase
+from simulator.calls import Call, Phase
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
 
@@ -12,15 +12,9 @@ _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 """What a wrapper goes on to after its buckets."""
 
 
-class HookOrigin(Origin):
-    """Of a bucket's call that its communication hook made; agreement is the same as for what a Reducer issues."""
-
-    __slots__ = ()
-
-
 def are_of_hooks(calls: Sequence[Call]) -> bool:
     """True if communication hooks made all the calls."""
-    return all(isinstance(call.origin, HookOrigin) for call in calls)
+    return all(call.origin.by_hook for call in calls)
 
 
 def sites_of(calls: Sequence[Call]) -> str:
@@ -34,7 +28,7 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
     Buckets are handed to a hook in their order, each in every step. So in one step only the hook can leave a call out,
     or make one more; between steps, a backward may have been left out as well.
     """
-    hooked = [call for call in calls if isinstance(call.origin, HookOrigin)]
+    hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
     if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
         return []

@@ -20,7 +20,6 @@ from torch import Tensor
 
 from simulator.calls import Call, Phase, Site
 from simulator.diagnosis import hazards
-from simulator.diagnosis.hooks import HookOrigin
 from simulator.matching.agreement import call_sites_differ
 from simulator.runtime.rank_thread import Pending
 from simulator.verdict import Finding
@@ -106,7 +105,7 @@ class Hazards:
         call = pending.call
         self._issued.append(call)
         self._issuers.append(pending.issuer)
-        if isinstance(call.origin, HookOrigin):
+        if call.origin.by_hook:
             self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             tensors = _watched(pending.payload)

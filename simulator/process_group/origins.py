@@ -14,7 +14,6 @@ from typing import Any
 from torch.nn import Module
 
 from simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
-from simulator.diagnosis.hooks import HookOrigin
 from simulator.events import EventKind
 from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
@@ -109,7 +108,7 @@ class OriginTracker:
             origin = _told(reading, wrapper)
         else:
             origin = _origin_of(wrapper, reading.phase, reading.bucket, shadow=reading.has_joined is not None)
-        return HookOrigin._make(origin) if reading.is_hooks else origin
+        return origin._replace(by_hook=True) if reading.is_hooks else origin
 
     def _issued_by_reducer(self, wrapper: Wrapper | None, signature: Signature) -> Origin:
         """The Reducer reduces its buckets, then the map of parameters used."""

@@ -13,7 +13,6 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from simulator.accesses import Access, Mode
-from simulator.diagnosis.hooks import HookOrigin
 from simulator.matching.slots import call_object
 from simulator.runtime.execution import Execution
 from simulator.runtime.rank_thread import Pending
@@ -116,7 +115,7 @@ class SimulatedWork(Work):
 
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
         """A future of the tensors, set on the owner's thread when the completion is delivered there."""
-        if isinstance(self.pending.call.origin, HookOrigin):
+        if self.pending.call.origin.by_hook:
             self._execution.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
