@@ -10,8 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scenarios.model import Scenario, of_a_rank
+from scenarios.model import Scenario
 from scenarios.names import nearest
+from scenarios.program import of_a_rank
 from scenarios.toml_file import Find, read_toml
 from simulator import UsageError
 

@@ -19,15 +19,14 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import wraps
 from pathlib import Path
 from typing import Any
 
 from scenarios.comparison import Reference
 from scenarios.engines import Engine
+from scenarios.program import of_a_rank
 from scenarios.snapshot import Snapshot
 from simulator import Code, Finding, Result, UsageError, Verdict
 from simulator.calls import Site
@@ -204,59 +203,6 @@ def scenario(
         )
 
     return make
-
-
-def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[..., Any]:
-    """The function, or if it takes no rank, one of a rank that calls it; `name` is what the user calls it.
-
-    Raises UsageError for a function that a call does not run, and for one that needs more than the rank.
-    """
-    for is_one, kind in _NOT_RUN_BY_A_CALL:
-        if is_one(program):
-            raise UsageError(
-                f"scenario is {(name or program.__name__)!r}, but {program.__name__} is {kind}, which a call does not "
-                "run: give a plain function of the rank"
-            )
-    if _takes(program, 0):
-        return program
-    if _takes(program):
-        return _without_the_rank(program)
-    raise UsageError(
-        f"scenario is {(name or program.__name__)!r}, but {program.__name__}{inspect.signature(program)} cannot be "
-        "called with a rank alone: give a function that takes the rank or nothing, and has defaults for the rest"
-    )
-
-
-BETWEEN = "<frozen scenarios.model>"
-"""The file of the frames between a rank and a program that takes none: named as code that a library made, so that what
-ranks do stands in no line of ours."""
-
-
-def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
-    def called(rank: int) -> Any:
-        # Such a function is a script's, which may read its command line; ours would not do.
-        sys.argv = [inspect.getsourcefile(program) or sys.argv[0]]
-        return program()
-
-    called.__code__ = called.__code__.replace(co_filename=BETWEEN)
-    return wraps(program)(called)
-
-
-def _takes(program: Callable[..., Any], *arguments: object) -> bool:
-    try:
-        inspect.signature(program).bind(*arguments)
-    except TypeError:
-        return False
-    except ValueError:  # written in C, it does not tell
-        return True
-    return True
-
-
-_NOT_RUN_BY_A_CALL = (
-    (inspect.iscoroutinefunction, "an async function"),
-    (inspect.isasyncgenfunction, "an async generator"),
-    (inspect.isgeneratorfunction, "a generator"),
-)
 
 
 def repairs(bug: Scenario) -> Callable[[Callable[..., Any]], Scenario]:

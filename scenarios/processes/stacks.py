@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from scenarios.model import BETWEEN, Scenario
+from scenarios.model import Scenario
 from scenarios.processes.report import Position
+from scenarios.program import BETWEEN
 from simulator.calls import Site
 from simulator.runtime.call_sites import is_users
 

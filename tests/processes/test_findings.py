@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from scenarios.agreement.outcome import Ending
-from scenarios.model import BETWEEN, Scenario, of_a_rank
+from scenarios.model import Scenario
 from scenarios.processes import recorder
 from scenarios.processes.findings import findings_of
 from scenarios.processes.report import ErrorReport, Position, RankReport
 from scenarios.processes.run import result_of
 from scenarios.processes.stacks import call_program, place_of_death, stack_of
+from scenarios.program import BETWEEN, of_a_rank
 from simulator import Code, UsageError
 from simulator.calls import Site
 
