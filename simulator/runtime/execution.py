@@ -143,10 +143,8 @@ class Execution:
         status = Status.UNWOUND
         try:
             status = self._run_program(me)
-            is_ours = me.ending.claim()
-        except RankUnwound:  # of an interrupt that came as the program ended
-            is_ours = me.ending.claim()
-        if is_ours:
+            self._end_rank(me, status)
+        except RankUnwound:  # of an interrupt that came as the program ended: the baton is still here
             self._end_rank(me, status)
 
     def _end_rank(self, me: RankThread, status: Status) -> None:

@@ -214,9 +214,16 @@ class Scheduler:
         insort(self._enabled, number)
 
     def finish(self, me: RankThread, status: Status) -> None:
-        """What the caller ran has ended: give the baton away for good. Called last, by whose end is its own."""
+        """What the caller ran has ended: give the baton away for good. Called last on a rank's thread.
+
+        If RankUnwound comes out, the baton is still the caller's, who calls again.
+        """
+        if me.status is Status.ABANDONED:
+            return
         self._end(me, status)
-        self._pass_baton(me, self._next(me.number))
+        successor = self._next(me.number)  # asks the policy, which may need an interrupt
+        if me.ending.claim():
+            self._pass_baton(me, successor)
 
     @property
     def enabled(self) -> Sequence[int]:
@@ -311,7 +318,7 @@ class Scheduler:
         self._clock.cancel(me.number)
         for number in me.joiners:
             self.wake(number)
-        if not me.is_main:
+        if not me.is_main and me.number in self._threads:
             del self._threads[me.number]
             me.of.threads.remove(me)
 

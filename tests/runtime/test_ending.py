@@ -1,13 +1,14 @@
 """A thread is interrupted until it refuses; what it does after that is never cut short."""
 
-import _thread
 import sys
 import threading
 
 import pytest
+import torch.distributed as dist
 
-from simulator import Budget, Verdict, simulate
+from simulator import Budget, simulate
 from simulator.runtime.ending import Ending
+from simulator.runtime.rank_thread import RankUnwound
 from simulator.runtime.scheduler import Scheduler
 
 
@@ -72,22 +73,46 @@ def test_an_end_is_claimed_by_one():
     assert ending.claim()
 
 
-def test_a_rank_that_takes_long_to_give_the_baton_away_gives_it_away_itself(monkeypatch):
-    def slowly(scheduler, me, status):
-        if me.rank == 0:
-            leaving.acquire(timeout=2.5)  # a rank that runs is interrupted after a second, and left after another
-        told.append((me.rank, me.is_finished))
-        finish(scheduler, me, status)
+@pytest.mark.parametrize("interrupted", [0, 2], ids=["program", "thread"])
+def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, interrupted):
+    def claim(ending):
+        is_ours = own_claim(ending)
+        if ending is threads[interrupted] and not told:
+            told.append("interrupted")
+            raise RankUnwound  # as one that came just before
+        return is_ours
+
+    def made(ending, error):
+        own_init(ending, error)
+        threads.append(ending)
 
     def program(rank):
-        while True:
-            pass
+        thread = threading.Thread(target=lambda: None)
+        thread.start()
+        thread.join()
+        dist.barrier()
+        return rank
 
-    finish, told = Scheduler.finish, []
-    leaving = _thread.allocate_lock()
-    leaving.acquire()
-    monkeypatch.setattr(Scheduler, "finish", slowly)
-    result = simulate(program, 2, budget=Budget(seconds=0.1, stuck_seconds=60))
-    assert result.verdict is Verdict.UNKNOWN
-    assert told == [(0, False), (1, False)]
+    own_claim, own_init, threads, told = Ending.claim, Ending.__init__, [], []
+    monkeypatch.setattr(Ending, "claim", claim)
+    monkeypatch.setattr(Ending, "__init__", made)
+    result = simulate(program, 2, budget=Budget(seconds=60, stuck_seconds=10))
+    assert (result.returns, result.findings, told) == ((0, 1), (), ["interrupted"])
+
+
+class Endless:
+    """A policy that does not come back when it is asked who runs after a rank that ends."""
+
+    def choose(self, point, options):
+        frame = sys._getframe()
+        while frame is not None and frame.f_code is not Scheduler.finish.__code__:
+            frame = frame.f_back
+        while frame is not None:
+            pass
+        return 0
+
+
+def test_a_policy_that_does_not_come_back_ends_nothing_but_the_run():
+    with pytest.raises(RankUnwound):
+        simulate(lambda rank: dist.barrier(), 3, policy=Endless(), budget=Budget(seconds=0.2, stuck_seconds=60))
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ddpsim")]

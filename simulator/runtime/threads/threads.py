@@ -237,13 +237,15 @@ class Threads:
         status = Status.UNWOUND
         try:
             status = self._run_with_the_baton(me, thread, own_run)
-            is_ours = me.ending.claim()
-        except RankUnwound:
-            is_ours = me.ending.claim()
-        if is_ours:
+            self._end(me, thread, status)
+        except BaseException:  # an interrupt, or what the program's own hook of exceptions raises
+            self._end(me, thread, status)
+
+    def _end(self, me: RankThread, thread: Any, status: Status) -> None:
+        if me.status is not Status.ABANDONED:
             self._leaving.append(thread)
             me.thread = None
-            self._host.scheduler.finish(me, status)
+        self._host.scheduler.finish(me, status)
 
     def _run_with_the_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> Status:
         scheduler = self._host.scheduler

@@ -307,6 +307,18 @@ def test_an_exception_ends_its_thread_alone(told):
     assert "simulator" not in finding.body
 
 
+def test_a_hook_of_exceptions_that_leaves_ends_its_thread_alone(monkeypatch):
+    def program(rank):
+        start(lambda: 1 / 0, name="bad").join()
+        dist.barrier()
+        return rank
+
+    monkeypatch.setattr(threading, "excepthook", lambda arguments: sys.exit(1))
+    result = simulate(program, 2)
+    assert (result.returns, result.verdict) == ((0, 1), Verdict.PASS)
+    assert codes(result) == [("hazard.thread_error", (0, 1))]
+
+
 def test_what_a_thread_that_raised_leaves_undone_is_found(told):
     def program(rank):
         def report():
