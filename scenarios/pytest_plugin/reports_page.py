@@ -14,11 +14,9 @@ from scenarios.pytest_plugin.reporting import EXPECTED, PLACE
 
 
 def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
-    """Write the page, if there are any reports; a line that says where they are."""
+    """Write the page, an empty one over that of a session before; a line that says where the reports are."""
     entries = list(_entries(reporter))
     count = f"ddpsim: {len(entries)} {'report' if len(entries) == 1 else 'reports'} in"
-    if not entries:
-        return f"{count} {folder}"
     try:
         return f"{count} {write_index(entries, Path(folder), title='failing tests on ranks')}"
     except ReportError as error:

@@ -173,11 +173,25 @@ def test_without_the_option_nothing_is_written_or_said(run, pytester):
     result.stdout.no_fnmatch_line("ddpsim: *")
 
 
-def test_a_session_that_passes_has_no_reports(run, pytester):
-    result = run("\n@pytest.mark.ranks(2)\ndef test_passes(rank):\n    dist.barrier()\n", "--ddpsim-report", "made")
+def test_a_session_that_passes_leaves_no_page_of_one_that_failed(run, pytester):
+    failed, passed = ("@pytest.mark.ranks(2)\ndef test_it(rank):\n    assert %s\n" % each for each in (False, True))
+    made = pytester.path / "made"
+    run(failed, "--ddpsim-report", "made")
+    assert "test_it" in (made / "index.html").read_text()
+    assert len(ElementTree.parse(made / "junit.xml").findall(".//testcase")) == 1
 
-    result.stdout.fnmatch_lines(["ddpsim: 0 reports in *made"])
-    assert list((pytester.path / "made").iterdir()) == []
+    result = run(passed, "--ddpsim-report", "made")
+
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["ddpsim: 0 reports in *made/index.html"])
+    assert "test_it" not in (made / "index.html").read_text()
+    assert ElementTree.parse(made / "junit.xml").findall(".//testcase") == []
+
+
+def test_a_session_that_passes_has_no_reports(run, pytester):
+    run("\n@pytest.mark.ranks(2)\ndef test_passes(rank):\n    dist.barrier()\n", "--ddpsim-report", "made")
+
+    assert sorted(path.name for path in (pytester.path / "made").iterdir()) == ["index.html", "junit.xml"]
 
 
 def test_a_folder_that_cannot_be_written_is_one_line_before_anything_runs(run, pytester):
