@@ -19,7 +19,7 @@ from reports.making.exploration import document_of_exploration
 from reports.making.result import document_of
 from scenarios.cli.options import how_text
 from scenarios.model import found_text
-from scenarios.pytest_plugin.failure import Run
+from scenarios.pytest_plugin.failure import RanksFailed, Run
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from scenarios.pytest_plugin.running import policy_of, seed_of
 
@@ -99,7 +99,7 @@ def _how(item: pytest.Function) -> str:
 
 def _conclusion(run: Run) -> str:
     """What was found and expected: quoted from an error that says so, not from a finding or a rank's own error."""
-    line = getattr(run.error, "line", "")
+    line = run.error.line if isinstance(run.error, RanksFailed) else ""
     if line and line not in {f"{finding.code}: {finding.summary}" for finding in run.result.findings}:
         return line
     found = found_text(run.result) if run.exploration is None else run.exploration.verdict.value

@@ -75,3 +75,17 @@ def test_what_was_found_and_expected_where_the_marker_says_it(run, pytester):
     document = shown(run, pytester, HANGS.format(options=", expect='deadlock.cycle'"))
 
     assert document.runs[0].conclusion == f"not as expected: found {MISSING}; expected fail, deadlock.cycle"
+
+
+def test_an_error_of_the_tests_own_may_have_a_line(run, pytester):
+    test = """
+class ParseError(Exception):
+    line = {line!r}
+
+@pytest.mark.ranks(2)
+def test_parses(rank):
+    raise ParseError
+"""
+    for line in (5, "import os"):
+        conclusion = shown(run, pytester, test.format(line=line)).runs[0].conclusion
+        assert conclusion == "not as expected: found fail, rank_error, ranks 0, 1; expected pass"
