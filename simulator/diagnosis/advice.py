@@ -258,6 +258,11 @@ class Cause(Enum):
         "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
         "bucket, what an all_reduce gave), not by values of one; let all ranks skip a backward together",
     )
+    HOOK_CHAINS_CROSS = Advice(
+        "the communication hook's calls at {site} are of different buckets: the calls that it chains with `then` are "
+        "made in the order in which the calls before them complete, which differs between ranks",
+        "wait() in the hook before its next call, or make one bucket of all (bucket_cap_mb)",
+    )
     HOOK_MADE_NO_CALL = Advice(
         "{culprits} went on without the call that the communication hook makes at {site}: the hook made none, or did "
         "not run (a backward left out, no_sync(), a loss that does not depend on these parameters), or there was a "
@@ -562,13 +567,8 @@ class Cause(Enum):
         "let every rank enter the join with the same models and leave it at its end",
     )
 
-    # --- threads of a rank (mismatch.*, deadlock.threads, hazard.thread_error) ----------------------------------------
+    # --- threads of a rank (deadlock.threads, hazard.thread_error) ----------------------------------------------------
 
-    THREADS_SHARE_GROUP = Advice(
-        "these calls were made by different threads, {sides}: threads of a rank that share a group race, and whose "
-        "call comes first may differ between ranks",
-        "make all calls of a group in one thread, or create a group for each thread",
-    )
     LOCKS_IN_OTHER_ORDER = Advice(
         "threads of {culprits} take the same locks in different orders (a lock order inversion), and each has what "
         "another one asks for",

@@ -12,7 +12,6 @@ from simulator.calls import Call, Phase, Shape
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import rank_list
 from simulator.diagnosis.hooks import advise_hooks, sites_of
-from simulator.diagnosis.threads import advise_race
 from simulator.matching.agreement import compared_values
 from simulator.verdict import Code
 
@@ -38,9 +37,6 @@ _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
 def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[str]:
     """The cause and what to try, for calls that met in one slot."""
-    raced = advise_race(calls)
-    if raced:
-        return raced
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
     users = [call for call in calls if call.origin.phase is Phase.USER]

@@ -1,11 +1,11 @@
-"""Threads of a rank, as findings: those that raised, and why those of one rank wait for each other, or race."""
+"""Threads of a rank, as findings: those that raised, and why those of one rank wait for each other."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.calls import Call, Site
+from simulator.calls import Site
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import elided, rank_list, shortened
 from simulator.diagnosis.situation import RankSituation, Situation
@@ -78,24 +78,9 @@ def advise_threads(situation: Situation, reading: Reading) -> list[str]:
     return (Cause.LOCK_HELD_IN_WAIT if holders else Cause.NOBODY_ACTS).lines(culprits=culprits)
 
 
-def advise_race(calls: Sequence[Call]) -> list[str]:
-    """Why calls of different threads met, and what to try; [] if all were made by the same thread of their ranks."""
-    ranks: dict[str, list[int]] = {}
-    for call in calls:
-        ranks.setdefault(call.thread, []).append(call.rank)
-    if len(ranks) == 1:
-        return []
-    sides = [f"{_called(name)} on {rank_list(own)}" for name, own in ranks.items()]
-    return Cause.THREADS_SHARE_GROUP.lines(sides=" and ".join(elided(sides)))
-
-
-def _called(name: str) -> str:
-    return f'thread "{name}"' if name else "the main thread"
-
-
 def _names(ranks: Sequence[RankSituation]) -> dict[int, str]:
-    names = {rank.rank: _called("") for rank in ranks}
-    return names | {thread.number: _called(thread.name) for rank in ranks for thread in rank.threads}
+    names = {rank.rank: "the main thread" for rank in ranks}
+    return names | {thread.number: f'thread "{thread.name}"' for rank in ranks for thread in rank.threads}
 
 
 def _name_of(situation: Situation, number: int) -> str:
