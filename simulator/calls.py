@@ -114,6 +114,8 @@ class Origin(NamedTuple):
     """Names of the parameters in the bucket, in bucket order."""
     by_hook: bool = False
     """The bucket's communication hook made the call. Calls belong together whether hooks make them or not."""
+    is_chained: bool = False
+    """The hook made the call when an earlier one of the bucket was complete, in a `then`."""
 
     def belongs_with(self, other: Origin) -> bool:
         """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket and step."""

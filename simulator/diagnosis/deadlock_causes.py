@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.calls import Call, Phase
+from simulator.calls import Call, Origin, Phase
 from simulator.diagnosis.advice import Cause
 from simulator.diagnosis.explain import elided, rank_list
 from simulator.diagnosis.hooks import are_of_hooks, sites_of
@@ -108,7 +108,9 @@ def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -
     """True if ranks wait in a bucket of a step that the missing ones have behind them, or have made the forward of."""
     done = [situation.ranks[rank] for rank in reading.culprits]
     waiting = max(situation.ranks[rank].optimizer_steps for rank in reading.victims)
-    forwards = {call.origin._replace(phase=Phase.BUFFERS, bucket=None, parameters=(), by_hook=False) for call in calls}
+    forwards = {
+        Origin(Phase.BUFFERS, call.origin.wrapper, step=call.origin.step, shadow=call.origin.shadow) for call in calls
+    }
     return all(call.origin.phase is Phase.BUCKET for call in calls) and (
         all(rank.optimizer_steps > waiting for rank in done)
         or all(rank.last_call is not None and rank.last_call.origin in forwards for rank in done)

@@ -26,7 +26,8 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
     """The cause and what to try, for calls of one wrapper that do not agree; [] if it is not the hook that tells.
 
     Buckets are handed to a hook in their order, each in every step. So in one step only the hook can leave a call out,
-    or make one more; between steps, a backward may have been left out as well.
+    or make one more; between steps, a backward may have been left out as well. What a hook chains with `then` is in no
+    such order: it may meet a call of another bucket where all hooks are alike, and nobody is to blame.
     """
     hooked = [call for call in calls if call.origin.by_hook]
     others = [call for call in calls if call not in hooked]
@@ -34,7 +35,7 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
         return Cause.HOOK_MADE_NO_CALL.lines(culprits=who, site=sites_of(hooked))
-    return (not others and _one_off(calls)) or Cause.HOOK_CALLS_DIFFER.lines(
+    return (not others and (_one_off(calls) or _crossing(calls))) or Cause.HOOK_CALLS_DIFFER.lines(
         culprits=who, site=sites_of([call for call in hooked if call.rank in culprits])
     )
 
@@ -47,6 +48,13 @@ def _one_off(calls: Sequence[Call]) -> list[str]:
     if not ahead or not behind:
         return []
     return Cause.HOOK_ONE_OFF.lines(site=sites_of(calls), ahead=rank_list(ahead), behind=rank_list(behind))
+
+
+def _crossing(calls: Sequence[Call]) -> list[str]:
+    """The same for calls of several buckets, some of them chained; [] if the hooks do not call alike."""
+    if len({call.origin.bucket for call in calls}) == 1 or not any(call.origin.is_chained for call in calls):
+        return []
+    return Cause.HOOK_CHAINS_CROSS.lines(site=sites_of(calls))
 
 
 def _are_filled_otherwise(calls: Sequence[Call]) -> bool:

@@ -19,7 +19,7 @@ from simulator.joins import joined_note
 from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
 from simulator.process_group.wrapper import PROGRESS, Wrapper
 from simulator.process_group.wrappers import Wrappers
-from simulator.runtime.call_sites import are_apart, site_at
+from simulator.runtime.call_sites import calls_into, site_at
 from simulator.runtime.execution import Execution
 
 _USER_SHADOW = Origin(shadow=True)
@@ -58,7 +58,6 @@ class OriginTracker:
                     is_reduction = is_read = True
                 else:
                     reading = reading or Reading()
-                    reading.is_users = innermost is not None
                     reader(reading, frame)
                     is_read = reading.is_complete
                 if is_read and innermost is not None:
@@ -80,7 +79,7 @@ class OriginTracker:
         outer = frame.f_back
         while outer is not None:
             reader = known.get(id(outer.f_code)) or learn(outer)
-            if reader is user_runs and are_apart(outer.f_code.co_filename, path):
+            if reader is user_runs and calls_into(outer.f_code.co_filename, path):
                 return site_at(outer)
             outer = outer.f_back
         return None
@@ -88,7 +87,7 @@ class OriginTracker:
     def _origin(self, reading: Reading, signature: Signature) -> Origin:
         if reading.continues is not None:
             continued: Origin = reading.continues.call.origin
-            return continued
+            return continued._replace(is_chained=continued.by_hook)
         if reading.reducer is not None:
             return self._issued_by_reducer(self._wrappers.of_reducer(reading.reducer), signature)
         if reading.joining is not None:

@@ -6,7 +6,8 @@ torch's functions are listed here by module and name. Another engine declares it
 
 maps names of functions to values of `Phase`. The rest may be told by the function's `self`: a method `__ddp_call__()`
 that returns a dict with any of the keys `wrapper` (the object that stands for the wrapper and has the `process_group`;
-`self` if left out), `bucket`, `step`, `shadow` and `parameters`; and, in the first call that says that the rank ran out
+`self` if left out), `bucket`, `step`, `shadow`, `parameters` and `hook` (buckets are reduced by a communication hook of
+the user's); and, in the first call that says that the rank ran out
 of input, `joined`: the models of the join.
 """
 
@@ -33,7 +34,6 @@ class Reading:
         "innermost",
         "is_complete",
         "is_hooks",
-        "is_users",
         "joining",
         "owner",
         "phase",
@@ -59,8 +59,6 @@ class Reading:
         """The pending call whose completion led to this one."""
         self.told: dict[str, Any] | None = None
         """What an engine says itself."""
-        self.is_users = False
-        """A frame of the user's program stands further in."""
         self.is_hooks = False
         """A communication hook makes the call."""
         self.is_complete = False
@@ -101,11 +99,6 @@ def issues(reading: Reading, frame: FrameType) -> None:
     """A function of ours, between the caller of an operation and its being issued."""
 
 
-def torch_hook_runs(reading: Reading, frame: FrameType) -> None:
-    """One of torch's communication hooks."""
-    reading.is_hooks = True
-
-
 def user_runs(reading: Reading, frame: FrameType) -> None:
     """A function of the user's program."""
 
@@ -117,8 +110,6 @@ def _find(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
-    if module.startswith(_HOOKS):
-        return torch_hook_runs
     return _TORCH.get((module, name), user_runs if is_users(frame.f_code) else says_nothing)
 
 
@@ -130,7 +121,7 @@ def _declared(phase: Phase) -> Reader:
             reading.told = getattr(reading.owner, "__ddp_call__", dict)()
             reading.owner = reading.told.get("wrapper", reading.owner)
             reading.joining = reading.told.get("joined")
-            reading.is_hooks = phase is Phase.BUCKET and (reading.is_hooks or reading.is_users)
+            reading.is_hooks = phase is Phase.BUCKET and reading.told.get("hook", False)
         reading.is_complete = True
 
     return read
@@ -223,7 +214,6 @@ _ISSUING = frozenset(
 _UTILS = "torch.distributed.utils"
 _DDP = "torch.nn.parallel.distributed"
 _JOIN = "torch.distributed.algorithms.join"
-_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks."
 
 _TORCH: dict[tuple[str, str], Reader] = {
     (_UTILS, "_verify_param_shape_across_processes"): _means(Phase.PARAMETER_CHECK),

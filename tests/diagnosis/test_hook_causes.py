@@ -146,6 +146,73 @@ def test_a_compression_that_starts_later_on_one_rank(engine, is_wrapped):
     assert end(finding)[0].startswith("rank 2: the communication hook made another call than the others', or none, at ")
 
 
+def chains_two(state, bucket, is_odd, step):
+    """The same on every rank; the second call of a bucket comes when its first is done."""
+    first = dist.all_reduce(torch.zeros(1), async_op=True)
+
+    def go_on(future):
+        return dist.all_reduce(bucket.buffer(), async_op=True).get_future()
+
+    return first.get_future().then(go_on).then(lambda future: future.value().wait()[0])
+
+
+def waits_between_two(state, bucket, is_odd, step):
+    dist.all_reduce(torch.zeros(1))
+    return allreduce_hook(None, bucket)
+
+
+def trained_on_three(hook, **options):
+    def program(rank):
+        model = DistributedDataParallel(network(), **options)
+        model.register_comm_hook(None, hook)
+        for _ in range(4):
+            model(torch.ones(4, 8) * (rank + 1)).sum().backward()
+
+    return simulate(program, 3)
+
+
+def test_chains_of_several_buckets_blame_no_hook():
+    (finding,) = trained_on_three(lambda _, bucket: chains_two(None, bucket, False, 0), **TWO_BUCKETS).findings
+    assert finding.code == "mismatch.shape"
+    cause, remedy = end(finding)
+    assert cause.startswith("the communication hook's calls at test_hook_causes.py:")
+    assert "are of different buckets" in cause
+    assert "in the order in which the calls before them complete" in cause
+    assert "rank" not in cause.replace("between ranks", "")
+    assert remedy == "wait() in the hook before its next call, or make one bucket of all (bucket_cap_mb)"
+
+
+def test_compression_alike_on_all_ranks_blames_no_rank():
+    def program(rank):
+        model = DistributedDataParallel(network(), **TWO_BUCKETS)
+        state = PowerSGDState(None, 1, start_powerSGD_iter=2, min_compression_rate=0.1)
+        model.register_comm_hook(state, powerSGD_hook)
+        for _ in range(4):
+            model(torch.ones(4, 8) * (rank + 1)).sum().backward()
+
+    (finding,) = simulate(program, 3).findings
+    assert "are of different buckets" in end(finding)[0]
+
+
+def test_chains_are_clean_by_each_remedy():
+    assert trained_on_three(lambda _, bucket: chains_two(None, bucket, False, 0)).findings == ()
+    assert trained_on_three(lambda _, bucket: waits_between_two(None, bucket, False, 0), **TWO_BUCKETS).findings == ()
+
+
+@ENGINES
+def test_a_chain_in_one_bucket_with_another_call_on_one_rank(engine):
+    def hook(state, bucket, is_odd, step):
+        def go_on(future):
+            return dist.all_reduce(bucket.buffer()[1:] if is_odd else bucket.buffer(), async_op=True).get_future()
+
+        first = dist.all_reduce(torch.zeros(1), async_op=True).get_future()
+        return first.then(go_on).then(lambda future: future.value().wait()[0])
+
+    finding = found(engine, hook)
+    assert (finding.code, finding.ranks) == ("mismatch.shape", (2,))
+    assert end(finding)[0].startswith("rank 2: the communication hook made another call than the others', or none, at ")
+
+
 @ENGINES
 @pytest.mark.parametrize("calls", [0, 2])
 def test_a_hook_that_is_one_call_off_from_a_step_on(engine, calls):

@@ -222,3 +222,30 @@ def test_a_backward_that_ends_in_an_exception(engine, hook):
             backward(model, rank)
 
     assert simulate(program, 2).findings == ()
+
+
+@ENGINES
+@pytest.mark.parametrize("is_hooked", [False, True])
+def test_a_wrapped_operation_is_no_communication_hook(engine, is_hooked, monkeypatch):
+    original = dist.all_reduce
+    seen = []
+
+    def logged(*args, **options):
+        seen.append(1)
+        return original(*args, **options)
+
+    def fail(gradient):
+        raise ArithmeticError("no such gradient")
+
+    def program(rank):
+        model = engine(network(), bucket_cap_mb=1e-5, find_unused_parameters=True)
+        if is_hooked:
+            model.register_comm_hook(None, forgets)
+        model.module[0].weight.register_hook(fail)
+        with pytest.raises(ArithmeticError, match="no such gradient"):
+            backward(model, rank)
+
+    monkeypatch.setattr(dist, "all_reduce", logged)
+    findings = [(finding.code, finding.ranks) for finding in simulate(program, 2).findings]
+    assert findings == ([("hazard.unwaited_work", (0, 1))] if is_hooked else [])
+    assert seen or engine is DistributedDataParallel
