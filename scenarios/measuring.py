@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from scenarios.engines import Engine
-from scenarios.model import Scenario
+from scenarios.model import Scenario, found_text
 from scenarios.runner import run_scenario
 from simulator import Result
 
@@ -40,9 +40,9 @@ class Measurement:
     seconds: tuple[float, ...]
     """Of each run, in their order."""
     events: int
-    """In the trace of one run; all are the same, since a run is deterministic."""
-    result: Result
-    """Of the last run."""
+    """In the trace of the last run."""
+    results: tuple[Result, ...]
+    """Of the first run, and of those that came to something else: a program may remember how often it was run."""
 
     @property
     def median(self) -> float:
@@ -71,12 +71,25 @@ def samples(
 
 def measurements(samples: Iterable[Sample]) -> list[Measurement]:
     """What the samples come to, in the order of the cases."""
-    seconds: dict[int, list[float]] = {}
-    last: dict[int, Sample] = {}
+    by_case: dict[int, _Tally] = {}
     for sample in samples:
-        seconds.setdefault(sample.number, []).append(sample.seconds)
-        last[sample.number] = sample
-    return [
-        Measurement(last[number].case, tuple(each), len(last[number].result.trace.events), last[number].result)
-        for number, each in seconds.items()
-    ]
+        by_case.setdefault(sample.number, _Tally(sample.case)).add(sample)
+    return [tally.measurement() for tally in by_case.values()]
+
+
+class _Tally:
+    """The samples of a case, without all their traces."""
+
+    def __init__(self, case: Case) -> None:
+        self._case = case
+        self._seconds: list[float] = []
+        self._events = 0
+        self._results: dict[str, Result] = {}
+
+    def add(self, sample: Sample) -> None:
+        self._seconds.append(sample.seconds)
+        self._events = len(sample.result.trace.events)
+        self._results.setdefault(found_text(sample.result), sample.result)
+
+    def measurement(self) -> Measurement:
+        return Measurement(self._case, tuple(self._seconds), self._events, tuple(self._results.values()))

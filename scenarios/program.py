@@ -26,26 +26,30 @@ def of_a_rank(program: Callable[..., Any], name: str | None = None) -> Callable[
 
     Raises UsageError for a function that a call does not run, and for one that needs more than the rank.
     """
+    own = getattr(program, "__name__", type(program).__name__)
     for is_one, kind in _NOT_RUN_BY_A_CALL:
         if is_one(program):
             raise UsageError(
-                f"scenario is {(name or program.__name__)!r}, but {program.__name__} is {kind}, which a call does not "
-                "run: give a plain function of the rank"
+                f"scenario is {(name or own)!r}, but {own} is {kind}, which a call does not run: give a plain "
+                "function of the rank"
             )
     if _takes(program, 0):
         return program
     if _takes(program):
         return _without_the_rank(program)
     raise UsageError(
-        f"scenario is {(name or program.__name__)!r}, but {program.__name__}{inspect.signature(program)} cannot be "
-        "called with a rank alone: give a function that takes the rank or nothing, and has defaults for the rest"
+        f"scenario is {(name or own)!r}, but {own}{inspect.signature(program)} cannot be called with a rank alone: "
+        "give a function that takes the rank or nothing, and has defaults for the rest"
     )
 
 
 def _without_the_rank(program: Callable[..., Any]) -> Callable[[int], Any]:
+    code = getattr(inspect.unwrap(program), "__code__", None)
+    path = sys.argv[0] if code is None else code.co_filename
+
     def called(rank: int) -> Any:
         # Such a function is a script's, which may read its command line; ours would not do.
-        sys.argv = [inspect.getsourcefile(program) or sys.argv[0]]
+        sys.argv = [path]
         return program()
 
     called.__code__ = called.__code__.replace(co_filename=BETWEEN)

@@ -101,8 +101,9 @@ def _judged(measured: Sequence[Measurement]) -> Iterable[Status]:
 
     for each in measured:
         expected = each.case.scenario.expected_by(each.case.engine)
-        status = judge(expected, each.result)
-        if status is not Status.AS_EXPECTED:
-            who = f"{each.case.scenario.name}, engine {each.case.engine.value}"
-            output.note(f"{who}: {conclusion(expected, each.result)}")
-        yield status
+        for result in each.results:
+            status = judge(expected, result)
+            if status is not Status.AS_EXPECTED:
+                who = f"{each.case.scenario.name}, engine {each.case.engine.value}"
+                output.note(f"{who}: {conclusion(expected, result)}")
+            yield status

@@ -15,6 +15,7 @@ import os
 import queue
 import re
 import sys
+import sysconfig
 import threading
 import traceback
 from functools import lru_cache
@@ -32,6 +33,7 @@ _OF_DATACLASSES = frozenset(dir(object)) | {"__create_fn__"}
 
 _OF_LOCKS = frozenset({"threading", "queue", "concurrent.futures.thread"})
 _INSTALLED = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_PYTHONS_OWN = os.path.join(sysconfig.get_path("stdlib"), "")
 _AT_LOCK = re.compile(r"\s*with\b|.*\.(acquire|get)\(")
 """A line of Python that may be blocked at a lock or a queue."""
 
@@ -79,16 +81,18 @@ def site_at(frame: FrameType) -> Site:
     return _site(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
-def are_apart(path: str, other: str) -> bool:
-    """True for two files, unless both are of the same folder of installed packages."""
-    return path != other and _home(path) != _home(other)
+def calls_into(path: str, other: str) -> bool:
+    """True if a file may be named as what called another: not of the same installed packages, nor Python's own."""
+    return path != other and _home(path) not in (_home(other), _PYTHONS_OWN)
 
 
 @lru_cache(maxsize=4096)
 def _home(path: str) -> str:
-    """The folder of installed packages that a file is in, or the file."""
+    """The folder of installed packages that a file is in, that of the standard library, or the file."""
     found = _INSTALLED.search(path)
-    return path if found is None else path[: found.end()]
+    if found is not None:
+        return path[: found.end()]
+    return _PYTHONS_OWN if path.startswith(_PYTHONS_OWN) else path
 
 
 def site_of(frame: FrameType | None) -> Site:

@@ -12,7 +12,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 
 OF_OTHERS = {
     *("--bugs", "--fuzz-seconds"),
-    *("--lf", "--pdb", "--trace"),
+    *("--lf", "--pdb", "--tb", "--trace"),
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
 }
 """Of a benchmark and our tests, of pytest, and of torchrun."""

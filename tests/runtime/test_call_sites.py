@@ -1,6 +1,7 @@
 """Which line of the user's program stands behind a call."""
 
 import dataclasses
+import functools
 import subprocess
 import sys
 
@@ -135,6 +136,12 @@ def test_installed_packages_are_called_from_outside_of_all_of_them(made):
     twice = made(**{"lib__site-packages__sums": SUM, "lib__site-packages__metrics": TWICE})["twice"]
     call, _ = issued(lambda rank: twice(torch.ones(1)))
     assert str(call.site) == "sums.py:5"
+    assert call.caller.file == "test_call_sites.py"
+
+
+def test_what_the_standard_library_calls_was_called_from_further_out(made):
+    of_sums = functools.singledispatch(made(sums=SUM)["sum_of"])
+    (call,) = issued(lambda rank: of_sums(torch.ones(1)))
     assert call.caller.file == "test_call_sites.py"
 
 

@@ -109,9 +109,40 @@ def test_a_function_that_takes_no_rank_is_called_on_every_rank(write, monkeypatc
     (finding,) = result.findings
     assert (finding.code, finding.ranks) == (Code.DEADLOCK_MISSING_RANK, (0,))
     assert [str(site) for site in finding.sites][:1] == ["program.py:13"]
-    assert "model.py" not in str(result)  # only lines of the user's
+    assert "frozen" not in str(result)  # only lines of the user's
     again = replay_scenario(f"{path}:main", result.schedule, world_size=3)
     assert again.trace.digest() == result.trace.digest()
+
+
+CALLABLES = """
+import functools
+import sys
+from torch.distributed.elastic.multiprocessing.errors import record
+
+class Main:
+    def __call__(self):
+        return 1
+
+def add(one, other):
+    return one + other
+
+@record
+def main():
+    return sys.argv
+
+an_object = Main()
+bound = functools.partial(add, 1, 2)
+unbound = functools.partial(add)
+"""
+
+
+def test_what_is_called_without_a_rank_need_not_be_a_function(write):
+    path = write(CALLABLES)
+    assert run_scenario(f"{path}:an_object", world_size=2).returns == (1, 1)
+    assert run_scenario(f"{path}:bound", world_size=2).returns == (3, 3)
+    assert run_scenario(f"{path}:main", world_size=1).returns == ([str(path)],)  # not that of the decorator
+    with pytest.raises(UsageError, match=r"but partial\(one, other\) cannot be called with a rank alone: give "):
+        load(f"{path}:unbound")
 
 
 def test_only_defaults_by_name_are_no_rank(write):

@@ -32,8 +32,8 @@ def test_rounds_alternate_and_the_first_only_warms_up(runs):
     hangs, passes = measurements(found)
     assert (hangs.case, hangs.seconds, hangs.median) == (cases[0], (1, 4, 2), 2)
     assert (passes.case, passes.seconds, passes.median) == (cases[1], (20, 20, 50), 20)
-    assert hangs.events == len(tuple(hangs.result.trace)) > 0
-    assert passes.events_per_second == len(tuple(passes.result.trace)) / 20
+    assert hangs.events == len(tuple(hangs.results[0].trace)) > 0
+    assert passes.events_per_second == len(tuple(passes.results[0].trace)) / 20
 
 
 def test_a_case_may_stand_there_twice():
