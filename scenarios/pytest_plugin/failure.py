@@ -184,7 +184,7 @@ def annotate(
 ) -> None:
     """Say below the error of a rank whose it was, what else was found, and how to see it again.
 
-    `place` says, before the last line, where a report is.
+    `place` says, before the replay line if there is one, where a report is.
     """
     shown: Any = report.longrepr
     is_one_line = item.config.option.tbstyle == "line"
@@ -194,7 +194,9 @@ def annotate(
         if is_one_line:
             shown.reprtraceback.reprentries = []
         elif run is not None:  # before the replay line, what hypothesis says of the example
-            shown.reprtraceback.reprentries[-1].lines[-1:-1] = [*_notes(error), *place]
+            lines = shown.reprtraceback.reprentries[-1].lines
+            end = len(lines) - lines[-1].startswith(replay_line(""))  # a replay that diverged has none
+            lines[end:end] = [*_notes(error), *place]
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error:
             _name_ranks(shown, run)

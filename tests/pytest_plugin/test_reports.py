@@ -158,6 +158,9 @@ def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(run, pytester):
     result.assert_outcomes(failed=1)
     diverged, *_ = report_of(result, "test_gathered")
     assert diverged.startswith("replay diverged")
+    *_, table, place = [line for line in report_of(result, "test_gathered") if line]
+    assert place == f"  report  made/{folder_name('test_it.py::test_gathered')}/report.html"
+    assert re.match(r" +\d+ +0 s ", table), table
     result.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made/index.html"])
     (found,) = documents(pytester.path / "made")["test_gathered"].runs
     assert found.conclusion == f"{diverged}; it went on from there, with each answer made to fit"
@@ -174,7 +177,7 @@ def test_without_the_option_nothing_is_written_or_said(run, pytester):
 
 
 def test_a_session_that_passes_leaves_no_page_of_one_that_failed(run, pytester):
-    failed, passed = ("@pytest.mark.ranks(2)\ndef test_it(rank):\n    assert %s\n" % each for each in (False, True))
+    failed, passed = (f"@pytest.mark.ranks(2)\ndef test_it(rank):\n    assert {each}\n" for each in (False, True))
     made = pytester.path / "made"
     run(failed, "--ddpsim-report", "made")
     assert "test_it" in (made / "index.html").read_text()
