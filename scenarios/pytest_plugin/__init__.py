@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scenarios.names import OWN_PACKAGES, shadow
 from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
 from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
 from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES, SECONDS, SECONDS_INI, seconds_of
 from scenarios.pytest_plugin.scenario_files import collect_file
+from scenarios.pytest_plugin.shadows import shadow_in
 
 if TYPE_CHECKING:
     from scenarios.pytest_plugin.failure import Run
@@ -58,7 +58,7 @@ def pytest_configure(config: pytest.Config) -> None:
             "--ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, expected random or pct: "
             "leave one of them out"
         )
-    if (token is not None or folder is not None) and (line := shadow(_needed(config))):
+    if (token is not None or folder is not None) and (line := shadow_in(config)):
         raise pytest.UsageError(line)
     if token is not None:
         from scenarios.pytest_plugin.replaying import check_token
@@ -68,11 +68,6 @@ def pytest_configure(config: pytest.Config) -> None:
         from scenarios.pytest_plugin.reporting import prepare_folder
 
         prepare_folder(config, folder)
-
-
-def _needed(config: pytest.Config) -> Sequence[str]:
-    """Our packages that marked tests import. Without a report, a `reports.py` of the user's is in nobody's way."""
-    return OWN_PACKAGES if config.getoption("ddpsim_report") else [name for name in OWN_PACKAGES if name != "reports"]
 
 
 def pytest_collect_file(file_path: Path, parent: pytest.Collector) -> pytest.Collector | None:
@@ -96,7 +91,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marked tests; choose those that a replay token belongs to."""
     prepare(items)
-    if any(marked(items)) and (line := shadow(_needed(config))):  # what their folders hold can be imported by now
+    if any(marked(items)) and (line := shadow_in(config)):  # what their folders hold can be imported by now
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
         set_aside(items, line)  # xdist takes a worker that ends before its tests for one that has crashed

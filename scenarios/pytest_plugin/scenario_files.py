@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scenarios.names import shadow
+from scenarios.pytest_plugin.shadows import shadow_in
 
 if TYPE_CHECKING:
     from scenarios.model import Scenario
@@ -45,7 +45,7 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """The scenario, called by the engine that it runs on."""
-        if line := shadow():
+        if line := shadow_in(self.config):
             raise self.CollectError(line)
         from scenarios.loader import load
         from simulator import UsageError

@@ -77,6 +77,14 @@ def test_a_scenario_file_is_refused_in_one_line(pytester):
     result.stdout.fnmatch_lines([line("simulator", "simulator")])
 
 
+def test_a_scenario_file_needs_no_reports(pytester):
+    pytester.makepyfile(reports="x = 1")
+    pytester.makeconftest("")
+    pytester.makefile(".toml", saved=f"{IN_A_FILE}summary = 'everybody sends first'")
+
+    session(pytester, "saved.toml").assert_outcomes(passed=1)
+
+
 def ddpsim(pytester, *words):
     command = [sys.executable, "-c", "import sys; from scenarios.cli import main; sys.exit(main())", *words]
     return subprocess.run(command, cwd=pytester.path, capture_output=True, text=True, check=False)
