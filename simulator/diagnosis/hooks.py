@@ -51,7 +51,7 @@ def _one_off(calls: Sequence[Call]) -> list[str]:
 
 
 def _crossing(calls: Sequence[Call]) -> list[str]:
-    """The same for calls of several buckets, some of them chained; [] if the hooks do not call alike."""
+    """The same for calls of several buckets, some of them chained; [] for others."""
     if len({call.origin.bucket for call in calls}) == 1 or not any(call.origin.is_chained for call in calls):
         return []
     return Cause.HOOK_CHAINS_CROSS.lines(site=sites_of(calls))

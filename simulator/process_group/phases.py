@@ -6,9 +6,8 @@ torch's functions are listed here by module and name. Another engine declares it
 
 maps names of functions to values of `Phase`. The rest may be told by the function's `self`: a method `__ddp_call__()`
 that returns a dict with any of the keys `wrapper` (the object that stands for the wrapper and has the `process_group`;
-`self` if left out), `bucket`, `step`, `shadow`, `parameters` and `hook` (buckets are reduced by a communication hook of
-the user's); and, in the first call that says that the rank ran out
-of input, `joined`: the models of the join.
+`self` if left out), `bucket`, `step`, `shadow`, `parameters` and `hook` (true where a communication hook reduces
+the buckets); and, in the first call that says that the rank ran out of input, `joined`: the models of the join.
 """
 
 from __future__ import annotations
