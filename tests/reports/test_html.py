@@ -91,6 +91,14 @@ def test_at_the_top_stands_what_ddpsim_says_and_nothing_that_the_program_says():
     assert not [text for _, text in told if "moon" in text or "goat" in text]
 
 
+def test_a_join_is_labelled_once_also_where_an_older_document_has_the_label_in_its_text():
+    text = "rank 0 joined at step 3, shadowed 6 calls (4 join control, 2 buckets)"
+    for saved in (f"join    {text}", text):
+        page = to_html(Document("story", (replace(passing(), joins=(saved,)),))).decode()
+
+        assert re.findall("<span>join</span> <bdi>(.*?)</bdi>", page) == [text]
+
+
 def test_the_data_are_those_of_the_run():
     page = Tags(to_html(Document("story", (missing_rank(),))))
     data = json.loads(page.texts["script"][0])
