@@ -81,7 +81,7 @@ app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuz
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
 app.command(epilog="Example: ddpsim agree --programs 1000 --seed 5000 --world-size 3")(agree)
-app.command(epilog="Example: ddpsim report reports/result.json --html -o shared.html")(report)
+app.command(epilog="Example: ddpsim report run/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
 
 
