@@ -424,8 +424,11 @@ class Reducer:
 
     def __ddp_call__(self) -> dict[str, object]:
         """What the call being made belongs to (the simulator reads it; see simulator/process_group/phases.py)."""
-        told: dict[str, object] = {"wrapper": self._owner() or self, "shadow": self._line.is_shadowing}
-        told["hook"] = self.has_hook
+        told: dict[str, object] = {
+            "wrapper": self._owner() or self,
+            "shadow": self._line.is_shadowing,
+            "hook": self.has_hook,
+        }
         if not self._line.is_shadowing:
             told["step"] = self.steps.latest
         if self._line.current is not None:

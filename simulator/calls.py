@@ -153,7 +153,7 @@ class Call(NamedTuple):
     """The other rank of a point-to-point call (global), `ANY_SOURCE` for a recv from whoever sends."""
     tag: int = 0
     caller: Site | None = None
-    """Where the file of `site`, or the installed packages that it is in, were called from; None if by nobody else's."""
+    """Where the file of `site`, or the installed packages that it is in, were called from; None if nowhere else."""
     thread: str = ""
     """The name of the thread that made it; "" for the one that runs the rank's program."""
 
