@@ -24,7 +24,7 @@ import torch.distributed as dist
 import torch.multiprocessing
 from torch import Tensor
 
-from ddp.broadcast import broadcast_coalesced
+from ddpsim.ddp.broadcast import broadcast_coalesced
 
 MIB = 1024 * 1024
 TIMEOUT_SECONDS = 60

@@ -12,7 +12,7 @@ import argparse
 import statistics
 import time
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.silent_cases.programs import SILENT_CASES
 
 

@@ -30,7 +30,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from benchmarks.uneven_join import floor_seconds, train
-from simulator import Budget, Pct, Progress, explore, simulate
+from ddpsim import Budget, Pct, Progress, explore, simulate
 
 RANKS = 4
 GOALS = {"collectives": 150, "training": 40}

@@ -4,7 +4,7 @@
 
 The case is that of benchmarks.uneven_join: a small MLP in torch's own DDP, ranks with 2 to 5 batches, inside `join()`.
 
-- `gloo`     `simulator.simulate(..., transport="gloo")`, the whole of it;
+- `gloo`     `ddpsim.simulate(..., transport="gloo")`, the whole of it;
 - `bare`     a thread a rank, each with a gloo group of its own over one HashStore: init_process_group, the training,
              destroy_process_group. No scheduler, nothing found: what people could do with torch alone;
 - `memory`   `simulate` with the transport it has by default.
@@ -24,7 +24,7 @@ import torch
 import torch.distributed as dist
 
 from benchmarks.uneven_join import seconds, train
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 from tests.semantics.real_gloo import state_per_thread
 
 

@@ -21,7 +21,7 @@ ROUNDS = 40
 TESTS = 100
 GOAL_MS = 20.0
 WITHOUT: tuple[str, ...] = ()
-WITH = ("-p", "scenarios.pytest_plugin")
+WITH = ("-p", "ddpsim.scenarios.pytest_plugin")
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
 
 def _session(folder: str, options: tuple[str, ...]) -> tuple[float, float]:
     """Wall and CPU seconds of a session."""
-    root = str(Path(__file__).parents[1])
+    root = str(Path(__file__).parents[1] / "src")
     environ = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": root}
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # as installed
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, "test_plain.py"]

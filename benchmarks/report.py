@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
-from reports.forms.html import to_html
-from reports.forms.json_form import to_json
+from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.forms.json_form import to_json
 
 BUCKETS = 4
 EVENTS_PER_STEP = 3 * BUCKETS + 1

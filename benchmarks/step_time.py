@@ -33,7 +33,7 @@ import torch.multiprocessing
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddp import DistributedDataParallel as OurEngine
+from ddpsim.ddp import DistributedDataParallel as OurEngine
 
 TIMEOUT_SECONDS = 60
 LIMIT_SECONDS = 600

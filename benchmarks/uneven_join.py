@@ -4,7 +4,7 @@
 
 The case: a small MLP in torch's own DDP, ranks with 2 to 5 batches, inside `join()`. Three ways to run it:
 
-- `simulated`  `simulator.simulate`, the whole of it: threads, groups, training, trace, result;
+- `simulated`  `ddpsim.simulate`, the whole of it: threads, groups, training, trace, result;
 - `floor`      the same training with real DDP, one rank after another, each on a one-rank gloo group:
                what the engine itself costs, without communication;
 - `threaded`   torch's threaded group for tests (torch.testing._internal.distributed.multi_threaded_pg), a
@@ -28,7 +28,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed import multi_threaded_pg
 
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 
 
 def batches(rank: int) -> int:

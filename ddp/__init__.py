@@ -1,15 +1,15 @@
 """A readable distributed data parallel engine, bucketed and device-agnostic.
 
-    from ddp import DistributedDataParallel, Join
+    from ddpsim.ddp import DistributedDataParallel, Join
 
 It is written against plain `torch.distributed` and never imports `simulator`, so that the same engine runs simulated,
 on real gloo and on GPUs. Begin to read in engine.py.
 """
 
-from ddp.broadcast import broadcast_coalesced
-from ddp.buffer_sync import Strategy, When
-from ddp.engine import DistributedDataParallel
-from ddp.errors import (
+from ddpsim.ddp.broadcast import broadcast_coalesced
+from ddpsim.ddp.buffer_sync import Strategy, When
+from ddpsim.ddp.engine import DistributedDataParallel
+from ddpsim.ddp.errors import (
     BypassedBackwardError,
     EngineError,
     JoinError,
@@ -18,8 +18,8 @@ from ddp.errors import (
     ReplicaMismatchError,
     UsageError,
 )
-from ddp.join import Join
-from ddp.stand_in import standing_in_for_torch
+from ddpsim.ddp.join import Join
+from ddpsim.ddp.stand_in import standing_in_for_torch
 
 __all__ = [
     "BypassedBackwardError",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import islice, takewhile
 
-from ddp.wording import ranks_text
+from ddpsim.ddp.wording import ranks_text
 
 
 class Kind(IntEnum):

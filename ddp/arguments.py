@@ -15,9 +15,9 @@ from torch import nn
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddp.bucket_plan import DEFAULT_CAP_MB, Caps
-from ddp.errors import UsageError
-from ddp.unused import find_tensors
+from ddpsim.ddp.bucket_plan import DEFAULT_CAP_MB, Caps
+from ddpsim.ddp.errors import UsageError
+from ddpsim.ddp.unused import find_tensors
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup, distributed_c10d
 
-from ddp.announcement import (
+from ddpsim.ddp.announcement import (
     NARROW,
     WIDE,
     Announcement,
@@ -48,13 +48,13 @@ from ddp.announcement import (
     settle,
     width_needed,
 )
-from ddp.collectives import OPERATIONS, Collective, describe, public_name
-from ddp.errors import JoinError
-from ddp.group_store import leave_word, read_word
-from ddp.interception import Interception
-from ddp.neutral import take_part
-from ddp.reducer import Reducer
-from ddp.wording import ranks_text
+from ddpsim.ddp.collectives import OPERATIONS, Collective, describe, public_name
+from ddpsim.ddp.errors import JoinError
+from ddpsim.ddp.group_store import leave_word, read_word
+from ddpsim.ddp.interception import Interception
+from ddpsim.ddp.neutral import take_part
+from ddpsim.ddp.reducer import Reducer
+from ddpsim.ddp.wording import ranks_text
 
 __ddp_phases__ = {"_all_rows": "join control", "_take_part": "following"}
 

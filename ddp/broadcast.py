@@ -29,7 +29,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from ddp.errors import UsageError
+from ddpsim.ddp.errors import UsageError
 
 DEFAULT_BUFFER_BYTES = 10 * 1024 * 1024
 

@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddp.communication_hooks import CommunicationHook, GradBucket, check_future, reduced_tensor
-from ddp.errors import UsageError
+from ddpsim.ddp.communication_hooks import CommunicationHook, GradBucket, check_future, reduced_tensor
+from ddpsim.ddp.errors import UsageError
 
 SMALL_BYTES = 32 * 1024
 """Up to this size of a gradient, on average, a call for each costs more than a second pass over the bucket's memory:

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddp.bucket import Bucket, Scale
-from ddp.bucket_plan import Caps, Footprint, complete_order, plan_buckets
-from ddp.communication_hooks import CommunicationHook
+from ddpsim.ddp.bucket import Bucket, Scale
+from ddpsim.ddp.bucket_plan import Caps, Footprint, complete_order, plan_buckets
+from ddpsim.ddp.communication_hooks import CommunicationHook
 
 
 class BucketLine:

@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ddp.errors import UsageError
-from ddp.wording import dtype_text, tensor_text
+from ddpsim.ddp.errors import UsageError
+from ddpsim.ddp.wording import dtype_text, tensor_text
 
 
 class When(Enum):

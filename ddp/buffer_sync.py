@@ -18,10 +18,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from ddp.broadcast import broadcast_coalesced, is_plain
-from ddp.buffer_strategies import BufferHook, BufferStrategies, Layout, Slot, Strategy, When
-from ddp.errors import UsageError
-from ddp.wording import callable_name
+from ddpsim.ddp.broadcast import broadcast_coalesced, is_plain
+from ddpsim.ddp.buffer_strategies import BufferHook, BufferStrategies, Layout, Slot, Strategy, When
+from ddpsim.ddp.errors import UsageError
+from ddpsim.ddp.wording import callable_name
 
 __all__ = ["BufferHook", "BufferSync", "Strategy", "When"]
 

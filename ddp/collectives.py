@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.wording import tensor_text
+from ddpsim.ddp.wording import tensor_text
 
 NO_ROOT = -1
 _DTYPES = (

@@ -13,8 +13,8 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from ddp.errors import UsageError
-from ddp.wording import callable_name
+from ddpsim.ddp.errors import UsageError
+from ddpsim.ddp.wording import callable_name
 
 CommunicationHook: TypeAlias = "Callable[[object, GradBucket], torch.futures.Future[Tensor]]"
 

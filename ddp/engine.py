@@ -24,8 +24,8 @@ from torch.distributed.algorithms.join import Joinable
 from torch.nn import Parameter
 from torch.utils import _pytree
 
-from ddp.announcement import Forward
-from ddp.arguments import (
+from ddpsim.ddp.announcement import Forward
+from ddpsim.ddp.arguments import (
     checked_arguments,
     checked_group,
     count_samples,
@@ -33,19 +33,19 @@ from ddp.arguments import (
     sparse_parameters,
     trainable_parameters,
 )
-from ddp.attendance import Attendance, Roll
-from ddp.broadcast import broadcast_coalesced
-from ddp.bucket import Scale
-from ddp.bucket_plan import Caps
-from ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
-from ddp.communication_hooks import CommunicationHook, check_hook
-from ddp.errors import JoinError, UsageError
-from ddp.expectation import Graph, Outputs
-from ddp.join import EngineJoinHook, Join, check_no_other_join
-from ddp.parameter_watch import ParameterWatch, Standing
-from ddp.reducer import InJoin, Reducer
-from ddp.unused import accumulators_of, find_tensors, reached_parameters
-from ddp.verify import verify_problem, verify_replicas
+from ddpsim.ddp.attendance import Attendance, Roll
+from ddpsim.ddp.broadcast import broadcast_coalesced
+from ddpsim.ddp.bucket import Scale
+from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
+from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
+from ddpsim.ddp.errors import JoinError, UsageError
+from ddpsim.ddp.expectation import Graph, Outputs
+from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
+from ddpsim.ddp.parameter_watch import ParameterWatch, Standing
+from ddpsim.ddp.reducer import InJoin, Reducer
+from ddpsim.ddp.unused import accumulators_of, find_tensors, reached_parameters
+from ddpsim.ddp.verify import verify_problem, verify_replicas
 
 __ddp_phases__ = {
     "_verify": "parameter check",

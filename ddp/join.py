@@ -20,8 +20,8 @@ from torch.distributed import ProcessGroup
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
-from ddp.attendance import Attendance, Member
-from ddp.errors import JoinError, UsageError
+from ddpsim.ddp.attendance import Attendance, Member
+from ddpsim.ddp.errors import JoinError, UsageError
 
 _joining: ContextVar[Attendance | None] = ContextVar("_joining", default=None)
 """The `Join` whose body is running; each thread has its own."""

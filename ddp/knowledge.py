@@ -9,8 +9,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from ddp.rebuild import DiscoveredOrder
-from ddp.static_graph import StaticGraph
+from ddpsim.ddp.rebuild import DiscoveredOrder
+from ddpsim.ddp.static_graph import StaticGraph
 
 _ROWS = 4
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import ProcessGroup
 
-from ddp.collectives import Collective
+from ddpsim.ddp.collectives import Collective
 
 # torch 2.13 has renamed these two.
 _all_gather_single: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

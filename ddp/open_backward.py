@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from ddp.group_store import count_up, leave_word, read_words
-from ddp.wording import ranks_text
+from ddpsim.ddp.group_store import count_up, leave_word, read_words
+from ddpsim.ddp.wording import ranks_text
 
 _SHOWN = 6
 

@@ -21,8 +21,8 @@ from operator import attrgetter, is_
 import torch
 from torch import Tensor, nn
 
-from ddp.errors import ParameterChangedError
-from ddp.wording import dtype_text
+from ddpsim.ddp.errors import ParameterChangedError
+from ddpsim.ddp.wording import dtype_text
 
 _SAMPLES = 16
 """Of how many parameters `check` reads dtype and device. `module.to(...)` converts all of them, so a few tell, and to

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from ddp.bucket_plan import complete_order
+from ddpsim.ddp.bucket_plan import complete_order
 
 
 class DiscoveredOrder:

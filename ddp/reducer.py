@@ -18,21 +18,21 @@ from torch import Tensor
 from torch.distributed import ProcessGroup
 from torch.nn import Parameter
 
-from ddp.announcement import Kind
-from ddp.bucket import Bucket, Scale
-from ddp.bucket_line import BucketLine
-from ddp.bucket_plan import Caps
-from ddp.communication_hooks import CommunicationHook
-from ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
-from ddp.expectation import Graph, Outputs, describe_bypassed, describe_surplus
-from ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
-from ddp.knowledge import Knowledge
-from ddp.open_backward import describe_open_backward
-from ddp.rebuild import DiscoveredOrder
-from ddp.stage import Event, Stage, follows
-from ddp.static_graph import StaticGraph
-from ddp.steps import Steps
-from ddp.used_map import UsedMap
+from ddpsim.ddp.announcement import Kind
+from ddpsim.ddp.bucket import Bucket, Scale
+from ddpsim.ddp.bucket_line import BucketLine
+from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.communication_hooks import CommunicationHook
+from ddpsim.ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
+from ddpsim.ddp.expectation import Graph, Outputs, describe_bypassed, describe_surplus
+from ddpsim.ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
+from ddpsim.ddp.knowledge import Knowledge
+from ddpsim.ddp.open_backward import describe_open_backward
+from ddpsim.ddp.rebuild import DiscoveredOrder
+from ddpsim.ddp.stage import Event, Stage, follows
+from ddpsim.ddp.static_graph import StaticGraph
+from ddpsim.ddp.steps import Steps
+from ddpsim.ddp.used_map import UsedMap
 
 __ddp_phases__ = {
     "_start": "bucket",

@@ -14,8 +14,8 @@ from typing import Any
 
 from torch.nn.parallel import DistributedDataParallel as TorchsEngine
 
-from ddp.engine import DistributedDataParallel
-from ddp.errors import UsageError
+from ddpsim.ddp.engine import DistributedDataParallel
+from ddpsim.ddp.errors import UsageError
 
 
 @contextmanager

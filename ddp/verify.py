@@ -28,8 +28,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from ddp.errors import ReplicaMismatchError, UsageError
-from ddp.wording import dtype_text
+from ddpsim.ddp.errors import ReplicaMismatchError, UsageError
+from ddpsim.ddp.wording import dtype_text
 
 SHOWN_DIFFERENCES = 5
 SHOWN_VERSIONS = 4

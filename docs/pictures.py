@@ -16,9 +16,9 @@ from pathlib import Path
 
 from playwright.sync_api import Page, sync_playwright
 
-from reports.forms.html import to_html
-from reports.making.result import document_of
-from scenarios import run_scenario
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.making.result import document_of
+from ddpsim.scenarios import run_scenario
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "images"
 WIDTH = 1400

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from ddp import DistributedDataParallel
+from ddpsim.ddp import DistributedDataParallel
 
 FEATURES = 3
 
@@ -84,7 +84,7 @@ if __name__ == "__main__":
         print(main(dist.get_rank()))
         dist.destroy_process_group()
     else:
-        from simulator import simulate
+        from ddpsim import simulate
 
         result = simulate(main, world_size=4)
         result.raise_for_verdict()

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from tempfile import TemporaryFile
 
-from reports.document import Document
-from reports.errors import ReportError
-from reports.forms.chrome_trace import to_chrome_trace
-from reports.forms.dot import to_dot
-from reports.forms.html import to_html
-from reports.forms.json_form import to_json
-from reports.forms.junit import to_junit
-from reports.forms.text import to_text
+from ddpsim.reports.document import Document
+from ddpsim.reports.errors import ReportError
+from ddpsim.reports.forms.chrome_trace import to_chrome_trace
+from ddpsim.reports.forms.dot import to_dot
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.forms.json_form import to_json
+from ddpsim.reports.forms.junit import to_junit
+from ddpsim.reports.forms.text import to_text
 
 FORMS: dict[str, Callable[[Document], bytes]] = {
     "report.html": to_html,

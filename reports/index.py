@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from reports.files import plain_name, write_file
-from reports.forms.junit import Case, State, junit_of
-from reports.forms.page import page
+from ddpsim.reports.files import plain_name, write_file
+from ddpsim.reports.forms.junit import Case, State, junit_of
+from ddpsim.reports.forms.page import page
 
 _ORDER: tuple[State, ...] = ("failed", "unknown", "not run", "passed")
 _WORDS: dict[State, str] = {

@@ -8,27 +8,27 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from scenarios.loader import load
-    from scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
-    from scenarios.pytest_plugin.fixtures import per_rank
-    from scenarios.registered import registry
-    from scenarios.runner import replay_scenario, run_scenario
-    from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
+    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
+    from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
+    from ddpsim.scenarios.registered import registry
+    from ddpsim.scenarios.runner import replay_scenario, run_scenario
+    from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
 
 _HOMES = {
-    "CLEAN": "scenarios.model",
-    "Expectation": "scenarios.model",
-    "Scenario": "scenarios.model",
-    "ShrunkScenario": "scenarios.shrinking.shrinker",
-    "finds": "scenarios.model",
-    "load": "scenarios.loader",
-    "per_rank": "scenarios.pytest_plugin.fixtures",
-    "registry": "scenarios.registered",
-    "repairs": "scenarios.model",
-    "replay_scenario": "scenarios.runner",
-    "run_scenario": "scenarios.runner",
-    "scenario": "scenarios.model",
-    "shrink_scenario": "scenarios.shrinking.shrinker",
+    "CLEAN": "ddpsim.scenarios.model",
+    "Expectation": "ddpsim.scenarios.model",
+    "Scenario": "ddpsim.scenarios.model",
+    "ShrunkScenario": "ddpsim.scenarios.shrinking.shrinker",
+    "finds": "ddpsim.scenarios.model",
+    "load": "ddpsim.scenarios.loader",
+    "per_rank": "ddpsim.scenarios.pytest_plugin.fixtures",
+    "registry": "ddpsim.scenarios.registered",
+    "repairs": "ddpsim.scenarios.model",
+    "replay_scenario": "ddpsim.scenarios.runner",
+    "run_scenario": "ddpsim.scenarios.runner",
+    "scenario": "ddpsim.scenarios.model",
+    "shrink_scenario": "ddpsim.scenarios.shrinking.shrinker",
 }
 
 __all__ = [

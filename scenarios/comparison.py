@@ -17,10 +17,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from scenarios import oracle
-from scenarios.snapshot import History, Snapshot, Tensors
-from scenarios.training import Training
-from simulator import Code, UsageError
+from ddpsim import Code, UsageError
+from ddpsim.scenarios import oracle
+from ddpsim.scenarios.snapshot import History, Snapshot, Tensors
+from ddpsim.scenarios.training import Training
 
 _ROUNDINGS = 64
 """So many times the rounding of the oracle, and of one operation on the largest element, may a training show."""

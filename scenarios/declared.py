@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import partial
 
-from scenarios import oracle, trainer
-from scenarios.comparison import by_oracle
-from scenarios.engines import Engine
-from scenarios.interpreter import run_steps, site_of
-from scenarios.model import CLEAN, Expectation, Scenario, finds
-from scenarios.training import Training
-from simulator import UsageError
-from simulator.programs.check import check
-from simulator.programs.program import Program
+from ddpsim import UsageError
+from ddpsim.scenarios import oracle, trainer
+from ddpsim.scenarios.comparison import by_oracle
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.interpreter import run_steps, site_of
+from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds
+from ddpsim.scenarios.training import Training
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.program import Program
 
 
 def of_training(

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import Enum
 
-from ddp import standing_in_for_torch
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.ddp import standing_in_for_torch
 
 
 class Engine(str, Enum):

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from scenarios import engines
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.model import Scenario
-from scenarios.reference import divergence_from
-from scenarios.runner import check_engine_options, check_options, replay_command
-from simulator import Budget, Exploration, Progress, Result, UsageError, Verdict, explore
-from simulator.choices import Policy
-from simulator.exploration.named import strategy_of
-from simulator.exploration.strategy import Strategy
-from simulator.verdict import Finding
+from ddpsim import Budget, Exploration, Progress, Result, UsageError, Verdict, explore
+from ddpsim.scenarios import engines
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.reference import divergence_from
+from ddpsim.scenarios.runner import check_engine_options, check_options, replay_command
+from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.exploration.named import strategy_of
+from ddpsim.simulator.exploration.strategy import Strategy
+from ddpsim.simulator.verdict import Finding
 
 
 def explore_scenario(
@@ -33,7 +33,7 @@ def explore_scenario(
     check_determinism: bool = False,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> Exploration:
-    """Run a scenario, or the one of that name, under many schedules; see `simulator.explore` for the options.
+    """Run a scenario, or the one of that name, under many schedules; see `ddpsim.explore` for the options.
 
     Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference.
     Raises UsageError for what cannot be run.

@@ -10,11 +10,11 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from scenarios.model import Scenario
-from scenarios.names import nearest
-from scenarios.program import of_a_rank
-from scenarios.toml_file import Find, read_toml
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.program import of_a_rank
+from ddpsim.scenarios.toml_file import Find, read_toml
 
 SUFFIXES = (".py", ".toml")
 

@@ -14,10 +14,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from simulator.calls import ANY_SOURCE, Shape, Site
-from simulator.errors import InjectedCrashError
-from simulator.programs.operations import FRACTIONAL
-from simulator.programs.program import CRASH, DEFAULT, Crash, Issue, Program, Return, Wait
+from ddpsim.simulator.calls import ANY_SOURCE, Shape, Site
+from ddpsim.simulator.errors import InjectedCrashError
+from ddpsim.simulator.programs.operations import FRACTIONAL
+from ddpsim.simulator.programs.program import CRASH, DEFAULT, Crash, Issue, Program, Return, Wait
 
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 _all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

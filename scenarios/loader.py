@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from scenarios.files import SUFFIXES, program_in, scenarios_in
-from scenarios.model import Scenario
-from scenarios.names import nearest
-from scenarios.registered import registry
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.files import SUFFIXES, program_in, scenarios_in
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.registered import registry
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION"
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from scenarios.engines import Engine
-from scenarios.model import Scenario, found_text
-from scenarios.runner import run_scenario
-from simulator import Result
+from ddpsim import Result
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario, found_text
+from ddpsim.scenarios.runner import run_scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,14 +24,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from scenarios.comparison import Reference
-from scenarios.engines import Engine
-from scenarios.program import of_a_rank
-from scenarios.snapshot import Snapshot
-from simulator import Code, Finding, Result, UsageError, Verdict
-from simulator.calls import Site
-from simulator.diagnosis.explain import rank_list
-from simulator.faults import Fault
+from ddpsim import Code, Finding, Result, UsageError, Verdict
+from ddpsim.scenarios.comparison import Reference
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.program import of_a_rank
+from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.faults import Fault
 
 Ranks = tuple[int, ...]
 

@@ -1,15 +1,11 @@
-"""Names that people mistype, and names of ours that their files have as well."""
+"""Names that people mistype, and a file of theirs that has our name."""
 
 from __future__ import annotations
 
 import difflib
-import importlib.util
 import os
-import sys
 from collections.abc import Iterable
-
-OWN_PACKAGES = ("simulator", "ddp", "reports")
-"""What scenarios import when they need it, which in a session of pytest is after the user's own files."""
+from importlib.machinery import PathFinder
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -18,27 +14,24 @@ def nearest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {found[0]!r}?" if found else ""
 
 
-def shadow(names: Iterable[str] = OWN_PACKAGES) -> str:
-    """A line about a file or folder that Python finds, or has found, in the place of a package of ours, or ""."""
-    home = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
-    for name in names:
-        place = _place_of(name)
-        if place and os.path.realpath(place) != os.path.join(home, name):
-            return (
-                f"{_from_here(place)} shadows the package {name!r} of ddpsim, expected no other module of that name: "
-                "rename it, or run from another folder"
-            )
-    return ""
+def shadow() -> str:
+    """A line about a `ddpsim.py` or `ddpsim/` that programs find in our place, or "".
+
+    Where we were imported first, their modules get ours for their own; what Python would find now is looked for.
+    """
+    spec = PathFinder.find_spec("ddpsim")
+    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    if spec is None or not places[0] or spec.origin is None or _is_ours(spec.origin):
+        return ""  # a folder without __init__.py is no package as long as a real one can be found
+    return (
+        f"{_from_here(places[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
+        "run from another folder"
+    )
 
 
-def _place_of(name: str) -> str:
-    """The file of a module or the folder of a package, without importing it; "" if Python finds none."""
-    known = sys.modules.get(name)
-    spec = known.__spec__ if known is not None else importlib.util.find_spec(name)
-    if spec is None:
-        return ""
-    folders = list(spec.submodule_search_locations or ())
-    return folders[0] if folders else spec.origin or ""
+def _is_ours(origin: str) -> bool:
+    beside = os.path.join(os.path.dirname(os.path.realpath(origin)), "scenarios", os.path.basename(__file__))
+    return os.path.realpath(beside) == os.path.realpath(__file__)
 
 
 def _from_here(path: str) -> str:

@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from scenarios.models import Network, outline
-from scenarios.snapshot import History, Snapshot, snapshot, together
-from scenarios.trainer import optimizer_of
-from scenarios.training import Action, CommunicationHook, Training
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.models import Network, outline
+from ddpsim.scenarios.snapshot import History, Snapshot, snapshot, together
+from ddpsim.scenarios.trainer import optimizer_of
+from ddpsim.scenarios.training import Action, CommunicationHook, Training
 
 Gradients = dict[str, "Tensor | None"]
 

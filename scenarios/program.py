@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from simulator import UsageError
+from ddpsim import UsageError
 
 BETWEEN = "<frozen scenarios.program>"
 """The file of the frames between a rank and a program that takes none: named as code that a library made, so that what

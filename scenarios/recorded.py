@@ -17,8 +17,8 @@ from pathlib import Path
 
 import tomlkit
 
-from scenarios.toml_table import Table, open_toml
-from simulator import Code, Result, Verdict
+from ddpsim import Code, Result, Verdict
+from ddpsim.scenarios.toml_table import Table, open_toml
 
 KEY = "recorded"
 """The table's name."""

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import torch
 
-from scenarios.comparison import Difference, Reference, first_differences
-from scenarios.snapshot import Snapshot
-from simulator import Code, Finding, Result, Trace
-from simulator.calls import Phase, Site
-from simulator.diagnosis.explain import rank_list, table
-from simulator.diagnosis.reference_causes import Deviation, advise
-from simulator.events import EventKind
+from ddpsim import Code, Finding, Result, Trace
+from ddpsim.scenarios.comparison import Difference, Reference, first_differences
+from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.simulator.calls import Phase, Site
+from ddpsim.simulator.diagnosis.explain import rank_list, table
+from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
+from ddpsim.simulator.events import EventKind
 
 
 def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding | None:

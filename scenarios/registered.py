@@ -12,9 +12,9 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from scenarios.files import SUFFIXES, import_problem, scenarios_in, scenarios_of
-from scenarios.model import TWIN, Scenario
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.files import SUFFIXES, import_problem, scenarios_in, scenarios_of
+from ddpsim.scenarios.model import TWIN, Scenario
 
 _FOLDERS = ("zoo", "join")
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scenarios.engines import Engine
-from scenarios.model import Scenario
-from scenarios.recorded import Recorded, read_recorded, recorded_of
-from scenarios.runner import run_scenario
-from simulator import ReplayDivergedError, Result, Schedule, UsageError
-from simulator.choices import program_on
-from simulator.policies.replay import Divergence, Replay, diverged, until
-from simulator.steps import Choice, Step, steps_of
+from ddpsim import ReplayDivergedError, Result, Schedule, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.recorded import Recorded, read_recorded, recorded_of
+from ddpsim.scenarios.runner import run_scenario
+from ddpsim.simulator.choices import program_on
+from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
+from ddpsim.simulator.steps import Choice, Step, steps_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,18 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from inspect import signature
 
-from ddp import DistributedDataParallel
-from scenarios import engines
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.model import Scenario
-from scenarios.processes.cache import own_cache
-from scenarios.processes.job import check_timeout
-from scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
-from scenarios.reference import divergence_from
-from scenarios.training import Training
-from simulator import Budget, Policy, Result, Schedule, UsageError, Verdict, replay, simulate
-from simulator.policies.guided import Guided
+from ddpsim import Budget, Policy, Result, Schedule, UsageError, Verdict, replay, simulate
+from ddpsim.ddp import DistributedDataParallel
+from ddpsim.scenarios import engines
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.processes.cache import own_cache
+from ddpsim.scenarios.processes.job import check_timeout
+from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
+from ddpsim.scenarios.reference import divergence_from
+from ddpsim.scenarios.training import Training
+from ddpsim.simulator.policies.guided import Guided
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)

@@ -12,16 +12,16 @@ from typing import Any
 import tomlkit
 import torch
 
-from scenarios.declared import expectation_of, program_in, training_in
-from scenarios.engines import Engine
-from scenarios.model import Expectation, Scenario
-from scenarios.toml_file import VERSION
-from scenarios.training import Exceptional, JoinTerms, NetworkChoice, OptimizerChoice, Rule, Training
-from simulator import Crash, Delay, EarlyReturn, UsageError
-from simulator.choices import answers_text
-from simulator.faults import Fault
-from simulator.programs.json_form import to_json
-from simulator.programs.program import Program
+from ddpsim import Crash, Delay, EarlyReturn, UsageError
+from ddpsim.scenarios.declared import expectation_of, program_in, training_in
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Expectation, Scenario
+from ddpsim.scenarios.toml_file import VERSION
+from ddpsim.scenarios.training import Exceptional, JoinTerms, NetworkChoice, OptimizerChoice, Rule, Training
+from ddpsim.simulator.choices import answers_text
+from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.programs.json_form import to_json
+from ddpsim.simulator.programs.program import Program
 
 Values = dict[str, Any]
 

@@ -30,22 +30,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scenarios import oracle, trainer
-from scenarios.comparison import by_oracle
-from scenarios.declared import of_program
-from scenarios.engines import Engine
-from scenarios.model import Expectation, Scenario
-from scenarios.recorded import recorded_in
-from scenarios.toml_table import Table, open_toml
-from scenarios.toml_training import World, training_in
-from scenarios.training import Training
-from simulator import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from simulator.api import MOST_RANKS
-from simulator.choices import answers_in
-from simulator.errors import ReplayError
-from simulator.faults import Fault
-from simulator.programs.json_form import FORMAT, program_of
-from simulator.programs.json_form import VERSION as JSON_VERSION
+from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+from ddpsim.scenarios import oracle, trainer
+from ddpsim.scenarios.comparison import by_oracle
+from ddpsim.scenarios.declared import of_program
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Expectation, Scenario
+from ddpsim.scenarios.recorded import recorded_in
+from ddpsim.scenarios.toml_table import Table, open_toml
+from ddpsim.scenarios.toml_training import World, training_in
+from ddpsim.scenarios.training import Training
+from ddpsim.simulator.api import MOST_RANKS
+from ddpsim.simulator.choices import answers_in
+from ddpsim.simulator.errors import ReplayError
+from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.programs.json_form import FORMAT, program_of
+from ddpsim.simulator.programs.json_form import VERSION as JSON_VERSION
 
 
 class _FaultKind(str, Enum):

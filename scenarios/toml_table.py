@@ -10,8 +10,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
-from scenarios.names import nearest
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.names import nearest
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,10 +12,11 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.models import Network, OptionError, outline
-from scenarios.names import nearest
-from scenarios.toml_table import Table, is_whole
-from scenarios.training import (
+from ddpsim import UsageError
+from ddpsim.scenarios.models import Network, OptionError, outline
+from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.toml_table import Table, is_whole
+from ddpsim.scenarios.training import (
     Action,
     CommunicationHook,
     Exceptional,
@@ -26,7 +27,6 @@ from scenarios.training import (
     Rule,
     Training,
 )
-from simulator import UsageError
 
 
 class _Dtype(str, Enum):

@@ -16,9 +16,9 @@ from torch.nn import Parameter
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
-import ddp
-from scenarios.snapshot import History, Snapshot, snapshot, together
-from scenarios.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
+from ddpsim import ddp
+from ddpsim.scenarios.snapshot import History, Snapshot, snapshot, together
+from ddpsim.scenarios.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
 
 _HOOKS = {
     CommunicationHook.ALLREDUCE: default_hooks.allreduce_hook,

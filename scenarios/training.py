@@ -13,7 +13,7 @@ from enum import Enum
 import torch
 from torch import Tensor
 
-from scenarios.models import Network, make
+from ddpsim.scenarios.models import Network, make
 
 Options = Mapping[str, object]
 

@@ -1,7 +1,7 @@
 """One rank of a scenario, started by torchrun; so a run spans machines.
 
     torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:PORT \\
-        -m scenarios.worker join-baseline
+        -m ddpsim.scenarios.worker join-baseline
 
 Rank 0's process prints what came of all ranks, and all of them end with the exit status of `ddpsim run`; the others say
 nothing, but for one line where they cannot be started.
@@ -14,19 +14,19 @@ import os
 import sys
 from collections.abc import Sequence
 
-from scenarios.cli import output
-from scenarios.cli.judgement import conclusion, judge
-from scenarios.cli.status import Status
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.model import Scenario
-from scenarios.processes.cache import own_cache
-from scenarios.processes.job import Job
-from scenarios.processes.report import RankReport
-from scenarios.processes.run import TIMEOUT_SECONDS, check_usable, result_of
-from scenarios.processes.supervisor import supervise_to_status
-from scenarios.runner import PROCESSES, against_reference, check_engine_options
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.judgement import conclusion, judge
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.processes.cache import own_cache
+from ddpsim.scenarios.processes.job import Job
+from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, check_usable, result_of
+from ddpsim.scenarios.processes.supervisor import supervise_to_status
+from ddpsim.scenarios.runner import PROCESSES, against_reference, check_engine_options
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_PORT = 65535
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m scenarios.worker", description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m ddpsim.scenarios.worker", description=__doc__.partition("\n")[0])
     parser.add_argument("name", metavar="NAME", help="what `ddpsim run` takes")
     parser.add_argument("--engine", default="torch", help="torch or ddp")
     parser.add_argument("--timeout", type=float, default=TIMEOUT_SECONDS, metavar="SECONDS")
@@ -68,7 +68,7 @@ def _check_environment() -> None:
     if missing:
         raise UsageError(
             f"{', '.join(missing)} not set, expected torchrun to set them: use "
-            "`torchrun --nproc-per-node 4 -m scenarios.worker NAME`, or `ddpsim run NAME --transport processes`"
+            "`torchrun --nproc-per-node 4 -m ddpsim.scenarios.worker NAME`, or `ddpsim run NAME --transport processes`"
         )
     _check_number("MASTER_PORT", 1, _MOST_PORT)
     world_size = _check_number("WORLD_SIZE", 1, None)

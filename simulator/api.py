@@ -11,29 +11,29 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simulator.budget import Budget
-from simulator.choices import Policy, Schedule, program_on
-from simulator.errors import UsageError
-from simulator.exploration.determinism import run_twice
-from simulator.exploration.exploration import Exploration
-from simulator.exploration.explorer import Explorer, OnProgress
-from simulator.exploration.named import strategy_of
-from simulator.exploration.strategy import Strategy
-from simulator.faults import Fault, FaultPlan
-from simulator.policies.pct import Pct
-from simulator.policies.random_walk import RandomWalk
-from simulator.policies.replay import Replay
-from simulator.policies.round_robin import RoundRobin
-from simulator.process_group.backend import Backend
-from simulator.process_group.hazards import Hazards
-from simulator.replay_call import replay_call
-from simulator.result import Result
-from simulator.runtime.execution import Execution
-from simulator.runtime.isolation import Isolation, VirtualTime
-from simulator.trace import Trace
-from simulator.transport.gloo import Gloo
-from simulator.transport.memory import Memory
-from simulator.transport.transport import Transport
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.choices import Policy, Schedule, program_on
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.exploration.determinism import run_twice
+from ddpsim.simulator.exploration.exploration import Exploration
+from ddpsim.simulator.exploration.explorer import Explorer, OnProgress
+from ddpsim.simulator.exploration.named import strategy_of
+from ddpsim.simulator.exploration.strategy import Strategy
+from ddpsim.simulator.faults import Fault, FaultPlan
+from ddpsim.simulator.policies.pct import Pct
+from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.process_group.backend import Backend
+from ddpsim.simulator.process_group.hazards import Hazards
+from ddpsim.simulator.replay_call import replay_call
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.transport.gloo import Gloo
+from ddpsim.simulator.transport.memory import Memory
+from ddpsim.simulator.transport.transport import Transport
 
 POLICIES: dict[str, Callable[[int], Policy]] = {
     "round_robin": lambda seed: RoundRobin(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.errors import UsageError
+from ddpsim.simulator.errors import UsageError
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from enum import Enum
 from itertools import chain, groupby, repeat
 from typing import NamedTuple, Protocol
 
-from simulator.errors import ReplayError
+from ddpsim.simulator.errors import ReplayError
 
 VERSION = "s1"
 _TOKEN = re.compile(r"(?P<version>s\d+):(?P<answers>[0-9x.]+):(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})")

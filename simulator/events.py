@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
-from simulator.calls import Call
+from ddpsim.simulator.calls import Call
 
 
 class EventKind(Enum):

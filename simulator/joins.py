@@ -13,10 +13,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from simulator.calls import Call, Origin, Phase
-from simulator.events import EventKind
-from simulator.trace import Trace
-from simulator.wording import indent, rank_list
+from ddpsim.simulator.calls import Call, Origin, Phase
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.wording import indent, rank_list
 
 Slot = tuple[str, int]
 """A group, and the sequence of the calls that meet there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from simulator.choices import Schedule
+from ddpsim.simulator.choices import Schedule
 
 _LONGEST_LITERAL = 80
 """More characters of arguments than this would hide the rest of the replay line."""

@@ -6,12 +6,12 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
-from simulator.choices import Schedule
-from simulator.errors import VerdictError
-from simulator.joins import Joining, joins
-from simulator.trace import Trace
-from simulator.verdict import Finding, Verdict, combine, replay_line
-from simulator.waits import Waiting
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.errors import VerdictError
+from ddpsim.simulator.joins import Joining, joins
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.verdict import Finding, Verdict, combine, replay_line
+from ddpsim.simulator.waits import Waiting
 
 
 @dataclass(frozen=True, slots=True)

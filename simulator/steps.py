@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from simulator.calls import NOWHERE, Call, Phase
-from simulator.choices import ChoiceKind, ChoicePoint, Who
-from simulator.events import Event, EventKind
-from simulator.trace import Trace
-from simulator.wording import rank_list
+from ddpsim.simulator.calls import NOWHERE, Call, Phase
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.wording import rank_list
 
 _MOST_NAMES = 4
 """More parameters of a bucket than this are not told."""

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from simulator.events import Event
+from ddpsim.simulator.events import Event
 
 
 @dataclass(frozen=True, slots=True)

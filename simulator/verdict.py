@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
-from simulator.calls import Call, Site
+from ddpsim.simulator.calls import Call, Site
 
 
 class Verdict(Enum):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.accesses import Object
-from simulator.calls import NOWHERE, Call, Site
-from simulator.choices import Who
+from ddpsim.simulator.accesses import Object
+from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.choices import Who
 
 
 class CallWait(NamedTuple):

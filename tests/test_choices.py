@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator.choices import Schedule
-from simulator.errors import ReplayError
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.errors import ReplayError
 
 
 def without_zeros_at_the_end(answers):

@@ -1,6 +1,6 @@
 """The virtual clock moves to the next alarm, and only there."""
 
-from simulator.clock import VirtualClock
+from ddpsim.simulator.clock import VirtualClock
 
 
 def test_alarms_ring_in_order_of_time():

@@ -15,9 +15,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from simulator import simulate
-from simulator.calls import Phase
-from simulator.events import EventKind
+from ddpsim import simulate
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.events import EventKind
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples"
 PATH = FOLDER / "weighted_loss.py"

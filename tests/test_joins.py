@@ -19,12 +19,12 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddp import DistributedDataParallel as OwnEngine
-from ddp import Join as OwnJoin
-from simulator import Verdict, simulate
-from simulator.events import Event, EventKind
-from simulator.joins import JoinedRank, Joining, joins
-from simulator.trace import Trace
+from ddpsim import Verdict, simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from ddpsim.ddp import Join as OwnJoin
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.joins import JoinedRank, Joining, joins
+from ddpsim.simulator.trace import Trace
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import ChoiceKind, ChoicePoint, simulate
-from simulator.choices import Schedule
-from simulator.policies.replay import Replay
-from simulator.steps import Choice, step_lines, steps_of
+from ddpsim import ChoiceKind, ChoicePoint, simulate
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.steps import Choice, step_lines, steps_of
 
 
 def run(program, world_size, *answers, args=()):

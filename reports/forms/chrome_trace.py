@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from reports.document import Document, Event, Run, Slot, Who
-from reports.forms.encoding import encoded
-from reports.layout.spans import Span, spans_of
+from ddpsim.reports.document import Document, Event, Run, Slot, Who
+from ddpsim.reports.forms.encoding import encoded
+from ddpsim.reports.layout.spans import Span, spans_of
 
 _CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
 _INSTANTS = frozenset(["step", "fault", "note", "store", "sleep", "return", "raise"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from reports.document import Document, Run
-from reports.layout.wait_graph import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
-from reports.wording import printable
+from ddpsim.reports.document import Document, Run
+from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
+from ddpsim.reports.wording import printable
 
 _LONGEST = 100
 """Characters of a label; a name may have any number."""

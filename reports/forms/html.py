@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from reports.document import Document, Run
-from reports.forms.legend import signs_of
-from reports.forms.page import embedded, page
-from reports.forms.view import FAMILIES, KINDS, Texts, view_of
-from reports.layout.classes import shown_lanes
-from reports.layout.wait_graph import wait_graph_of
-from reports.layout.wait_layout import picture_of
-from reports.wording import VERBS
+from ddpsim.reports.document import Document, Run
+from ddpsim.reports.forms.legend import signs_of
+from ddpsim.reports.forms.page import embedded, page
+from ddpsim.reports.forms.view import FAMILIES, KINDS, Texts, view_of
+from ddpsim.reports.layout.classes import shown_lanes
+from ddpsim.reports.layout.wait_graph import wait_graph_of
+from ddpsim.reports.layout.wait_layout import picture_of
+from ddpsim.reports.wording import VERBS
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (

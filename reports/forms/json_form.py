@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from reports.document import VERSION, Document, Event, Line, Who
-from reports.errors import ReportError
-from reports.forms.encoding import encoded
-from reports.forms.references import first_broken
+from ddpsim.reports.document import VERSION, Document, Event, Line, Who
+from ddpsim.reports.errors import ReportError
+from ddpsim.reports.forms.encoding import encoded
+from ddpsim.reports.forms.references import first_broken
 
 Decoded = TypeVar("Decoded")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from reports.document import Document, Run, Verdict
+from ddpsim.reports.document import Document, Run, Verdict
 
 State = Literal["passed", "failed", "unknown", "not run"]
 """Passed is what came out as expected, whatever the verdict."""

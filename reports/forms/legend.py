@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from reports.document import Run
-from reports.forms.view import FAMILIES, colours_of, family_of
-from reports.layout.mismatches import differing_calls
+from ddpsim.reports.document import Run
+from ddpsim.reports.forms.view import FAMILIES, colours_of, family_of
+from ddpsim.reports.layout.mismatches import differing_calls
 
 _KINDS = ("step", "note", "store", "sleep", "fault", "return", "raise")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from string import ascii_uppercase
 
-from reports.document import Call
+from ddpsim.reports.document import Call
 
 SEND, RECEIVE, OTHER = ">", "<", "*"
 MISSING, ODD, WAITS, LATE = "?", "!", "=", "-"

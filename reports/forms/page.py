@@ -39,7 +39,7 @@ def embedded(value: object) -> Markup:
 @cache
 def _templates() -> Environment:
     return Environment(
-        loader=PackageLoader("reports.forms", "assets"),
+        loader=PackageLoader("ddpsim.reports.forms", "assets"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -49,7 +49,7 @@ def _templates() -> Environment:
 
 
 def _asset(name: str) -> str:
-    return files("reports.forms").joinpath("assets", name).read_text("utf-8").replace("\r\n", "\n")
+    return files("ddpsim.reports.forms").joinpath("assets", name).read_text("utf-8").replace("\r\n", "\n")
 
 
 def _one_script(names: Sequence[str]) -> str:

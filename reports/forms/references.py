@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from reports.document import Document, Exploration, Run
+from ddpsim.reports.document import Document, Exploration, Run
 
 
 def first_broken(document: Document) -> str:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from reports.document import Document, Exploration, Run
-from reports.forms.highlight import STYLES
-from reports.forms.narrow_lanes import narrow_lanes
-from reports.wording import printable, printable_lines
+from ddpsim.reports.document import Document, Exploration, Run
+from ddpsim.reports.forms.highlight import STYLES
+from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+from ddpsim.reports.wording import printable, printable_lines
 
 WIDTH = 120
 """Of report.txt."""

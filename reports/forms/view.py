@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from reports.document import Call, Event, Run, Site, Who
-from reports.layout.lanes import Bar, Item, Lane, Lanes
+from ddpsim.reports.document import Call, Event, Run, Site, Who
+from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes
 
 KINDS = {
     "issue": "i",

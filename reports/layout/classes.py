@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from reports.document import Run
-from reports.layout.lanes import Lanes, lanes_of
+from ddpsim.reports.document import Run
+from ddpsim.reports.layout.lanes import Lanes, lanes_of
 
 LARGEST = 64
 """Lanes that a page shows."""

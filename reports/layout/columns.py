@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from reports.document import Call, Run, Who
+from ddpsim.reports.document import Call, Run, Who
 
 Node = int
 """Calls that share a column: the index of their slot; for one that stands alone, -1 less the index of its event."""

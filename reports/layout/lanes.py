@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from reports.document import End, Event, Rank, Run, Who
-from reports.layout.columns import Columns, columns_of
-from reports.layout.mismatches import differing_calls
+from ddpsim.reports.document import End, Event, Rank, Run, Who
+from ddpsim.reports.layout.columns import Columns, columns_of
+from ddpsim.reports.layout.mismatches import differing_calls
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from reports.document import Call, Run
-from reports.layout.columns import call_of
+from ddpsim.reports.document import Call, Run
+from ddpsim.reports.layout.columns import call_of
 
 _ASPECTS: tuple[Callable[[Call], str], ...] = (
     lambda call: call.operation,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from reports.document import Run, Who
+from ddpsim.reports.document import Run, Who
 
 
 class Span(NamedTuple):

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from reports.document import End
-from reports.layout.wait_graph import Edge, Node, WaitGraph
+from ddpsim.reports.document import End
+from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph
 
 LARGEST = 24
 """Nodes of a picture that one can still read."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from reports.document import End, Run, Waiting, Who
-from reports.layout.columns import call_of
-from reports.wording import rank_list
+from ddpsim.reports.document import End, Run, Waiting, Who
+from ddpsim.reports.layout.columns import call_of
+from ddpsim.reports.wording import rank_list
 
 _What = tuple[object, ...]
 """What somebody waits in, and as whom; those who share it wait alike."""

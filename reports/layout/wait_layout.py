@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from reports.layout.wait_folding import folded
-from reports.layout.wait_graph import Edge, Node, WaitGraph
+from ddpsim.reports.layout.wait_folding import folded
+from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph
 
 _LETTER = 7.4
 """Width of a letter, about."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from reports.document import Difference, Document, Exploration, Outcome, Run
-from reports.making.environment import environment
-from reports.making.result import events_left_out, run_of
-from reports.wording import VERBS
-from simulator.exploration.exploration import Exploration as Explored
-from simulator.result import Result
-from simulator.steps import event_text
-from simulator.trace import Trace
+from ddpsim.reports.document import Difference, Document, Exploration, Outcome, Run
+from ddpsim.reports.making.environment import environment
+from ddpsim.reports.making.result import events_left_out, run_of
+from ddpsim.reports.wording import VERBS
+from ddpsim.simulator.exploration.exploration import Exploration as Explored
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.steps import event_text
+from ddpsim.simulator.trace import Trace
 
 
 def document_of_exploration(

@@ -9,8 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from reports.document import Line
-from simulator.verdict import Code, Finding
+from ddpsim.reports.document import Line
+from ddpsim.simulator.verdict import Code, Finding
 
 _LINE = re.compile(r" {2}(call|cycle|note|cause|try) +(\S.*)")
 _ADVICE = ("cause", "try")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.calls import ANY_SOURCE, Call
-from simulator.events import EventKind
-from simulator.result import Result
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.result import Result
 
 
 class Groups:

@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
-from reports.making.environment import environment
-from reports.making.lines import lines_of
-from reports.making.missing import Groups
-from reports.making.sites import Sites
-from reports.making.slots import Slots
-from simulator.calls import ANY_SOURCE, Phase
-from simulator.calls import Call as IssuedCall
-from simulator.events import Event as TraceEvent
-from simulator.events import EventKind
-from simulator.result import Result
-from simulator.trace import Trace
-from simulator.verdict import Finding as Diagnosed
-from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
-from simulator.waits import Waiting as Waited
+from ddpsim.reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
+from ddpsim.reports.making.environment import environment
+from ddpsim.reports.making.lines import lines_of
+from ddpsim.reports.making.missing import Groups
+from ddpsim.reports.making.sites import Sites
+from ddpsim.reports.making.slots import Slots
+from ddpsim.simulator.calls import ANY_SOURCE, Phase
+from ddpsim.simulator.calls import Call as IssuedCall
+from ddpsim.simulator.events import Event as TraceEvent
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.verdict import Finding as Diagnosed
+from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from ddpsim.simulator.waits import Waiting as Waited
 
 MOST_EVENTS = 2_000_000
 """Of a longer trace a document has the last ones: what went wrong stands at the end, and a program that goes on and on

@@ -6,9 +6,9 @@ import linecache
 import os
 from collections.abc import Iterable
 
-from reports.document import Site
-from simulator.calls import NOWHERE
-from simulator.calls import Site as CallSite
+from ddpsim.reports.document import Site
+from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.calls import Site as CallSite
 
 _AROUND = 3
 """So many lines before a line, and after it."""

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reports.document import Slot, SlotState
-from simulator.calls import ANY_SOURCE, Call
-from simulator.events import Event, EventKind
+from ddpsim.reports.document import Slot, SlotState
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.events import Event, EventKind
 
 Key = tuple[str, int, int, str]
 """Group, sequence, rank and operation; for a collective, rank -1 and no operation."""

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import torch.distributed as dist
 
-from scenarios.agreement.breaking import LabelledProgram
-from scenarios.agreement.comparison import Comparison, compare, simulated
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import GlooPool, Job, PoolError
-from scenarios.interpreter import run_steps
-from simulator import Result, Verdict
-from simulator.errors import InjectedCrashError
+from ddpsim import Result, Verdict
+from ddpsim.scenarios.agreement.breaking import LabelledProgram
+from ddpsim.scenarios.agreement.comparison import Comparison, compare, simulated
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.pool import GlooPool, Job, PoolError
+from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.simulator.errors import InjectedCrashError
 
 MOST_RANKS = 64
 """Each is a process that is connected to all others."""

@@ -12,11 +12,11 @@ from enum import Enum
 from itertools import count, pairwise
 from random import Random
 
-from scenarios.agreement.drawing import COLLECTIVES, WORLD_SIZES, collective, drawn
-from simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
-from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
-from simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
-from simulator.programs.validation import members_of
+from ddpsim.scenarios.agreement.drawing import COLLECTIVES, WORLD_SIZES, collective, drawn
+from ddpsim.simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.validation import members_of
 
 
 class Kind(Enum):

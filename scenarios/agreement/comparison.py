@@ -15,16 +15,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from scenarios.agreement import silent
-from scenarios.agreement.breaking import LabelledProgram
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.rounding import bounds, rounds
-from scenarios.agreement.silent import Silence
-from scenarios.interpreter import Output, run_steps, site_of
-from simulator import Code, Finding, Result, Verdict, simulate
-from simulator.programs.check import check
-from simulator.programs.checked import CheckedProgram, Met
-from simulator.programs.program import CRASH, Program
+from ddpsim import Code, Finding, Result, Verdict, simulate
+from ddpsim.scenarios.agreement import silent
+from ddpsim.scenarios.agreement.breaking import LabelledProgram
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.rounding import bounds, rounds
+from ddpsim.scenarios.agreement.silent import Silence
+from ddpsim.scenarios.interpreter import Output, run_steps, site_of
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.checked import CheckedProgram, Met
+from ddpsim.simulator.programs.program import CRASH, Program
 
 
 @dataclass(frozen=True, slots=True)

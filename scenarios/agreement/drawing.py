@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
-from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
-from simulator.programs.program import Group, Issue, Program, Step, Wait
-from simulator.programs.validation import members_of
+from ddpsim.simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.validation import members_of
 
 COLLECTIVES = tuple(operation for operation in OPERATIONS if operation not in POINT_TO_POINT)
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, prod
 from typing import NamedTuple
 
-from simulator.programs.operations import OPERATIONS, Shapes
-from simulator.programs.program import Issue
+from ddpsim.simulator.programs.operations import OPERATIONS, Shapes
+from ddpsim.simulator.programs.program import Issue
 
 
 class Message(NamedTuple):

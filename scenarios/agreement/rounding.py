@@ -19,9 +19,9 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from scenarios.interpreter import sent
-from simulator.programs.checked import Met
-from simulator.programs.operations import FRACTIONAL, OPERATIONS
+from ddpsim.scenarios.interpreter import sent
+from ddpsim.simulator.programs.checked import Met
+from ddpsim.simulator.programs.operations import FRACTIONAL, OPERATIONS
 
 _ROUNDING = frozenset({"SUM", "AVG", "PRODUCT"})
 

@@ -8,12 +8,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from scenarios.agreement.both import MOST_RANKS
-from scenarios.agreement.breaking import Kind, LabelledProgram
-from scenarios.agreement.comparison import Comparison
-from simulator.errors import UsageError
-from simulator.programs.json_form import program_of, to_json
-from simulator.programs.validation import validate
+from ddpsim.scenarios.agreement.both import MOST_RANKS
+from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram
+from ddpsim.scenarios.agreement.comparison import Comparison
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.json_form import program_of, to_json
+from ddpsim.simulator.programs.validation import validate
 
 FORMAT = "ddpsim disagreement"
 VERSION = 1

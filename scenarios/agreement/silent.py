@@ -13,14 +13,14 @@ from math import prod
 
 import torch
 
-from scenarios.agreement.parts import ONE_ALGORITHM, is_of_nothing, stages, who_ends
-from simulator.calls import POINT_TO_POINT
-from simulator.diagnosis.situation import Standing
-from simulator.programs.check import check
-from simulator.programs.checked import CheckedProgram, Met
-from simulator.programs.program import Crash, Issue, Program, Return, Wait
-from simulator.programs.validation import members_of
-from simulator.verdict import Code, Verdict
+from ddpsim.scenarios.agreement.parts import ONE_ALGORITHM, is_of_nothing, stages, who_ends
+from ddpsim.simulator.calls import POINT_TO_POINT
+from ddpsim.simulator.diagnosis.situation import Standing
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.checked import CheckedProgram, Met
+from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.verdict import Code, Verdict
 
 
 class Silence(Enum):

@@ -1,5 +1,5 @@
 """The command line `ddpsim`."""
 
-from scenarios.cli.commands import main
+from ddpsim.scenarios.cli.commands import main
 
 __all__ = ["main"]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.status import Status
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from scenarios.agreement.breaking import LabelledProgram
-    from scenarios.agreement.comparison import Comparison
+    from ddpsim.scenarios.agreement.breaking import LabelledProgram
+    from ddpsim.scenarios.agreement.comparison import Comparison
 
 _PROGRAMS, _SEED, _WORLD_SIZE = 100, 0, "2..4"
 _MOST_PROGRAMS = 10**6
@@ -67,7 +67,7 @@ def agree(
 
 
 def _check_timeout(timeout: float) -> None:
-    from simulator import UsageError
+    from ddpsim import UsageError
 
     if not 0 < timeout <= _MOST_SECONDS:
         raise UsageError(
@@ -77,7 +77,7 @@ def _check_timeout(timeout: float) -> None:
 
 
 def _check_alone(others: Mapping[str, object]) -> None:
-    from simulator import UsageError
+    from ddpsim import UsageError
 
     if given := ", ".join(name for name, value in others.items() if value is not None):
         raise UsageError(
@@ -86,7 +86,7 @@ def _check_alone(others: Mapping[str, object]) -> None:
 
 
 def _seeds(programs: int, first: int) -> range:
-    from simulator import UsageError
+    from ddpsim import UsageError
 
     if not 1 <= programs <= _MOST_PROGRAMS:
         raise UsageError(f"programs is {programs}, expected 1 to {_MOST_PROGRAMS}: say how many to draw")
@@ -96,7 +96,7 @@ def _seeds(programs: int, first: int) -> range:
 
 
 def _replay(path: Path, timeout: float) -> int:
-    from scenarios.agreement.saved import load
+    from ddpsim.scenarios.agreement.saved import load
 
     labelled = load(path)
     output.show(str(path))
@@ -104,8 +104,8 @@ def _replay(path: Path, timeout: float) -> int:
 
 
 def _draw(seeds: range, world_size: str, timeout: float, folder: Path) -> int:
-    from scenarios.agreement.breaking import labelled
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.agreement.breaking import labelled
 
     world_sizes = _world_sizes(world_size)
     if not folder.is_dir():
@@ -116,7 +116,7 @@ def _draw(seeds: range, world_size: str, timeout: float, folder: Path) -> int:
 
 
 def _saved(comparison: Comparison, folder: Path, world_size: str) -> str:
-    from scenarios.agreement.saved import save
+    from ddpsim.scenarios.agreement.saved import save
 
     path = save(comparison, folder, world_size=world_size)
     draw = f"ddpsim agree --programs 1 --seed {comparison.labelled.seed} --world-size {world_size}"
@@ -125,8 +125,8 @@ def _saved(comparison: Comparison, folder: Path, world_size: str) -> str:
 
 def _world_sizes(text: str) -> tuple[int, int]:
     """The smallest and the largest; of "3" both are 3."""
-    from scenarios.agreement.both import MOST_RANKS
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.agreement.both import MOST_RANKS
 
     parts = re.fullmatch(r"(\d{1,9})(?:\.\.(\d{1,9}))?", text, re.ASCII)
     low, high = (int(parts[1]), int(parts[2] or parts[1])) if parts else (0, 0)
@@ -144,8 +144,8 @@ def _head(seeds: range, world_size: str) -> str:
 
 
 def _run(programs: Iterable[LabelledProgram], total: int, timeout: float, note: _Note) -> int:
-    from scenarios.agreement.both import compared
-    from scenarios.agreement.pool import GlooPool, PoolError
+    from ddpsim.scenarios.agreement.both import compared
+    from ddpsim.scenarios.agreement.pool import GlooPool, PoolError
 
     start = time.perf_counter()
     try:
@@ -160,7 +160,7 @@ def _run(programs: Iterable[LabelledProgram], total: int, timeout: float, note: 
 
 def _told(comparisons: Iterable[Comparison], note: _Note) -> Iterator[Comparison]:
     """The same; each disagreement is told at once, in case the rest is not waited for."""
-    from scenarios.agreement.table import disagreements
+    from ddpsim.scenarios.agreement.table import disagreements
 
     for comparison in comparisons:
         if comparison.disagreement:
@@ -169,7 +169,7 @@ def _told(comparisons: Iterable[Comparison], note: _Note) -> Iterator[Comparison
 
 
 def _summed_up(comparisons: Sequence[Comparison], seconds: float) -> int:
-    from scenarios.agreement.table import silences, table
+    from ddpsim.scenarios.agreement.table import silences, table
 
     output.show(f"\n{table(comparisons)}")
     if unnoticed := silences(comparisons):

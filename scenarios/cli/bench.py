@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
-from scenarios.cli.status import Status, worst
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engines_named
+from ddpsim.scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
-    from scenarios.measuring import Case, Measurement
+    from ddpsim.scenarios.measuring import Case, Measurement
 
 _NAMES = ("join-baseline", "uneven-inputs-without-join")
 """A training that passes, and a deadlock that is explained."""
@@ -42,9 +42,9 @@ def bench(
 
     Rounds alternate between all that is measured. What counts is the ratio of two rows; the times are this machine's.
     """
-    from scenarios.measuring import measurements, samples
-    from scenarios.runner import PROCESSES, check_options
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.measuring import measurements, samples
+    from ddpsim.scenarios.runner import PROCESSES, check_options
 
     if not 1 <= rounds <= _MOST_ROUNDS:
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: say how often each is run")
@@ -59,8 +59,8 @@ def bench(
 
 
 def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[Case]:
-    from scenarios.loader import load
-    from scenarios.measuring import Case
+    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.measuring import Case
 
     engines = engines_named(engine)
     return [
@@ -97,7 +97,7 @@ def _table(measured: Sequence[Measurement]) -> Iterable[str]:
 
 def _judged(measured: Sequence[Measurement]) -> Iterable[Status]:
     """The status of each; what is not as expected is told, since its time is that of something else."""
-    from scenarios.cli.judgement import conclusion, judge
+    from ddpsim.scenarios.cli.judgement import conclusion, judge
 
     for each in measured:
         expected = each.case.scenario.expected_by(each.case.engine)

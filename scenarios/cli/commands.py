@@ -15,19 +15,19 @@ from io import TextIOWrapper
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.agree import agree
-from scenarios.cli.bench import bench
-from scenarios.cli.explore import explore
-from scenarios.cli.fuzz import fuzz
-from scenarios.cli.listing import list_
-from scenarios.cli.replay import replay
-from scenarios.cli.report import report
-from scenarios.cli.run import run
-from scenarios.cli.shrink import shrink
-from scenarios.cli.status import Status
-from scenarios.cli.zoo import zoo
-from scenarios.names import shadow
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.agree import agree
+from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.explore import explore
+from ddpsim.scenarios.cli.fuzz import fuzz
+from ddpsim.scenarios.cli.listing import list_
+from ddpsim.scenarios.cli.replay import replay
+from ddpsim.scenarios.cli.report import report
+from ddpsim.scenarios.cli.run import run
+from ddpsim.scenarios.cli.shrink import shrink
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.zoo import zoo
+from ddpsim.scenarios.names import shadow
 
 app = typer.Typer(
     add_completion=False,
@@ -106,9 +106,9 @@ def _usage_message(error: Exception) -> str | None:
         if isinstance(commands := getattr(getattr(context, "command", None), "commands", None), dict):
             message += f"; expected one of {', '.join(commands)}" if "ommand" in message else ""
         return f"{message}; see `{context.command_path if context else 'ddpsim'} --help`"
-    simulator = sys.modules.get("simulator")  # without it, nothing of ours has raised yet
-    if simulator is not None and isinstance(error, (simulator.UsageError, simulator.ReplayDivergedError)):
+    errors = sys.modules.get("ddpsim.simulator.errors")  # without it, nothing of ours has raised yet
+    if errors is not None and isinstance(error, (errors.UsageError, errors.ReplayDivergedError)):
         return str(error)
     # Also of a report rendered without the simulator.
-    errors = sys.modules.get("reports.errors")
-    return str(error) if errors is not None and isinstance(error, errors.ReportError) else None
+    of_reports = sys.modules.get("ddpsim.reports.errors")
+    return str(error) if of_reports is not None and isinstance(error, of_reports.ReportError) else None

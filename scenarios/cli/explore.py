@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.options import (
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
     OwnOrEngine,
@@ -21,13 +21,13 @@ from scenarios.cli.options import (
     by_text,
     how_text,
 )
-from scenarios.cli.reporting import reporting
-from scenarios.cli.status import Status
+from ddpsim.scenarios.cli.reporting import reporting
+from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from reports.document import Document
-    from scenarios.model import Expectation, Scenario
-    from simulator import Exploration, Progress
+    from ddpsim import Exploration, Progress
+    from ddpsim.reports.document import Document
+    from ddpsim.scenarios.model import Expectation, Scenario
 
 
 def explore(
@@ -66,10 +66,10 @@ def explore(
 
     Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 if the budget ran out first.
     """
-    from scenarios.engines import Engine
-    from scenarios.exploring import explore_scenario
-    from scenarios.loader import load
-    from simulator import Budget
+    from ddpsim import Budget
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.exploring import explore_scenario
+    from ddpsim.scenarios.loader import load
 
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)
@@ -98,7 +98,7 @@ def explore(
 
 
 def _document(scenario: Scenario, exploration: Exploration, how: str, status: Status, conclusion: str) -> Document:
-    from reports.making.exploration import document_of_exploration
+    from ddpsim.reports.making.exploration import document_of_exploration
 
     is_expected = status is Status.AS_EXPECTED
     return document_of_exploration(
@@ -111,8 +111,8 @@ _WHY_UNSEEN = "which may depend on files or objects that ranks share: try --poli
 
 def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
     """The exit status, and a line that says so; what was expected may show in one schedule of many."""
-    from scenarios.cli.judgement import conclusion, judge
-    from simulator import Verdict
+    from ddpsim import Verdict
+    from ddpsim.scenarios.cli.judgement import conclusion, judge
 
     failure = exploration.first_failure
     if failure is not None:

@@ -7,15 +7,15 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-from scenarios.cli.judgement import conclusion, judge
-from scenarios.cli.reporting import Report
-from scenarios.cli.status import Status
-from scenarios.fuzzing.campaign import Campaign
-from scenarios.fuzzing.corpus import State
-from scenarios.fuzzing.report import Failure
-from scenarios.loader import load
-from scenarios.runner import run_scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.cli.judgement import conclusion, judge
+from ddpsim.scenarios.cli.reporting import Report
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.fuzzing.campaign import Campaign
+from ddpsim.scenarios.fuzzing.corpus import State
+from ddpsim.scenarios.fuzzing.report import Failure
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.runner import run_scenario
 
 _HANGS = "it does not come to its end, so it was not run again for a report"
 

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.options import EngineOrBoth, Opens, ReportFolder, WorldSize, engines_named
-from scenarios.cli.reporting import Report, reporting
-from scenarios.cli.status import Status, worst
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import EngineOrBoth, Opens, ReportFolder, WorldSize, engines_named
+from ddpsim.scenarios.cli.reporting import Report, reporting
+from ddpsim.scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
-    from scenarios.engines import Engine
-    from scenarios.fuzzing.campaign import Campaign, Progress
-    from scenarios.fuzzing.named import AlwaysFails
-    from scenarios.fuzzing.plan import Plan
-    from scenarios.fuzzing.workers import Workers
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.fuzzing.campaign import Campaign, Progress
+    from ddpsim.scenarios.fuzzing.named import AlwaysFails
+    from ddpsim.scenarios.fuzzing.plan import Plan
+    from ddpsim.scenarios.fuzzing.workers import Workers
 
 _CORPUS = ".ddpsim/corpus"
 
@@ -68,10 +68,10 @@ def fuzz(
     What fails is shrunk, and kept as a scenario file. Exit status: 0 nothing found, 1 something found, 2 usage error,
     3 nothing could be run.
     """
-    from scenarios.cli.found import report_found
-    from scenarios.fuzzing.campaign import check_budget, run_campaign
-    from scenarios.fuzzing.corpus import check_folder
-    from scenarios.fuzzing.summary import summary
+    from ddpsim.scenarios.cli.found import report_found
+    from ddpsim.scenarios.fuzzing.campaign import check_budget, run_campaign
+    from ddpsim.scenarios.fuzzing.corpus import check_folder
+    from ddpsim.scenarios.fuzzing.summary import summary
 
     _check_alone(name, generate=generate, world_size=world_size, documented=documented)
     workers = _workers(jobs, backend, cluster)
@@ -96,7 +96,7 @@ def fuzz(
 
 
 def _check_alone(name: str | None, *, generate: bool, world_size: int | None, documented: bool) -> None:
-    from simulator import UsageError
+    from ddpsim import UsageError
 
     if name is not None and generate:
         raise UsageError(f"found NAME {name!r} beside --generate, expected one of them: leave out the other")
@@ -109,8 +109,8 @@ def _check_alone(name: str | None, *, generate: bool, world_size: int | None, do
 
 
 def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
-    from scenarios.fuzzing.workers import Backend, Workers
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.fuzzing.workers import Backend, Workers
 
     names = [each.value for each in Backend]
     if backend not in names:
@@ -127,9 +127,9 @@ def _plan(
     seed: int,
     executions: int | None,
 ) -> Plan:
-    from scenarios.fuzzing.named import saved_name, world_sizes
-    from scenarios.fuzzing.plan import Plan
-    from scenarios.loader import load
+    from ddpsim.scenarios.fuzzing.named import saved_name, world_sizes
+    from ddpsim.scenarios.fuzzing.plan import Plan
+    from ddpsim.scenarios.loader import load
 
     if name is None:
         return Plan(seed, engines, executions, for_torch="documented" if documented else True)
@@ -139,8 +139,8 @@ def _plan(
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
     """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
-    from scenarios.fuzzing.named import AlwaysFails, first_look
-    from scenarios.loader import load
+    from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
+    from ddpsim.scenarios.loader import load
 
     scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
@@ -163,7 +163,7 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
 
 
 def _status_of(look: AlwaysFails) -> Status:
-    from simulator import Verdict
+    from ddpsim import Verdict
 
     if look.result.verdict is Verdict.UNKNOWN:
         return Status.UNKNOWN

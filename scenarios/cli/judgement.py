@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scenarios.cli.status import Status
-from scenarios.model import Expectation, found_on_processes, found_place, found_text
-from scenarios.runner import PROCESSES
-from simulator import Result, Verdict
-from simulator.policies.replay import Divergence
+from ddpsim import Result, Verdict
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.model import Expectation, found_on_processes, found_place, found_text
+from ddpsim.scenarios.runner import PROCESSES
+from ddpsim.simulator.policies.replay import Divergence
 
 _SCHEDULES = 10
 """`Expectation.shows` counts the random schedules of so many seeds, from 0."""

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from scenarios.engines import Engine
-    from scenarios.model import Scenario
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.model import Scenario
 
 Name = Annotated[
     str,
@@ -99,8 +99,8 @@ Opens = Annotated[
 
 def engines_named(name: str) -> tuple[Engine, ...]:
     """The engine of that name, or all of them for "both". Raises UsageError if there is none."""
-    from scenarios.engines import Engine
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.engines import Engine
 
     names = [*(engine.value for engine in Engine), "both"]
     if name not in names:
@@ -114,7 +114,7 @@ def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[in
         return "on processes"
     on = "" if transport == "memory" else f"on {transport}  "
     if policy is None and answers:
-        from simulator.choices import answers_text
+        from ddpsim.simulator.choices import answers_text
 
         return f"{on}schedule {answers_text(answers)}"
     policy = policy or "round_robin"
@@ -132,7 +132,7 @@ def prepared_for(transport: str) -> Iterator[None]:
     if transport != "processes":
         yield
         return
-    from scenarios.processes.launcher import standing_by
+    from ddpsim.scenarios.processes.launcher import standing_by
 
     with standing_by():
         yield
@@ -140,8 +140,8 @@ def prepared_for(transport: str) -> Iterator[None]:
 
 def tagged(scenarios: Mapping[str, Scenario], tags: Iterable[str]) -> dict[str, Scenario]:
     """Those that have all the tags. Raises UsageError for a tag that none has, and if none is left."""
-    from scenarios.names import nearest
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.names import nearest
 
     wanted = list(tags)
     known = sorted({tag for scenario in scenarios.values() for tag in scenario.tags})

@@ -6,15 +6,15 @@ import time
 import traceback
 from dataclasses import dataclass
 
-from scenarios.cli.judgement import conclusion, judge, misses_line
-from scenarios.cli.options import how_text
-from scenarios.cli.reporting import Report
-from scenarios.cli.status import Status
-from scenarios.engines import Engine
-from scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
-from scenarios.processes.run import refusal
-from scenarios.runner import PROCESSES, run_scenario
-from simulator import Result, UsageError
+from ddpsim import Result, UsageError
+from ddpsim.scenarios.cli.judgement import conclusion, judge, misses_line
+from ddpsim.scenarios.cli.options import how_text
+from ddpsim.scenarios.cli.reporting import Report
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
+from ddpsim.scenarios.processes.run import refusal
+from ddpsim.scenarios.runner import PROCESSES, run_scenario
 
 
 @dataclass(frozen=True, slots=True)

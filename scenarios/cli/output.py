@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from scenarios.model import Expectation, Scenario
+    from ddpsim.scenarios.model import Expectation, Scenario
 
 Each = TypeVar("Each")
 
@@ -26,7 +26,7 @@ def show(text: str) -> None:
     # Imported here: a pipe needs no colours, and a mistyped option no rich.
     from rich.text import Text
 
-    from reports.forms.highlight import STYLES
+    from ddpsim.reports.forms.highlight import STYLES
 
     styled = Text(text)
     for pattern, style in STYLES:

@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
-from scenarios.cli.reporting import reporting
-from scenarios.cli.run import head
-from scenarios.cli.status import Status
-from scenarios.cli.stepping import show_steps
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
+from ddpsim.scenarios.cli.reporting import reporting
+from ddpsim.scenarios.cli.run import head
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.stepping import show_steps
 
 if TYPE_CHECKING:
-    from scenarios.model import Expectation
-    from scenarios.replaying import Replayed
-    from simulator.steps import Step
+    from ddpsim.scenarios.model import Expectation
+    from ddpsim.scenarios.replaying import Replayed
+    from ddpsim.simulator.steps import Step
 
 
 def replay(
@@ -53,9 +53,9 @@ def replay(
     The report ends with the command to paste. Of a run that no longer offers what was recorded both sides are shown,
     and --report has how it went on.
     """
-    from scenarios.engines import Engine
-    from scenarios.loader import load
-    from scenarios.replaying import replay_run
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.replaying import replay_run
 
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)
@@ -82,7 +82,7 @@ def replay(
 
 def _between(steps: list[Step], first: int | None, last: int | None) -> list[Step]:
     """The steps from one number to another. Raises UsageError if there are none."""
-    from simulator import UsageError
+    from ddpsim import UsageError
 
     chosen = [step for step in steps if (first or 0) <= step.number and (last is None or step.number <= last)]
     if steps and not chosen:
@@ -95,7 +95,7 @@ def _between(steps: list[Step], first: int | None, last: int | None) -> list[Ste
 
 def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:
     """The exit status, and the lines that say so. A strict replay that diverges is judged by nothing else."""
-    from scenarios.cli.judgement import conclusion, divergence_line, judge
+    from ddpsim.scenarios.cli.judgement import conclusion, divergence_line, judge
 
     if replayed.divergence is not None and is_strict:
         return Status.USAGE_ERROR, divergence_line(replayed.divergence)

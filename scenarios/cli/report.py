@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.reporting import show_place
-from scenarios.cli.status import Status
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.reporting import show_place
+from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from reports.document import Document
+    from ddpsim.reports.document import Document
 
 
 def report(
@@ -28,8 +28,8 @@ def report(
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; means --html, too.")] = False,
 ) -> int:
     """Show a saved report again: as text, or as one HTML file."""
-    from reports.errors import ReportError
-    from reports.forms.json_form import read
+    from ddpsim.reports.errors import ReportError
+    from ddpsim.reports.forms.json_form import read
 
     if text and (html or opens):
         raise ReportError(f"found --text beside {'--html' if html else '--open'}, expected one form: leave one out")
@@ -42,16 +42,16 @@ def report(
 
 
 def _write_html(document: Document, path: Path, *, opens: bool) -> None:
-    from reports.files import write_file
-    from reports.forms.html import to_html
+    from ddpsim.reports.files import write_file
+    from ddpsim.reports.forms.html import to_html
 
     write_file(path, to_html(document))
     show_place(path, opens=opens)
 
 
 def _show_text(document: Document, path: Path | None) -> None:
-    from reports.files import write_file
-    from reports.forms.text import WIDTH, text_of, to_text
+    from ddpsim.reports.files import write_file
+    from ddpsim.reports.forms.text import WIDTH, text_of, to_text
 
     if path is not None:
         write_file(path, to_text(document))

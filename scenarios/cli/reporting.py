@@ -13,16 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scenarios.cli import output
-from scenarios.cli.options import by_text
-from scenarios.cli.status import Status
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import by_text
+from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from reports.document import Document
-    from reports.index import Entry, Row
-    from scenarios.engines import Engine
-    from scenarios.model import Scenario
-    from simulator import Result
+    from ddpsim import Result
+    from ddpsim.reports.document import Document
+    from ddpsim.reports.index import Entry, Row
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.model import Scenario
 
 
 @contextmanager
@@ -45,7 +45,7 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
 def _made(folder: Path | None, *, opens: bool) -> Path | None:
     if folder is None and not opens:
         return None
-    from reports.files import check_folder
+    from ddpsim.reports.files import check_folder
 
     made = Path(tempfile.mkdtemp(prefix="ddpsim-")) if folder is None else folder
     check_folder(made)
@@ -81,9 +81,9 @@ class Report:
         """Add a run that was judged."""
         if self._folder is None:
             return
-        from reports.index import Row
-        from reports.making.result import document_of
-        from scenarios.model import found_on_processes, found_text
+        from ddpsim.reports.index import Row
+        from ddpsim.reports.making.result import document_of
+        from ddpsim.scenarios.model import found_on_processes, found_text
 
         document = document_of(
             result,
@@ -114,8 +114,8 @@ class Report:
         """Add to the index what came to no result, or was not run."""
         if self._folder is None:
             return
-        from reports.forms.junit import Case
-        from reports.index import Entry, Row
+        from ddpsim.reports.forms.junit import Case
+        from ddpsim.reports.index import Entry, Row
 
         case = Case(
             name=name,
@@ -134,15 +134,15 @@ class Report:
             self._write(make(), self._folder)
 
     def _write(self, document: Document, folder: Path) -> None:
-        from reports.files import write_reports
+        from ddpsim.reports.files import write_reports
 
         write_reports(document, folder)
         self._place = folder / "report.html"
 
     def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
-        from reports.files import OF_ONE, write_reports
-        from reports.forms.junit import cases_of
-        from reports.index import Entry, folder_name
+        from ddpsim.reports.files import OF_ONE, write_reports
+        from ddpsim.reports.forms.junit import cases_of
+        from ddpsim.reports.index import Entry, folder_name
 
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
         write_reports(document, folder / own, OF_ONE)
@@ -156,7 +156,7 @@ class Report:
         """
         if self._folder is None or not self._title or not (self._entries or is_done):
             return self._place
-        from reports.index import write_index
+        from ddpsim.reports.index import write_index
 
         return write_index(self._entries, self._folder, title=self._title)
 

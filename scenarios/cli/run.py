@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from scenarios.cli import output
-from scenarios.cli.options import (
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
     OwnOrEngines,
@@ -22,14 +22,14 @@ from scenarios.cli.options import (
     how_text,
     prepared_for,
 )
-from scenarios.cli.reporting import reporting
-from scenarios.cli.status import worst
+from ddpsim.scenarios.cli.reporting import reporting
+from ddpsim.scenarios.cli.status import worst
 
 if TYPE_CHECKING:
-    from scenarios.cli.reporting import Report
-    from scenarios.engines import Engine
-    from scenarios.model import Scenario
-    from simulator import Result
+    from ddpsim import Result
+    from ddpsim.scenarios.cli.reporting import Report
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.model import Scenario
 
 
 def run(
@@ -44,8 +44,8 @@ def run(
     opens: Opens = False,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
-    from scenarios.loader import load
-    from scenarios.runner import run_scenario
+    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine) -> Result:
         return run_scenario(
@@ -73,7 +73,7 @@ def _run(
     run_once: Callable[[Scenario, Engine], Result],
     report: Report,
 ) -> int:
-    from scenarios.cli.judgement import conclusion, judge
+    from ddpsim.scenarios.cli.judgement import conclusion, judge
 
     statuses = []
     with prepared_for(transport):

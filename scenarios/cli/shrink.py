@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize
-from scenarios.cli.status import Status
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize
+from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from scenarios.model import Scenario
-    from scenarios.shrinking.shrinker import ShrunkScenario
-    from simulator import ShrinkProgress
+    from ddpsim import ShrinkProgress
+    from ddpsim.scenarios.model import Scenario
+    from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario
 
 
 def shrink(
@@ -56,11 +56,11 @@ def shrink(
     Fewer ranks, fewer iterations or calls, plainer options, fewer switches: as long as it fails with the same finding.
     Exit status: 0 saved, 1 it does not fail each time, 2 usage error.
     """
-    from scenarios.loader import load
-    from scenarios.runner import run_scenario
-    from scenarios.shrinking.saved import check_free, default_path, save_shrunk
-    from scenarios.shrinking.shrinker import shrink_scenario
-    from simulator import Budget, Verdict
+    from ddpsim import Budget, Verdict
+    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.runner import run_scenario
+    from ddpsim.scenarios.shrinking.saved import check_free, default_path, save_shrunk
+    from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
 
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
@@ -83,8 +83,8 @@ def shrink(
 
 def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
     """The scenario under the schedule that it is said to fail under."""
-    from scenarios.runner import replay_scenario, run_scenario
-    from simulator import UsageError
+    from ddpsim import UsageError
+    from ddpsim.scenarios.runner import replay_scenario, run_scenario
 
     if token is not None and policy is not None:
         raise UsageError(
@@ -116,7 +116,7 @@ _END = {
 
 def _change(shrunk: ShrunkScenario) -> str:
     """What it was and what it is, and what that took."""
-    from scenarios.shrinking.size_text import counted, size_text
+    from ddpsim.scenarios.shrinking.size_text import counted, size_text
 
     before, after = (size_text(shrunk.scenario, size) for size in (shrunk.size_before, shrunk.size))
     return f"{before}  ->  {after}   {counted(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
@@ -131,7 +131,7 @@ def _bar(seconds: float) -> Iterator[Callable[[ShrinkProgress], object] | None]:
     from rich.console import Console
     from rich.progress import Progress as Bars
 
-    from scenarios.shrinking.size_text import counted
+    from ddpsim.scenarios.shrinking.size_text import counted
 
     # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
     with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:

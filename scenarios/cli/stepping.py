@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from simulator.steps import Step
+    from ddpsim.simulator.steps import Step
 
 HELP = "Enter: one step on; a number: so many; r N: on to the next step of rank N; q: no more steps"
 
@@ -24,7 +24,7 @@ def show_steps(steps: Sequence[Step]) -> None:
 
 def walk(steps: Sequence[Step], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
     """Show steps as far as the answers say, until there are no more or the answer is `q`."""
-    from simulator.steps import step_lines
+    from ddpsim.simulator.steps import step_lines
 
     head, *lines = step_lines(steps) or [""]
     show(head)
@@ -59,7 +59,7 @@ def _ask() -> str:
 
 
 def _print_all(steps: Sequence[Step]) -> None:
-    from simulator.steps import step_lines
+    from ddpsim.simulator.steps import step_lines
 
     try:
         print("\n".join(step_lines(steps)), flush=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scenarios.cli.outcome import Outcome
-from scenarios.cli.status import Status
-from scenarios.engines import Engine
-from scenarios.model import Scenario
+from ddpsim.scenarios.cli.outcome import Outcome
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
 
 _WIDTH = 100
 _NAME_WIDTH = 48

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scenarios.cli import output
-from scenarios.cli.options import (
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import (
     EngineOrBoth,
     Opens,
     PolicyName,
@@ -22,13 +22,13 @@ from scenarios.cli.options import (
     prepared_for,
     tagged,
 )
-from scenarios.cli.reporting import Report, reporting
-from scenarios.cli.status import Status, worst
+from ddpsim.scenarios.cli.reporting import Report, reporting
+from ddpsim.scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
-    from scenarios.cli.outcome import Outcome
-    from scenarios.engines import Engine
-    from scenarios.model import Scenario
+    from ddpsim.scenarios.cli.outcome import Outcome
+    from ddpsim.scenarios.engines import Engine
+    from ddpsim.scenarios.model import Scenario
 
 
 def zoo(
@@ -47,9 +47,9 @@ def zoo(
     opens: Opens = False,
 ) -> int:
     """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
-    from scenarios.registered import registry
-    from scenarios.runner import check_options
-    from simulator import simulate
+    from ddpsim import simulate
+    from ddpsim.scenarios.registered import registry
+    from ddpsim.scenarios.runner import check_options
 
     engines = engines_named(engine)
     check_options(transport, policy, seed, timeout)  # once, and not in every row
@@ -73,8 +73,8 @@ def _run_all(
     timeout: float | None,
 ) -> list[Outcome]:
     """Run the scenarios, with a row for each, and say at the end what is not as expected."""
-    from scenarios.cli.outcome import outcome_of
-    from scenarios.cli.table import Table, closing
+    from ddpsim.scenarios.cli.outcome import outcome_of
+    from ddpsim.scenarios.cli.table import Table, closing
 
     start = time.perf_counter()
     running = (
@@ -94,8 +94,8 @@ def _run_all(
 
 def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
     """What to run, each twin below its bug. One that is named itself is run in any case."""
-    from scenarios.loader import load
-    from scenarios.registered import registry
+    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.registered import registry
 
     named = {name: load(name) for name in names or ()}
     pool: Mapping[str, Scenario] = registry

@@ -10,17 +10,17 @@ from math import inf
 
 from hypothesis import strategies as st
 
-from scenarios.engines import Engine
-from scenarios.fuzzing.ctrl_c import CtrlC
-from scenarios.fuzzing.drawing import draw_each
-from scenarios.fuzzing.judging import TimeIsUpError, judged
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.quiet import quiet
-from scenarios.fuzzing.report import BatchReport, Execution, batch_report
-from scenarios.loader import load
-from scenarios.model import Scenario
-from scenarios.strategies import schedules
-from scenarios.strategies.whole import scenarios
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
+from ddpsim.scenarios.fuzzing.drawing import draw_each
+from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.quiet import quiet
+from ddpsim.scenarios.fuzzing.report import BatchReport, Execution, batch_report
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.strategies import schedules
+from ddpsim.scenarios.strategies.whole import scenarios
 
 _ONE_AT_A_TIME = threading.Lock()
 # A worker of a cluster may have several threads, and a process has room for one simulation.

@@ -11,15 +11,15 @@ from enum import Enum
 from math import isfinite
 from pathlib import Path
 
-from scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
-from scenarios.fuzzing.ctrl_c import CtrlC
-from scenarios.fuzzing.keeping import Keeper, Kept
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.quiet import quiet
-from scenarios.fuzzing.report import BatchReport, Totals, batch_report, merged
-from scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
-from scenarios.shrinking.size_text import counted
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
+from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
+from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.quiet import quiet
+from ddpsim.scenarios.fuzzing.report import BatchReport, Totals, batch_report, merged
+from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
+from ddpsim.scenarios.shrinking.size_text import counted
 
 _CORPUS = -1
 """The number of the batch that is made of the corpus."""

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from scenarios.engines import Engine
-from scenarios.fuzzing.judging import COMPARED, judged
-from scenarios.fuzzing.report import Execution, Failure
-from scenarios.loader import load
-from scenarios.recorded import with_recorded
-from scenarios.runner import run_scenario
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
+from ddpsim.scenarios.fuzzing.report import Execution, Failure
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.recorded import with_recorded
+from ddpsim.scenarios.runner import run_scenario
 
 FOLDER = Path(".ddpsim/corpus")
 """Where failures are kept unless told, in the working directory."""

@@ -13,19 +13,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from scenarios.comparison import Reference, first_differences
-from scenarios.declared import program_in, training_in
-from scenarios.engines import Engine
-from scenarios.fuzzing.report import NO_CODE, Execution, Failure, Group
-from scenarios.interpreter import site_of
-from scenarios.model import Scenario, found_text
-from scenarios.runner import run_scenario
-from scenarios.saving import text_of
-from scenarios.strategies.whole import Kind
-from simulator import Budget, Code, Finding, Result, Verdict
-from simulator.calls import ANY_SOURCE
-from simulator.programs.check import check
-from simulator.programs.program import Issue, Program
+from ddpsim import Budget, Code, Finding, Result, Verdict
+from ddpsim.scenarios.comparison import Reference, first_differences
+from ddpsim.scenarios.declared import program_in, training_in
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.report import NO_CODE, Execution, Failure, Group
+from ddpsim.scenarios.interpreter import site_of
+from ddpsim.scenarios.model import Scenario, found_text
+from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.saving import text_of
+from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.program import Issue, Program
 
 BY_NAME = "scenario"
 """The kind of one that is a function."""

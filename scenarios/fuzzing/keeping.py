@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scenarios.engines import Engine
-from scenarios.fuzzing.corpus import keep, path_of, record, run_command
-from scenarios.fuzzing.ctrl_c import CtrlC
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.report import Failure
-from scenarios.model import found_text
-from scenarios.saving import text_of
-from scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
-from scenarios.shrinking.size_text import size_text
-from simulator import Budget, Code, UsageError
-from simulator.shrinking.greedy import End
+from ddpsim import Budget, Code, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.corpus import keep, path_of, record, run_command
+from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.report import Failure
+from ddpsim.scenarios.model import found_text
+from ddpsim.scenarios.saving import text_of
+from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
+from ddpsim.scenarios.shrinking.size_text import size_text
+from ddpsim.simulator.shrinking.greedy import End
 
 SHRINKING = Budget(executions=5000, seconds=20.0)
 """For each group of failures; who wants it smaller still has `ddpsim shrink`."""

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
 
-from scenarios.declared import program_in, training_in
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.model import Scenario
-from scenarios.runner import run_scenario
-from simulator import Budget, Code, Pct, Policy, Result, UsageError, Verdict
-from simulator.policies.random_walk import RandomWalk
-from simulator.policies.round_robin import RoundRobin
+from ddpsim import Budget, Code, Pct, Policy, Result, UsageError, Verdict
+from ddpsim.scenarios.declared import program_in, training_in
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.runner import run_scenario
+from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies.round_robin import RoundRobin
 
 _MORE_RANKS = 2
 """So many more than a scenario has are drawn, if it takes them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from scenarios.engines import Engine
-from scenarios.strategies.whole import Kind
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.strategies.whole import Kind
 
 EXECUTIONS = 40
 """Of one batch, a second or so."""
@@ -29,7 +29,7 @@ class Plan:
     kinds: tuple[Kind, ...] = tuple(Kind)
     """What is drawn where nothing is named."""
     for_torch: Literal[True, "documented"] = True
-    """Within what of torch's engine; see `scenarios.strategies.trainings`."""
+    """Within what of torch's engine; see `ddpsim.scenarios.strategies.trainings`."""
 
     def share(self, number: int) -> int:
         """How many executions a batch makes: so many or a few more, as a scenario that was begun is ended."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from scenarios.engines import Engine
+from ddpsim.scenarios.engines import Engine
 
 NO_CODE = "pass"
 """Stands for a finding's code where something passed and was not to."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scenarios.fuzzing.campaign import Campaign, End
-from scenarios.fuzzing.corpus import State
-from scenarios.shrinking.size_text import counted
+from ddpsim.scenarios.fuzzing.campaign import Campaign, End
+from ddpsim.scenarios.fuzzing.corpus import State
+from ddpsim.scenarios.shrinking.size_text import counted
 
 
 def summary(campaign: Campaign) -> str:

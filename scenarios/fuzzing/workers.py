@@ -20,10 +20,10 @@ from typing import Any
 import joblib
 from joblib.externals import loky
 
-from scenarios.fuzzing.batch import run_batch
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.report import BatchReport
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.fuzzing.batch import run_batch
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.report import BatchReport
 
 CONNECT_SECONDS = 10.0
 """For a cluster to answer."""

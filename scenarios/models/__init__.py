@@ -4,8 +4,8 @@
 network's class are its options.
 """
 
-from scenarios.models.catalog import NETWORKS, OptionError, make, outline
-from scenarios.models.network import Network
-from scenarios.models.normalized import SyncBatchNorm
+from ddpsim.scenarios.models.catalog import NETWORKS, OptionError, make, outline
+from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.models.normalized import SyncBatchNorm
 
 __all__ = ["NETWORKS", "Network", "OptionError", "SyncBatchNorm", "make", "outline"]

@@ -13,14 +13,14 @@ import torch
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
-from scenarios.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
-from scenarios.models.images import Conv, Resnet
-from scenarios.models.network import Network
-from scenarios.models.normalized import BatchNorm, SyncBatchNormalized
-from scenarios.models.partial import Branches, EarlyExit
-from scenarios.models.tokens import Embedding, Shared, Transformer
-from scenarios.names import nearest
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.models.dense import Discriminator, Generator, Linear, MixedDtypes, Mlp
+from ddpsim.scenarios.models.images import Conv, Resnet
+from ddpsim.scenarios.models.network import Network
+from ddpsim.scenarios.models.normalized import BatchNorm, SyncBatchNormalized
+from ddpsim.scenarios.models.partial import Branches, EarlyExit
+from ddpsim.scenarios.models.tokens import Embedding, Shared, Transformer
+from ddpsim.scenarios.names import nearest
 
 NETWORKS: Mapping[str, type[Network]] = MappingProxyType(
     {

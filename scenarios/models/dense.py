@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scenarios.models.network import Network
+from ddpsim.scenarios.models.network import Network
 
 
 class Linear(Network):

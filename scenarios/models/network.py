@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from simulator import UsageError
+from ddpsim import UsageError
 
 
 class Network(nn.Module):

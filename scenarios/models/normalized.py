@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed import ProcessGroup
 
-from scenarios.models.network import Network
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.models.network import Network
 
 
 class BatchNorm(Network):

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from scenarios.models.network import Network
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.models.network import Network
 
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 

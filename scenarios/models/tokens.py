@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from scenarios.models.network import Network
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.models.network import Network
 
 
 class Embedding(Network):

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 
-from scenarios.processes import rank as rank_process
-from scenarios.processes.job import Job
-from scenarios.processes.notes import Starter
-from scenarios.processes.rank import Word
-from scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes import rank as rank_process
+from ddpsim.scenarios.processes.job import Job
+from ddpsim.scenarios.processes.notes import Starter
+from ddpsim.scenarios.processes.rank import Word
+from ddpsim.scenarios.processes.report import RankReport
 
 _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0

@@ -10,13 +10,13 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
-from scenarios.agreement.outcome import Ending
-from scenarios.processes.report import ErrorReport, Position, RankReport
-from simulator import Code, Finding
-from simulator.calls import Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.errors import kind, ran_out, rank_error
-from simulator.diagnosis.explain import rank_list, shortened
+from ddpsim import Code, Finding
+from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.errors import kind, ran_out, rank_error
+from ddpsim.simulator.diagnosis.explain import rank_list, shortened
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """What gloo raises on the others when a process is gone."""

@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scenarios.engines import Engine
-from scenarios.files import SUFFIXES
-from scenarios.loader import load
-from scenarios.model import Scenario
-from scenarios.registered import registry
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files import SUFFIXES
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.registered import registry
 
 LONGEST_SECONDS = 1200.0
 """gloo itself gives up after half an hour, and it must not be the first to speak."""

@@ -27,13 +27,13 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from scenarios.processes.cache import own_cache
-from scenarios.processes.job import Job
-from scenarios.processes.report import RankReport
-from scenarios.processes.supervisor import supervise
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.processes.cache import own_cache
+from ddpsim.scenarios.processes.job import Job
+from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.supervisor import supervise
 
-_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "scenarios.runner"]
+_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.runner"]
 """torch._dynamo is what the first DistributedDataParallel or optimizer imports."""
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """What torch's launcher handles."""

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable
 from types import FrameType
 
-from scenarios.processes import recorder
+from ddpsim.scenarios.processes import recorder
 
 BUSY_SHARE = 0.1
 """A process that uses so much of a core is at work: waiting uses next to nothing."""

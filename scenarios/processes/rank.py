@@ -32,18 +32,18 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from scenarios import engines
-from scenarios.agreement.outcome import Ending
-from scenarios.model import Scenario
-from scenarios.processes import recorder
-from scenarios.processes.job import Job
-from scenarios.processes.progress import PATIENCE, Progress
-from scenarios.processes.report import ErrorReport, Position, RankReport
-from scenarios.processes.stacks import below_call, call_program, stack_of
-from simulator.calls import NOWHERE
-from simulator.diagnosis.errors import unused_indices
-from simulator.runtime.call_sites import site_of, site_of_error, traceback_text
-from simulator.runtime.isolation import numpy_random, python_random, torch_generators
+from ddpsim.scenarios import engines
+from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.processes import recorder
+from ddpsim.scenarios.processes.job import Job
+from ddpsim.scenarios.processes.progress import PATIENCE, Progress
+from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
+from ddpsim.scenarios.processes.stacks import below_call, call_program, stack_of
+from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.diagnosis.errors import unused_indices
+from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
+from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
 
 _GROUP_SECONDS = 1800
 """gloo's own time-out, of new groups too: longer than any of ours."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scenarios.agreement.outcome import Ending
-from simulator.calls import Site
+from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.simulator.calls import Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch.distributed as dist
 
-from scenarios.engines import Engine
-from scenarios.model import Scenario
-from scenarios.processes.findings import findings_of
-from scenarios.processes.job import Job
-from scenarios.processes.launcher import launch
-from scenarios.processes.report import RankReport
-from simulator import Result, Schedule, UsageError
-from simulator.trace import Trace
+from ddpsim import Result, Schedule, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.processes.findings import findings_of
+from ddpsim.scenarios.processes.job import Job
+from ddpsim.scenarios.processes.launcher import launch
+from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.simulator.trace import Trace
 
 TIMEOUT_SECONDS = 10.0
 

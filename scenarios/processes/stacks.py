@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from types import CodeType, FrameType, TracebackType
 from typing import Any
 
-from scenarios.model import Scenario
-from scenarios.processes.report import Position
-from scenarios.program import BETWEEN
-from simulator.calls import Site
-from simulator.runtime.call_sites import is_users
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.processes.report import Position
+from ddpsim.scenarios.program import BETWEEN
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.runtime.call_sites import is_users
 
 
 def call_program(scenario: Scenario, rank: int) -> Any:

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
-from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
-from scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES, SECONDS, SECONDS_INI, seconds_of
-from scenarios.pytest_plugin.scenario_files import collect_file
-from scenarios.pytest_plugin.shadows import shadow_in
+from ddpsim.scenarios.names import shadow
+from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
+from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES, SECONDS, SECONDS_INI, seconds_of
+from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
 
 if TYPE_CHECKING:
-    from scenarios.pytest_plugin.failure import Run
+    from ddpsim.scenarios.pytest_plugin.failure import Run
 
 __all__ = ["ddpsim_seed", "rank", "world_size"]
 
@@ -58,14 +58,14 @@ def pytest_configure(config: pytest.Config) -> None:
             "--ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, expected random or pct: "
             "leave one of them out"
         )
-    if (token is not None or folder is not None) and (line := shadow_in(config)):
+    if (token is not None or folder is not None) and (line := shadow()):
         raise pytest.UsageError(line)
     if token is not None:
-        from scenarios.pytest_plugin.replaying import check_token
+        from ddpsim.scenarios.pytest_plugin.replaying import check_token
 
         check_token(token)
     if folder is not None:
-        from scenarios.pytest_plugin.reporting import prepare_folder
+        from ddpsim.scenarios.pytest_plugin.reporting import prepare_folder
 
         prepare_folder(config, folder)
 
@@ -91,13 +91,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Check the marked tests; choose those that a replay token belongs to."""
     prepare(items)
-    if any(marked(items)) and (line := shadow_in(config)):  # what their folders hold can be imported by now
+    if any(marked(items)) and (line := shadow()):  # what their folders hold can be imported by now
         if not hasattr(config, "workerinput"):
             raise pytest.UsageError(line)
         set_aside(items, line)  # xdist takes a worker that ends before its tests for one that has crashed
     token = config.getoption("ddpsim_replay")
     if token is not None:
-        from scenarios.pytest_plugin.replaying import keep_replayed
+        from ddpsim.scenarios.pytest_plugin.replaying import keep_replayed
 
         keep_replayed(config, items, token)
 
@@ -116,7 +116,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     is_drawn = OPTIONS_KEY in item.stash and "hypothesis" in sys.modules
     if not (is_drawn and isinstance(item, pytest.Function) and getattr(item.obj, "is_hypothesis_test", False)):
         return (yield)
-    from scenarios.pytest_plugin.drawn import fit_for_ranks
+    from ddpsim.scenarios.pytest_plugin.drawn import fit_for_ranks
 
     with fit_for_ranks(item):
         return (yield)
@@ -128,7 +128,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     __tracebackhide__ = True
     if OPTIONS_KEY not in pyfuncitem.stash:
         return None
-    from scenarios.pytest_plugin.running import run_test
+    from ddpsim.scenarios.pytest_plugin.running import run_test
 
     run_test(pyfuncitem)
     return True
@@ -145,8 +145,8 @@ def pytest_runtest_makereport(
         return report
     if OPTIONS_KEY not in item.stash or call.when != "call":
         return (yield)
-    from scenarios.pytest_plugin.failure import annotate, prepare_group
-    from scenarios.pytest_plugin.running import add_sections, failed_run_of, forget
+    from ddpsim.scenarios.pytest_plugin.failure import annotate, prepare_group
+    from ddpsim.scenarios.pytest_plugin.running import add_sections, failed_run_of, forget
 
     add_sections(item)
     run = failed_run_of(item)
@@ -163,14 +163,14 @@ def pytest_runtest_makereport(
 def _owe_report(item: pytest.Item, report: pytest.TestReport, run: Run | None) -> Sequence[str]:
     if item.config.getoption("ddpsim_report") is None or run is None:
         return ()
-    from scenarios.pytest_plugin.reporting import owe_report
+    from ddpsim.scenarios.pytest_plugin.reporting import owe_report
 
     return (owe_report(item, report, run),)
 
 
 def _write_owed(item: pytest.Item, report: pytest.TestReport) -> None:
     if item.config.getoption("ddpsim_report") is not None:
-        from scenarios.pytest_plugin.reporting import write_owed
+        from ddpsim.scenarios.pytest_plugin.reporting import write_owed
 
         write_owed(item, report)
 
@@ -181,12 +181,12 @@ def pytest_terminal_summary(
     """Say where the reports are, and if it is not one test that was replayed."""
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
     if token is not None:
-        from scenarios.pytest_plugin.replaying import replay_summary
+        from ddpsim.scenarios.pytest_plugin.replaying import replay_summary
 
         line = replay_summary(config, exitstatus, token)
         if line is not None:
             terminalreporter.write_line(line)
     if folder is not None:
-        from scenarios.pytest_plugin.reports_page import write_page
+        from ddpsim.scenarios.pytest_plugin.reports_page import write_page
 
         terminalreporter.write_line(write_page(terminalreporter, folder))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, definitions_of, maker_of, names_on_ranks
-from scenarios.pytest_plugin.marker import MARKER, MarkerError, Options, options_of
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, definitions_of, maker_of, names_on_ranks
+from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, Options, options_of
 
 
 class UnusableTest(pytest.Item):
@@ -157,5 +157,5 @@ def _check_fixtures(item: pytest.Function, options: Options) -> None:
             if any(maker_of(each) for each in chains.get(asked, ())[-1:]):
                 raise MarkerError(
                     f"fixture {name!r} asks for {asked!r}, which is made on each rank, and is made once for all: "
-                    "make it with @per_rank (from scenarios import per_rank) in the place of @pytest.fixture"
+                    "make it with @per_rank (from ddpsim.scenarios import per_rank) in the place of @pytest.fixture"
                 )

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.control import _current_build_context
 
-from scenarios.pytest_plugin.fixtures import names_on_ranks
+from ddpsim.scenarios.pytest_plugin.fixtures import names_on_ranks
 
 RunOnRanks = Callable[[Callable[..., Any], tuple[Any, ...], Mapping[str, Any]], None]
 

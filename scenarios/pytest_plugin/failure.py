@@ -17,16 +17,16 @@ from typing import Any
 
 import pytest
 
-from scenarios.model import found_text
-from scenarios.pytest_plugin.marker import MarkerError
-from scenarios.pytest_plugin.output import Output
-from scenarios.pytest_plugin.raised import SKIPS, Gravity, gravity
-from simulator import Code, Exploration, Finding, Result, Verdict
-from simulator.diagnosis.advice import Cause
-from simulator.exploration.exploration import End
-from simulator.runtime.outcome import one_line
-from simulator.verdict import combine, replay_line
-from simulator.wording import rank_list
+from ddpsim import Code, Exploration, Finding, Result, Verdict
+from ddpsim.scenarios.model import found_text
+from ddpsim.scenarios.pytest_plugin.marker import MarkerError
+from ddpsim.scenarios.pytest_plugin.output import Output
+from ddpsim.scenarios.pytest_plugin.raised import SKIPS, Gravity, gravity
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.exploration.exploration import End
+from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.verdict import combine, replay_line
+from ddpsim.simulator.wording import rank_list
 
 _OWN_FOLDERS = tuple(
     os.path.join(os.path.dirname(os.path.abspath(file)), "")

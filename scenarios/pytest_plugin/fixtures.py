@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from scenarios.pytest_plugin.marker import MARKER, MarkerError, Options
+from ddpsim.scenarios.pytest_plugin.marker import MARKER, MarkerError, Options
 
 OPTIONS_KEY = pytest.StashKey[Options]()
 """What the marker of a test says, on its item."""
@@ -74,8 +74,8 @@ def refuse_outside(request: Any, definition: pytest.FixtureDef[Any]) -> None:
         )
     pytest.fail(
         f"fixture {asked.argname!r} is made on each rank, expected a test marked @pytest.mark.{MARKER}, or a fixture "
-        "made with @per_rank, to ask for it: mark the test, or use per_rank (from scenarios import per_rank) in the "
-        "place of pytest.fixture",
+        "made with @per_rank, to ask for it: mark the test, or use per_rank (from ddpsim.scenarios import per_rank) in "
+        "the place of pytest.fixture",
         pytrace=False,
     )
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import pytest
 
-from scenarios.pytest_plugin.raised import Raised
+from ddpsim.scenarios.pytest_plugin.raised import Raised
 
 _CAPTURING = frozenset({"capsys", "capsysbinary", "capfd", "capfdbinary", "capteesys"})
 """With one of these fixtures the test reads itself what was printed."""

@@ -6,8 +6,8 @@ from enum import IntEnum
 
 import pytest
 
-from simulator.runtime.outcome import one_line
-from simulator.runtime.rank_thread import RankReturned, RankUnwound
+from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
 
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from scenarios.cli.judgement import divergence_line
-from scenarios.pytest_plugin.collecting import marked
-from scenarios.pytest_plugin.failure import RanksFailed, program_name
-from simulator import ReplayError, Result, Schedule, simulate
-from simulator.choices import program_on
-from simulator.policies.replay import Replay, diverged
+from ddpsim import ReplayError, Result, Schedule, simulate
+from ddpsim.scenarios.cli.judgement import divergence_line
+from ddpsim.scenarios.pytest_plugin.collecting import marked
+from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, program_name
+from ddpsim.simulator.choices import program_on
+from ddpsim.simulator.policies.replay import Replay, diverged
 
 _KEPT = pytest.StashKey[int]()
 """How many tests a token may belong to."""

@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-from reports.document import Document
-from reports.errors import ReportError
-from reports.files import OF_ONE, check_folder, plain_name, write_reports
-from reports.making.exploration import document_of_exploration
-from reports.making.result import document_of
-from scenarios.cli.options import how_text
-from scenarios.model import found_text
-from scenarios.pytest_plugin.failure import RanksFailed, Run
-from scenarios.pytest_plugin.fixtures import OPTIONS_KEY
-from scenarios.pytest_plugin.running import policy_of, seed_of
+from ddpsim.reports.document import Document
+from ddpsim.reports.errors import ReportError
+from ddpsim.reports.files import OF_ONE, check_folder, plain_name, write_reports
+from ddpsim.reports.making.exploration import document_of_exploration
+from ddpsim.reports.making.result import document_of
+from ddpsim.scenarios.cli.options import how_text
+from ddpsim.scenarios.model import found_text
+from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
+from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
 
 PLACE = "ddpsim_report"
 """Under this name pytest's own report of a teardown says where ours is, also across processes."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from reports.errors import ReportError
-from reports.forms.junit import Case
-from reports.index import Entry, Row, write_index
-from scenarios.pytest_plugin.reporting import EXPECTED, PLACE
+from ddpsim.reports.errors import ReportError
+from ddpsim.reports.forms.junit import Case
+from ddpsim.reports.index import Entry, Row, write_index
+from ddpsim.scenarios.pytest_plugin.reporting import EXPECTED, PLACE
 
 
 def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:

@@ -12,15 +12,23 @@ from typing import Any, NoReturn
 
 import pytest
 
-from scenarios.pytest_plugin.failure import RanksFailed, Run, has, judge, program_name, replay_command, tell_if_in_group
-from scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
-from scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
-from scenarios.pytest_plugin.output import Output
-from scenarios.pytest_plugin.patches import ranks_own_left_alone
-from scenarios.pytest_plugin.search import Search
-from scenarios.pytest_plugin.subtests import subtests_on
-from simulator import Budget, Code, Result, UsageError, explore, simulate
-from simulator.api import EXPLORATION_BUDGET
+from ddpsim import Budget, Code, Result, UsageError, explore, simulate
+from ddpsim.scenarios.pytest_plugin.failure import (
+    RanksFailed,
+    Run,
+    has,
+    judge,
+    program_name,
+    replay_command,
+    tell_if_in_group,
+)
+from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, SEED, RankFixtures, names_on_ranks
+from ddpsim.scenarios.pytest_plugin.marker import MarkerError, Options, seconds_of
+from ddpsim.scenarios.pytest_plugin.output import Output
+from ddpsim.scenarios.pytest_plugin.patches import ranks_own_left_alone
+from ddpsim.scenarios.pytest_plugin.search import Search
+from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
+from ddpsim.simulator.api import EXPLORATION_BUDGET
 
 _MOST_STEPS = 1_000_000
 """Of a run whose marker says no other number. One that never ends fails after some 15 seconds, with 250 MiB of events;
@@ -35,7 +43,7 @@ def run_test(item: pytest.Function) -> None:
     __tracebackhide__ = True
     arguments = {name: item.funcargs[name] for name in item._fixtureinfo.argnames if name in item.funcargs}
     if _is_drawn(item):
-        from scenarios.pytest_plugin.drawn import run_drawn  # needs hypothesis, which such a test has imported
+        from ddpsim.scenarios.pytest_plugin.drawn import run_drawn  # needs hypothesis, which such a test has imported
 
         run_drawn(item, partial(run_on_ranks, item), arguments)
     else:
@@ -152,7 +160,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:
-        from scenarios.pytest_plugin.replaying import replay_test  # with a token the session has imported it
+        from ddpsim.scenarios.pytest_plugin.replaying import replay_test  # with a token the session has imported it
 
         is_strict = not _is_drawn(item)  # other examples than the recorded one may run, too
         result, left = replay_test(program, options.world_size, token, world, is_strict=is_strict)

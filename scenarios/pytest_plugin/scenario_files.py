@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from scenarios.pytest_plugin.shadows import shadow_in
+from ddpsim.scenarios.names import shadow
 
 if TYPE_CHECKING:
-    from scenarios.model import Scenario
+    from ddpsim.scenarios.model import Scenario
 
 _FIRST_TABLE = re.compile(r"^[ \t]*\[", re.MULTILINE)
 _SAYS_VERSION = re.compile(r"^ddpsim *= *\d+ *(#.*)?$", re.MULTILINE)
@@ -45,10 +45,10 @@ class ScenarioFile(pytest.File):
 
     def collect(self) -> Iterable[pytest.Item]:
         """The scenario, called by the engine that it runs on."""
-        if line := shadow_in(self.config):
+        if line := shadow():
             raise self.CollectError(line)
-        from scenarios.loader import load
-        from simulator import UsageError
+        from ddpsim import UsageError
+        from ddpsim.scenarios.loader import load
 
         try:
             scenario = load(os.path.relpath(self.path))  # as the replay line then names it
@@ -66,8 +66,8 @@ class ScenarioItem(pytest.Item):
 
     def runtest(self) -> None:
         """Run it; raise UnexpectedOutcome if it comes to something else than the file expects."""
-        from scenarios.cli.judgement import conclusion
-        from scenarios.runner import run_scenario
+        from ddpsim.scenarios.cli.judgement import conclusion
+        from ddpsim.scenarios.runner import run_scenario
 
         result = run_scenario(self._scenario)
         expected = self._scenario.expected_by(self._scenario.engine)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from simulator.choices import Policy
-from simulator.exploration.named import strategy_of
-from simulator.result import Result
-from simulator.verdict import Finding
+from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.exploration.named import strategy_of
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Finding
 
 
 class Search:

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 import pytest
 
-from scenarios.pytest_plugin.raised import Gravity, gravity
-from simulator.runtime.rank_thread import RankUnwound
+from ddpsim.scenarios.pytest_plugin.raised import Gravity, gravity
+from ddpsim.simulator.runtime.rank_thread import RankUnwound
 
 _SUBTESTS = getattr(pytest, "Subtests", ())  # from pytest 9 on
 

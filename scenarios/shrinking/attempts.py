@@ -10,18 +10,18 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from scenarios.engines import Engine
-from scenarios.model import Scenario
-from scenarios.runner import run_scenario
-from scenarios.shrinking.candidate import Candidate
-from simulator import Policy, Result, UsageError
-from simulator.exploration.dpor import Dpor
-from simulator.exploration.strategy import RedundantRun
-from simulator.policies.guided import Guided
-from simulator.policies.random_walk import RandomWalk
-from simulator.shrinking.answers import stripped
-from simulator.shrinking.failing import Failure
-from simulator.shrinking.greedy import Attempt
+from ddpsim import Policy, Result, UsageError
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.shrinking.candidate import Candidate
+from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.exploration.strategy import RedundantRun
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.shrinking.answers import stripped
+from ddpsim.simulator.shrinking.failing import Failure
+from ddpsim.simulator.shrinking.greedy import Attempt
 
 _EXPLORED = 20
 _WALKS = 4

@@ -7,16 +7,16 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from scenarios.declared import of_program, of_training, program_in, training_in
-from scenarios.model import Scenario
-from scenarios.shrinking import trainings
-from scenarios.shrinking.declared import Declared
-from scenarios.shrinking.declared import size_of as size_of_declared
-from simulator.programs.program import Program
-from simulator.shrinking import answers, programs
-from simulator.shrinking.greedy import Way
-from simulator.shrinking.order import Size
-from simulator.shrinking.program_size import size_of as size_of_program
+from ddpsim.scenarios.declared import of_program, of_training, program_in, training_in
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.shrinking import trainings
+from ddpsim.scenarios.shrinking.declared import Declared
+from ddpsim.scenarios.shrinking.declared import size_of as size_of_declared
+from ddpsim.simulator.programs.program import Program
+from ddpsim.simulator.shrinking import answers, programs
+from ddpsim.simulator.shrinking.greedy import Way
+from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.program_size import size_of as size_of_program
 
 _MOST_SIZES = 8
 """So many world sizes are tried from the least, besides half of the ranks and one less."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from scenarios.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
-from simulator.faults import Fault
-from simulator.shrinking.order import Size
+from ddpsim.scenarios.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
+from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.shrinking.order import Size
 
 PLAINEST_FIRST = (
     "linear",

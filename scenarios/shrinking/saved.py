@@ -6,10 +6,10 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from scenarios.model import Scenario
-from scenarios.saving import save
-from scenarios.toml_table import open_toml
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.saving import save
+from ddpsim.scenarios.toml_table import open_toml
 
 
 def default_path(name: str) -> Path:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.model import Expectation, Scenario
-from scenarios.runner import run_scenario
-from scenarios.shrinking.attempts import SameWay, attempt
-from scenarios.shrinking.candidate import Candidate, key_of, size_of, ways_for
-from simulator import Budget, Result
-from simulator.shrinking.answers import stripped
-from simulator.shrinking.failing import failure_of
-from simulator.shrinking.function import SHRINKING_BUDGET
-from simulator.shrinking.greedy import End, OnShrinkProgress, shrink
-from simulator.shrinking.order import Size
+from ddpsim import Budget, Result
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.model import Expectation, Scenario
+from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
+from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, size_of, ways_for
+from ddpsim.simulator.shrinking.answers import stripped
+from ddpsim.simulator.shrinking.failing import failure_of
+from ddpsim.simulator.shrinking.function import SHRINKING_BUDGET
+from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
+from ddpsim.simulator.shrinking.order import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ def shrink_scenario(
     """Make a scenario that fails, or the one of that name, simpler as long as it fails with the same leading code.
 
     First the ranks become fewer, then the iterations of a declared training or the calls of a program, then what else
-    is said of them plainer, at last the switches of the schedule fewer; `simulator.shrinking.order` has the order. Of a
-    scenario that is a function, only the ranks and the schedule can change. Engine and schedule are the scenario's own
-    unless an engine is given. If the failure is not what the scenario expects, neither is that of the simpler one.
+    is said of them plainer, at last the switches of the schedule fewer; simulator/shrinking/order.py has the order. Of
+    a scenario that is a function, only the ranks and the schedule can change. Engine and schedule are the scenario's
+    own unless an engine is given. If the failure is not what the scenario expects, neither is that of the simpler one.
 
     The budget, 5000 executions and 60 seconds unless given, is for all runs together. When it runs out, or Ctrl-C ends
     it, the simplest so far is returned. If the failure does not come again under its own schedule, `end` is flaky.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from scenarios.declared import program_in, training_in
-from scenarios.model import Scenario
-from simulator.shrinking.order import Size
+from ddpsim.scenarios.declared import program_in, training_in
+from ddpsim.scenarios.model import Scenario
+from ddpsim.simulator.shrinking.order import Size
 
 
 def size_text(scenario: Scenario, size: Size) -> str:

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from scenarios.shrinking.declared import Declared
-from scenarios.training import Exceptional, Rule
-from simulator.shrinking.blocks import blocks
+from ddpsim.scenarios.shrinking.declared import Declared
+from ddpsim.scenarios.training import Exceptional, Rule
+from ddpsim.simulator.shrinking.blocks import blocks
 
 Named = TypeVar("Named")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from scenarios.models import outline
-from scenarios.shrinking.declared import PLAINEST_FIRST, Declared
-from scenarios.training import (
+from ddpsim.scenarios.models import outline
+from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared
+from ddpsim.scenarios.training import (
     CommunicationHook,
     Exceptional,
     JoinTerms,
@@ -16,7 +16,7 @@ from scenarios.training import (
     Options,
     Training,
 )
-from simulator.shrinking.blocks import blocks
+from ddpsim.simulator.shrinking.blocks import blocks
 
 
 def fewer_faults(declared: Declared) -> Iterator[Declared]:

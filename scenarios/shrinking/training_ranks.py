@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from scenarios.shrinking.declared import Declared
-from scenarios.training import Exceptional, Rule, Training
-from simulator.shrinking.blocks import blocks
+from ddpsim.scenarios.shrinking.declared import Declared
+from ddpsim.scenarios.training import Exceptional, Rule, Training
+from ddpsim.simulator.shrinking.blocks import blocks
 
 _FEW = 6
 """Of so many ranks, every two and every three are tried alone."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from scenarios.shrinking.training_iterations import (
+from ddpsim.scenarios.shrinking.training_iterations import (
     fewer_exceptions,
     fewer_iterations,
     fewer_on_one_rank,
     plainer_rule,
 )
-from scenarios.shrinking.training_options import (
+from ddpsim.scenarios.shrinking.training_options import (
     fewer_faults,
     fewer_networks,
     fewer_rows,
@@ -16,7 +16,7 @@ from scenarios.shrinking.training_options import (
     plainer_networks,
     plainest,
 )
-from scenarios.shrinking.training_ranks import fewer_ranks, only_two_or_three
+from ddpsim.scenarios.shrinking.training_ranks import fewer_ranks, only_two_or_three
 
 WAYS = (
     fewer_ranks,

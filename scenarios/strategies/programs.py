@@ -12,13 +12,13 @@ from random import Random
 
 from hypothesis import strategies as st
 
-from scenarios.agreement.breaking import Kind, broken
-from scenarios.agreement.drawing import COLLECTIVES, Round
-from simulator import UsageError
-from simulator.calls import ANY_SOURCE, Shape
-from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
-from simulator.programs.program import Group, Issue, Program, Step, Wait
-from simulator.programs.validation import members_of
+from ddpsim import UsageError
+from ddpsim.scenarios.agreement.breaking import Kind, broken
+from ddpsim.scenarios.agreement.drawing import COLLECTIVES, Round
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.validation import members_of
 
 _MOST_GROUPS = 2
 _LARGE: Shape = (3001,)
@@ -64,7 +64,7 @@ def broken_programs(
     """A program that was broken in one place of one rank, and what was done to it.
 
     A break need not be a fault: where nobody waits for the call, say, the program still passes.
-    `simulator.programs.check` says what comes of it. Kinds are those of `scenarios.agreement.breaking`: a call that
+    `ddpsim.simulator.programs.check` says what comes of it. Kinds are those of agreement/breaking.py: a call that
     is missing, made again, swapped or of another operation, shape, dtype, reduction, root, group, peer or tag; splits
     that differ; a rank that returns early or crashes.
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from simulator import Pct, Policy
-from simulator.policies.guided import Guided
-from simulator.policies.random_walk import RandomWalk
+from ddpsim import Pct, Policy
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.random_walk import RandomWalk
 
 _MOST_SWITCHES = 4
 """Most bugs need two or three orderings (simulator/policies/pct.py)."""

@@ -7,9 +7,9 @@ from typing import Literal
 import torch
 from hypothesis import strategies as st
 
-from scenarios.models import NETWORKS
-from scenarios.strategies.limits import documented_by_torch, possible_for_torch, sensible
-from scenarios.training import (
+from ddpsim.scenarios.models import NETWORKS
+from ddpsim.scenarios.strategies.limits import documented_by_torch, possible_for_torch, sensible
+from ddpsim.scenarios.training import (
     Action,
     CommunicationHook,
     Exceptional,

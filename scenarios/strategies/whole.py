@@ -9,12 +9,12 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from scenarios.declared import of_program, of_training
-from scenarios.engines import Engine
-from scenarios.model import Scenario
-from scenarios.strategies.programs import broken_programs, programs
-from scenarios.strategies.schedules import schedules
-from scenarios.strategies.trainings import trainings
+from ddpsim.scenarios.declared import of_program, of_training
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.strategies.programs import broken_programs, programs
+from ddpsim.scenarios.strategies.schedules import schedules
+from ddpsim.scenarios.strategies.trainings import trainings
 
 
 class Kind(Enum):
@@ -25,7 +25,7 @@ class Kind(Enum):
     PROGRAM = "program"
     """A program of plain calls that is to pass."""
     BROKEN_PROGRAM = "broken program"
-    """One that was broken in one place, and is to come to what `simulator.programs.check` finds."""
+    """One that was broken in one place, and is to come to what `ddpsim.simulator.programs.check` finds."""
 
 
 _WEIGHTS = {Kind.TRAINING: 2, Kind.PROGRAM: 1, Kind.BROKEN_PROGRAM: 1}

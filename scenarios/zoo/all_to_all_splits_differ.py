@@ -7,8 +7,8 @@ process of the rank that made too little room, and the others may return as if n
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

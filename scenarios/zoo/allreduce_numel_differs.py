@@ -7,8 +7,8 @@ expected fewer bytes, without any exception, and its peers see a closed connecti
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 CLASSES = 4
 

@@ -8,8 +8,8 @@ import copy
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def train(model: DistributedDataParallel, average: torch.nn.Module) -> None:

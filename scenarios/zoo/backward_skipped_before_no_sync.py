@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
 
 
 class Branches(nn.Module):

@@ -6,8 +6,8 @@ The mirror image of sending first, and sure to hang on any backend, however smal
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

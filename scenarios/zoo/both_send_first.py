@@ -7,8 +7,8 @@ send of real gloo waits for its receive even for two elements: it blocks at once
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

@@ -7,9 +7,9 @@ no error. Torch's wrapper is safe, as it launches its buckets in one order, whic
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 class Branches(torch.nn.Module):

@@ -7,8 +7,8 @@ the others are done, and rank 0 sees its connection close.
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def save(model: torch.nn.Module) -> dict[str, torch.Tensor]:

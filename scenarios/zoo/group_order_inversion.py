@@ -6,8 +6,8 @@ Blocking calls on groups that share ranks need one order everywhere. Real gloo h
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

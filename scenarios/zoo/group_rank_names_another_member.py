@@ -7,9 +7,9 @@ does what it was told.
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 def model_of(rank: int) -> torch.nn.Linear:

@@ -5,8 +5,8 @@ The caller means the first member. On real gloo, too, every member raises, and w
 
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,8 @@ its own, with the gradients of all.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def train(model: DistributedDataParallel) -> None:

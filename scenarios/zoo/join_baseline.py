@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, scenario
+from ddpsim.scenarios.model import CLEAN, scenario
 
 
 @scenario(

@@ -7,8 +7,8 @@ gloo their connection is closed, far from the cause. Under engine "ddp" every ra
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def batch_of(rank: int, step: int) -> torch.Tensor:

@@ -7,8 +7,8 @@ others wait for a rank that raised. Our engine makes the reduction that the othe
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
 
 
 def train(batches: int, *, sparse: bool) -> None:

@@ -7,8 +7,8 @@ for it, and on real gloo a process aborts. Engine "ddp" lets a rank have no batc
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
 
 
 @scenario(

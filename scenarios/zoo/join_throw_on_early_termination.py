@@ -7,8 +7,8 @@ ran out and the rest. Real gloo does the same. Caught on every rank, it is the e
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

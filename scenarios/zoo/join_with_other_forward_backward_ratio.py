@@ -7,8 +7,8 @@ forward: on real gloo one process aborts. Engine "ddp" follows whatever the othe
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
 
 
 @scenario(

@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel.distributed import DistributedDataParallel, _BufferCommHookLocation
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 def average(weight: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:

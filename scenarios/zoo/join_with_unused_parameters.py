@@ -8,9 +8,9 @@ a joined rank uses nothing.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 class Tasks(torch.nn.ModuleList):

@@ -7,8 +7,8 @@ rank. Real gloo shows no error.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def train(rank: int, scale: float) -> None:

@@ -6,8 +6,8 @@ Nothing of a message says how long it is. On real gloo the receiver's process ab
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 LONGEST = 5
 

@@ -7,9 +7,9 @@ the values without a word, so only a comparison with what they should be shows i
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 def trained() -> torch.nn.Module:

@@ -7,8 +7,8 @@ parameters were equal when training went on.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def load_momentum(optimizer: torch.optim.Optimizer) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 class Recurrent(torch.nn.Module):

@@ -6,9 +6,9 @@ A receive without a source takes what comes first. Real gloo hands over whicheve
 import torch
 import torch.distributed as dist
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from scenarios.snapshot import Snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot
 
 
 def alone(world_size: int) -> Snapshot:

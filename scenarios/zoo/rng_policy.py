@@ -7,7 +7,7 @@ decide alike has another generator, seeded with the same number everywhere: here
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, scenario
+from ddpsim.scenarios.model import CLEAN, scenario
 
 
 @scenario(

@@ -7,8 +7,8 @@ gloo shows no error; in a measurement two ranks' predictions were 4 % apart.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def trained(rank: int) -> DistributedDataParallel:

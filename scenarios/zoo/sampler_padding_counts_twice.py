@@ -8,9 +8,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DistributedSampler, TensorDataset
 
-from scenarios.model import finds, repairs, scenario
-from scenarios.snapshot import Snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot
 
 
 def is_right(world_size: int) -> list[int]:

@@ -6,8 +6,8 @@ Real gloo waits for the receive however small the message is.
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 @scenario(

@@ -7,8 +7,8 @@ replicas differ from then on, by the same difference in each step.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 def checkpoint() -> dict[str, torch.Tensor]:

@@ -7,9 +7,9 @@ trained head is the same everywhere, and fits none of the projections.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 def frozen_projection(seed: int) -> torch.nn.Module:

@@ -7,9 +7,9 @@ and real gloo shows no error. Torch's own layer weighs by counts, and refuses CP
 import torch
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from scenarios.snapshot import Snapshot, snapshot
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim.scenarios.snapshot import Snapshot, snapshot
 
 
 class SyncBatchNorm(torch.nn.BatchNorm1d):

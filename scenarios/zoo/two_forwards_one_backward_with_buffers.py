@@ -7,7 +7,7 @@ saved. Real gloo with torch 2.13: no error, the replicas stay equal.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, scenario
+from ddpsim.scenarios.model import CLEAN, scenario
 
 
 @scenario(

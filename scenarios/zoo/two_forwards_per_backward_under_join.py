@@ -7,8 +7,8 @@ follows whatever the others do.
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
 
 
 @scenario(

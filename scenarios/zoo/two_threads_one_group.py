@@ -11,8 +11,8 @@ from collections.abc import Callable
 import torch
 import torch.distributed as dist
 
-from scenarios.model import CLEAN, finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
 
 
 def train() -> None:

@@ -3,7 +3,7 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import CLEAN, scenario
+from ddpsim.scenarios.model import CLEAN, scenario
 
 
 class TwoHeads(torch.nn.Module):

@@ -7,8 +7,8 @@ The rank itself learns of it one step later, when DDP refuses its next forward; 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
 
 
 class OptionalBranch(torch.nn.Module):

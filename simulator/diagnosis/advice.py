@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, unique
 from typing import NamedTuple
 
-from simulator.diagnosis.explain import indent
+from ddpsim.simulator.diagnosis.explain import indent
 
 _SINGULAR = {"its": "its", "has": "has", "is": "is"}
 _PLURAL = {"its": "their", "has": "have", "is": "are"}

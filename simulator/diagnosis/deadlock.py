@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
-from simulator.diagnosis import wait_graph
-from simulator.diagnosis.deadlock_causes import advise, at_fault
-from simulator.diagnosis.explain import Row, elided, heading, indent, rank_list, shortened, table
-from simulator.diagnosis.one_off import detour
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
-from simulator.diagnosis.threads import cycle_text, together, waits_of_thread
-from simulator.diagnosis.wait_graph import Reading
-from simulator.verdict import Code, Finding
-from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
+from ddpsim.simulator.diagnosis import wait_graph
+from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
+from ddpsim.simulator.diagnosis.explain import Row, elided, heading, indent, rank_list, shortened, table
+from ddpsim.simulator.diagnosis.one_off import detour
+from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from ddpsim.simulator.diagnosis.threads import cycle_text, together, waits_of_thread
+from ddpsim.simulator.diagnosis.wait_graph import Reading
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
 _MOST_PLACES = 4
 """So many different calls does a summary tell that ranks wait in."""

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.calls import Call, Origin, Phase
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import elided, rank_list
-from simulator.diagnosis.hooks import are_of_hooks, sites_of
-from simulator.diagnosis.mismatch_causes import (
+from ddpsim.simulator.calls import Call, Origin, Phase
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import elided, rank_list
+from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_of
+from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
     are_in_post_hook,
     bucket_left_out,
     is_later_bucket,
     post_hooks_differ,
 )
-from simulator.diagnosis.situation import Meeting, Situation
-from simulator.diagnosis.threads import advise_threads
-from simulator.diagnosis.wait_graph import Reading
-from simulator.verdict import Code
-from simulator.waits import CallWait, StoreWait
+from ddpsim.simulator.diagnosis.situation import Meeting, Situation
+from ddpsim.simulator.diagnosis.threads import advise_threads
+from ddpsim.simulator.diagnosis.wait_graph import Reading
+from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.waits import CallWait, StoreWait
 
 CREATING = frozenset({"new_group", "split_group"})
 """The calls that make a group."""

@@ -6,10 +6,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
-from simulator.calls import NOWHERE, Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list, table
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import rank_list, table
+from ddpsim.simulator.verdict import Code, Finding
 
 
 class Side(NamedTuple):

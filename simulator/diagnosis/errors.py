@@ -9,10 +9,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from simulator.calls import Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list, shortened
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import rank_list, shortened
+from ddpsim.simulator.verdict import Code, Finding
 
 _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"

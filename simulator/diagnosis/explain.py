@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simulator.verdict import Code
-from simulator.wording import indent, rank_list
+from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import indent, rank_list
 
 MANY_RANKS = 8
 """More ranks than this with the same line share one."""

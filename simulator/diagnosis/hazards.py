@@ -6,12 +6,12 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from simulator.calls import Call, Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.deadlock_causes import CREATING
-from simulator.diagnosis.explain import Row, rank_list, table
-from simulator.diagnosis.hooks import are_of_hooks
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock_causes import CREATING
+from ddpsim.simulator.diagnosis.explain import Row, rank_list, table
+from ddpsim.simulator.diagnosis.hooks import are_of_hooks
+from ddpsim.simulator.verdict import Code, Finding
 
 Slot = tuple[str, int]
 """Group and sequence."""

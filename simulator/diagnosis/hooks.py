@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.calls import Call, Phase
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import rank_list
 
 _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 """What a wrapper goes on to after its buckets."""

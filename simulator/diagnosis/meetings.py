@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.calls import ANY_SOURCE, Call
-from simulator.diagnosis.mismatch import mismatch
-from simulator.diagnosis.situation import Meeting
-from simulator.matching.agreement import disagreement
-from simulator.matching.point_to_point import PointToPointTable
-from simulator.matching.slots import SlotTable
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.diagnosis.mismatch import mismatch
+from ddpsim.simulator.diagnosis.situation import Meeting
+from ddpsim.simulator.matching.agreement import disagreement
+from ddpsim.simulator.matching.point_to_point import PointToPointTable
+from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.verdict import Code, Finding
 
 
 def open_meetings(slots: SlotTable, messages: PointToPointTable) -> tuple[Meeting, ...]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.calls import Call, Phase
-from simulator.diagnosis.explain import Row, heading, indent, rank_list, table
-from simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
-from simulator.matching import agreement
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.diagnosis.explain import Row, heading, indent, rank_list, table
+from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
+from ddpsim.simulator.matching import agreement
+from ddpsim.simulator.verdict import Code, Finding
 
 
 def mismatch(calls: Sequence[Call], code: Code, step: int, *, complete: bool = True) -> Finding:

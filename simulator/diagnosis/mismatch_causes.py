@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from math import prod
 
-from simulator.calls import Call, Phase, Shape
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list
-from simulator.diagnosis.hooks import advise_hooks, sites_of
-from simulator.matching.agreement import compared_values
-from simulator.verdict import Code
+from ddpsim.simulator.calls import Call, Phase, Shape
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_of
+from ddpsim.simulator.matching.agreement import compared_values
+from ddpsim.simulator.verdict import Code
 
 FIELDS = {
     Code.MISMATCH_OPERATION: "operation",

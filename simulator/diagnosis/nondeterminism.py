@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import zip_longest
 from typing import NamedTuple
 
-from simulator.calls import NOWHERE, Site
-from simulator.choices import ChoiceKind, ChoicePoint, Who
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import heading, indent
-from simulator.events import Event
-from simulator.trace import Trace
-from simulator.verdict import Code, Finding
-from simulator.wording import rank_list
+from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import heading, indent
+from ddpsim.simulator.events import Event
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import rank_list
 
 
 class Offer(NamedTuple):

@@ -10,14 +10,14 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from simulator.calls import Call, Phase, Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list
-from simulator.diagnosis.situation import Situation
-from simulator.diagnosis.wait_graph import Reading
-from simulator.matching.agreement import call_sites_differ
-from simulator.verdict import Code
-from simulator.waits import CallWait
+from ddpsim.simulator.calls import Call, Phase, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.diagnosis.situation import Situation
+from ddpsim.simulator.diagnosis.wait_graph import Reading
+from ddpsim.simulator.matching.agreement import call_sites_differ
+from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.waits import CallWait
 
 
 class Detour(NamedTuple):

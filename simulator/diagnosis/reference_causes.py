@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simulator.calls import Phase
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import rank_list
-from simulator.joins import Joining
-from simulator.verdict import Code
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.joins import Joining
+from ddpsim.simulator.verdict import Code
 
 
 class Deviation(NamedTuple):

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from simulator.calls import Call, Site
-from simulator.waits import Wait
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.waits import Wait
 
 
 class Standing(Enum):

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulator.calls import Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.explain import elided, rank_list, shortened
-from simulator.diagnosis.situation import RankSituation, Situation
-from simulator.diagnosis.wait_graph import Reading
-from simulator.errors import InjectedCrashError
-from simulator.verdict import Code, Finding
-from simulator.waits import LockWait, ThreadWait, Wait
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import elided, rank_list, shortened
+from ddpsim.simulator.diagnosis.situation import RankSituation, Situation
+from ddpsim.simulator.diagnosis.wait_graph import Reading
+from ddpsim.simulator.errors import InjectedCrashError
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
 
 
 def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:

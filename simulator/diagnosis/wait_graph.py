@@ -26,10 +26,10 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
-from simulator.choices import Who
-from simulator.diagnosis.situation import Situation, Standing
-from simulator.verdict import Code
-from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.diagnosis.situation import Situation, Standing
+from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
 Graph: TypeAlias = "nx.DiGraph[Any]"
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 
-from simulator.choices import ChoicePoint, Policy
-from simulator.diagnosis.nondeterminism import Offer, Run, runs_differ
-from simulator.result import Result
+from ddpsim.simulator.choices import ChoicePoint, Policy
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, Run, runs_differ
+from ddpsim.simulator.result import Result
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:

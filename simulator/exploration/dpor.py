@@ -22,17 +22,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
-from simulator.calls import ANY_SOURCE
-from simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
-from simulator.diagnosis.nondeterminism import Offer, offers_differ
-from simulator.exploration.happens_before import HappensBefore, Race
-from simulator.exploration.nodes import Node, Sleep
-from simulator.matching.point_to_point import channel_of
-from simulator.policies.looks import Looks, Place
-from simulator.result import Result
-from simulator.runtime.rank_thread import Pending
-from simulator.verdict import Finding
+from ddpsim.simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
+from ddpsim.simulator.exploration.happens_before import HappensBefore, Race
+from ddpsim.simulator.exploration.nodes import Node, Sleep
+from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.policies.looks import Looks, Place
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.verdict import Finding
 
 
 class Dpor:

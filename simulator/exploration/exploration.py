@@ -6,8 +6,8 @@ from collections import Counter
 from dataclasses import dataclass
 from enum import Enum
 
-from simulator.result import Result
-from simulator.verdict import Verdict
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Verdict
 
 
 class End(Enum):

@@ -8,13 +8,13 @@ import warnings
 from collections import Counter
 from collections.abc import Callable
 
-from simulator.budget import Budget
-from simulator.choices import Policy
-from simulator.exploration.exploration import End, Exploration, Progress
-from simulator.exploration.outcomes import Outcome, counted, outcome_of
-from simulator.exploration.strategy import RedundantRun, Strategy
-from simulator.result import Result
-from simulator.verdict import Code, Verdict
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.exploration.exploration import End, Exploration, Progress
+from ddpsim.simulator.exploration.outcomes import Outcome, counted, outcome_of
+from ddpsim.simulator.exploration.strategy import RedundantRun, Strategy
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Code, Verdict
 
 Run = Callable[[Policy, Budget], Result]
 """One execution under a policy, within what is left of the budget."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from simulator.accesses import Access, Mode, Object, conflict
-from simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.accesses import Access, Mode, Object, conflict
+from ddpsim.simulator.runtime.rank_thread import Pending
 
 Clock = list[int]
 """For each rank, how many of its touches are known to have come before."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from simulator.errors import UsageError
-from simulator.exploration.dpor import Dpor
-from simulator.exploration.strategy import Strategy, Walks
-from simulator.policies.dfs import Dfs
-from simulator.policies.pct import DEPTH, Pct
-from simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.exploration.strategy import Strategy, Walks
+from ddpsim.simulator.policies.dfs import Dfs
+from ddpsim.simulator.policies.pct import DEPTH, Pct
+from ddpsim.simulator.policies.random_walk import RandomWalk
 
 NAMES = ("dpor", "dfs", "random", "pct")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from simulator.accesses import Access, Accesses, Mode, conflict
-from simulator.choices import ChoiceKind
-from simulator.diagnosis.nondeterminism import Offer
+from ddpsim.simulator.accesses import Access, Accesses, Mode, conflict
+from ddpsim.simulator.choices import ChoiceKind
+from ddpsim.simulator.diagnosis.nondeterminism import Offer
 
 
 @dataclass(slots=True)

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from simulator.exploration.values import text_of
-from simulator.result import Result
-from simulator.verdict import Code, Finding, Verdict
-from simulator.wording import rank_list
+from ddpsim.simulator.exploration.values import text_of
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Code, Finding, Verdict
+from ddpsim.simulator.wording import rank_list
 
 
 class Outcome(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
-from simulator.choices import Policy
-from simulator.choices import RedundantRun as RedundantRun
-from simulator.policies.pct import CHOICES
-from simulator.result import Result
-from simulator.verdict import Finding
+from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.choices import RedundantRun as RedundantRun
+from ddpsim.simulator.policies.pct import CHOICES
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Finding
 
 
 class Strategy(Protocol):

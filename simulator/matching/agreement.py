@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from math import prod
 
-from simulator.calls import Call, Phase, Shape, Signature
-from simulator.verdict import Code
+from ddpsim.simulator.calls import Call, Phase, Shape, Signature
+from ddpsim.simulator.verdict import Code
 
 _BY_SPLITS = frozenset({"all_to_all", "all_to_all_single"})
 """Operations whose ranks may bring different sizes: the splits say which part goes where."""

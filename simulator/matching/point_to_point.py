@@ -7,8 +7,8 @@ so `candidates` only lists them and `pair` is told.
 
 from __future__ import annotations
 
-from simulator.accesses import Object
-from simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.accesses import Object
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 
 _Channel = tuple[str, int, int]
 """Group, destination and tag."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from simulator.accesses import Object
-from simulator.calls import Call
+from ddpsim.simulator.accesses import Object
+from ddpsim.simulator.calls import Call
 
 
 def call_object(call: Call) -> Object:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from simulator.choices import ChoiceKind, ChoicePoint, Policy
-from simulator.diagnosis.nondeterminism import Offer, offers_differ
-from simulator.errors import UsageError
-from simulator.policies.looks import Looks, Place
-from simulator.policies.points import may_go_on
-from simulator.result import Result
-from simulator.verdict import Finding
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.policies.looks import Looks, Place
+from ddpsim.simulator.policies.points import may_go_on
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Finding
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.choices import ChoicePoint
+from ddpsim.simulator.choices import ChoicePoint
 
 
 class Guided:

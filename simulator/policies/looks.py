@@ -14,8 +14,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from simulator.accesses import Access, Accesses, Mode, Object
-from simulator.choices import RedundantRun
+from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
+from ddpsim.simulator.choices import RedundantRun
 
 MOST_LOOKS = 100
 """Who looks more often than this for one thing from one place, while nobody gets on, is in a loop that polls."""

@@ -19,9 +19,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from simulator.choices import ChoiceKind, ChoicePoint
-from simulator.errors import UsageError
-from simulator.policies.points import is_poll_in_vain
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.policies.points import is_poll_in_vain
 
 CHOICES = 100
 """How many choices an execution is taken to have if nothing is known of it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.choices import ChoiceKind, ChoicePoint
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
 
 
 def is_poll_in_vain(point: ChoicePoint, options: Sequence[int]) -> bool:

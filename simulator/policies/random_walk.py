@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from simulator.choices import ChoicePoint
+from ddpsim.simulator.choices import ChoicePoint
 
 
 class RandomWalk:

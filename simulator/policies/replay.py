@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from simulator.choices import ChoiceKind, ChoicePoint, Schedule, answers_text
-from simulator.diagnosis.explain import shortened, table
-from simulator.errors import ReplayDivergedError
-from simulator.events import Event, EventKind
-from simulator.steps import Choice, call_texts, step_lines, steps_of
-from simulator.trace import Trace
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, answers_text
+from ddpsim.simulator.diagnosis.explain import shortened, table
+from ddpsim.simulator.errors import ReplayDivergedError
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.steps import Choice, call_texts, step_lines, steps_of
+from ddpsim.simulator.trace import Trace
 
 _STEPS_BEFORE = 5
 """So many of the steps before a divergence are shown."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.choices import ChoicePoint
+from ddpsim.simulator.choices import ChoicePoint
 
 
 class RoundRobin:

@@ -34,16 +34,16 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator.process_group import reducer
-from simulator.process_group.creation import GroupMaker
-from simulator.process_group.optimizer_steps import watch_steps
-from simulator.process_group.parameter_check import parameter_check
-from simulator.process_group.parameter_names import parameter_names
-from simulator.process_group.replicas import Replicas
-from simulator.process_group.work import wait_for_future
-from simulator.process_group.wrappers import Wrappers
-from simulator.runtime.execution import Execution
-from simulator.verdict import Finding
+from ddpsim.simulator.process_group import reducer
+from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.optimizer_steps import watch_steps
+from ddpsim.simulator.process_group.parameter_check import parameter_check
+from ddpsim.simulator.process_group.parameter_names import parameter_names
+from ddpsim.simulator.process_group.replicas import Replicas
+from ddpsim.simulator.process_group.work import wait_for_future
+from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.verdict import Finding
 
 
 class Backend:

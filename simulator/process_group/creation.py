@@ -15,16 +15,16 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
-from simulator.calls import Call, Signature
-from simulator.process_group.group import SimulatedGroup
-from simulator.process_group.issuing import Issuer
-from simulator.process_group.monitored_barrier import BrokenBarriers
-from simulator.process_group.origins import OriginTracker
-from simulator.process_group.phases import PhaseTable
-from simulator.process_group.store import MemoryStore, StoreContents
-from simulator.process_group.wrappers import Wrappers
-from simulator.runtime.call_sites import site_here
-from simulator.runtime.execution import Execution
+from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.process_group.issuing import Issuer
+from ddpsim.simulator.process_group.monitored_barrier import BrokenBarriers
+from ddpsim.simulator.process_group.origins import OriginTracker
+from ddpsim.simulator.process_group.phases import PhaseTable
+from ddpsim.simulator.process_group.store import MemoryStore, StoreContents
+from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.execution import Execution
 
 DEFAULT_GROUP = "default"
 """How the group of all ranks is called in calls and reports; torch calls it "0"."""

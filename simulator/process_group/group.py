@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup
 
-from simulator.calls import ANY_SOURCE, Signature
-from simulator.process_group import arguments
-from simulator.process_group.issuing import Issuer
-from simulator.process_group.monitored_barrier import BrokenBarriers, check_barrier
-from simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
-from simulator.process_group.work import JointWork
-from simulator.transport.payload import Payload
+from ddpsim.simulator.calls import ANY_SOURCE, Signature
+from ddpsim.simulator.process_group import arguments
+from ddpsim.simulator.process_group.issuing import Issuer
+from ddpsim.simulator.process_group.monitored_barrier import BrokenBarriers, check_barrier
+from ddpsim.simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
+from ddpsim.simulator.process_group.work import JointWork
+from ddpsim.simulator.transport.payload import Payload
 
 _NO_TENSORS = Payload((), ())
 

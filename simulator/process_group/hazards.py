@@ -18,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulator.calls import Call, Phase, Site
-from simulator.diagnosis import hazards
-from simulator.matching.agreement import call_sites_differ
-from simulator.runtime.rank_thread import Pending
-from simulator.verdict import Finding
+from ddpsim.simulator.calls import Call, Phase, Site
+from ddpsim.simulator.diagnosis import hazards
+from ddpsim.simulator.matching.agreement import call_sites_differ
+from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.verdict import Finding
 
 _TENSORS_WATCHED = 8
 """Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""

@@ -8,17 +8,17 @@ from typing import Any
 import torch
 from torch.autograd import Variable
 
-from simulator.accesses import Access, Accesses, Mode
-from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
-from simulator.matching.point_to_point import channel_of
-from simulator.matching.slots import call_object, order_object
-from simulator.process_group import arguments
-from simulator.process_group.origins import OriginTracker
-from simulator.process_group.work import FailedWork, SimulatedWork
-from simulator.runtime.call_sites import site_here
-from simulator.runtime.execution import Execution
-from simulator.runtime.rank_thread import Pending
-from simulator.transport.payload import Payload
+from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.matching.slots import call_object, order_object
+from ddpsim.simulator.process_group import arguments
+from ddpsim.simulator.process_group.origins import OriginTracker
+from ddpsim.simulator.process_group.work import FailedWork, SimulatedWork
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.transport.payload import Payload
 
 
 class Issuer:

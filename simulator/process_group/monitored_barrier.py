@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from simulator.runtime.execution import Execution
-from simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.rank_thread import Pending
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 NO_TIME = timedelta(0)

@@ -8,8 +8,8 @@ from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from simulator.events import EventKind
-from simulator.runtime.execution import Execution
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.runtime.execution import Execution
 
 Listener = Callable[[int, Optimizer], None]
 

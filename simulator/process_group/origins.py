@@ -13,14 +13,14 @@ from typing import Any
 
 from torch.nn import Module
 
-from simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
-from simulator.events import EventKind
-from simulator.joins import joined_note
-from simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
-from simulator.process_group.wrapper import PROGRESS, Wrapper
-from simulator.process_group.wrappers import Wrappers
-from simulator.runtime.call_sites import calls_into, site_at
-from simulator.runtime.execution import Execution
+from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.joins import joined_note
+from ddpsim.simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
+from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
+from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.runtime.call_sites import calls_into, site_at
+from ddpsim.simulator.runtime.execution import Execution
 
 _USER_SHADOW = Origin(shadow=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})

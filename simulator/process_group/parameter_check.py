@@ -17,9 +17,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from simulator.calls import Signature
-from simulator.process_group.group import SimulatedGroup
-from simulator.transport.payload import Payload
+from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.transport.payload import Payload
 
 
 def parameter_check(original: Callable[..., None]) -> Callable[..., None]:

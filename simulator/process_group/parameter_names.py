@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulator.diagnosis.errors import FROZEN
-from simulator.process_group.wrapper import Wrapper
-from simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.diagnosis.errors import FROZEN
+from ddpsim.simulator.process_group.wrapper import Wrapper
+from ddpsim.simulator.process_group.wrappers import Wrappers
 
 _NO_PARAMETER = ""
 """In no bucket of any model."""

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any
 
-from simulator.calls import Phase
-from simulator.runtime.call_sites import is_users
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.runtime.call_sites import is_users
 
 DECLARATION = "__ddp_phases__"
 
@@ -207,7 +207,8 @@ def _continues(reading: Reading, frame: FrameType) -> None:
 
 
 _ISSUING = frozenset(
-    f"simulator.process_group.{module}" for module in ("group", "issuing", "monitored_barrier", "parameter_check")
+    f"ddpsim.simulator.process_group.{module}"
+    for module in ("group", "issuing", "monitored_barrier", "parameter_check")
 )
 
 _UTILS = "torch.distributed.utils"
@@ -233,8 +234,8 @@ _TORCH: dict[tuple[str, str], Reader] = {
     (_JOIN, "_notify_procs_to_terminate"): _ends_training,
     (_JOIN, "__exit__"): _shadows,
     ("torch.autograd.graph", "_engine_run_backward"): backward_runs,
-    ("simulator.process_group.wrappers", "communication_hook"): _runs_hook,
-    ("simulator.process_group.reducer", "delay_all_reduce"): _reduces_at_once,
-    ("simulator.process_group.work", "_receive_completion"): _continues,
+    ("ddpsim.simulator.process_group.wrappers", "communication_hook"): _runs_hook,
+    ("ddpsim.simulator.process_group.reducer", "delay_all_reduce"): _reduces_at_once,
+    ("ddpsim.simulator.process_group.work", "_receive_completion"): _continues,
 }
 """By module and name of the function. What calls from one that a later torch renames counts as the user's."""

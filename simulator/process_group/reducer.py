@@ -13,8 +13,8 @@ from weakref import WeakKeyDictionary
 from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
-from simulator.process_group.group import SimulatedGroup
-from simulator.runtime.execution import Execution
+from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.runtime.execution import Execution
 
 
 def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from simulator.calls import Call, Site
-from simulator.diagnosis.divergence import Apart
-from simulator.process_group.replica_tensors import Named
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.divergence import Apart
+from ddpsim.simulator.process_group.replica_tensors import Named
 
 _MOST_SIDES = 8
 """Ranks that differ from this many others are put together."""

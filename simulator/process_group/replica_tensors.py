@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from simulator.process_group.wrapper import Wrapper
-from simulator.verdict import Code
+from ddpsim.simulator.process_group.wrapper import Wrapper
+from ddpsim.simulator.verdict import Code
 
 
 class Named(NamedTuple):

@@ -23,9 +23,9 @@ from weakref import WeakSet
 
 import torch
 
-from simulator.calls import NOWHERE, Call, Site
-from simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence, skip_text, skipped_step
-from simulator.process_group.replica_comparison import (
+from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence, skip_text, skipped_step
+from ddpsim.simulator.process_group.replica_comparison import (
     Comparison,
     StepInputs,
     first_difference,
@@ -33,7 +33,7 @@ from simulator.process_group.replica_comparison import (
     first_place,
     value_at,
 )
-from simulator.process_group.replica_tensors import (
+from ddpsim.simulator.process_group.replica_tensors import (
     Named,
     buffers_in,
     fingerprint,
@@ -44,10 +44,10 @@ from simulator.process_group.replica_tensors import (
     syncs_buffers,
     syncs_buffers_last,
 )
-from simulator.process_group.wrapper import PROGRESS, Wrapper, WrapperKey
-from simulator.process_group.wrappers import Wrappers
-from simulator.runtime.call_sites import site_here
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper, WrapperKey
+from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.verdict import Code, Finding
 
 _LOOKS = 64
 """How often per moment it is looked whether everybody has come."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import ReduceOp
 
-from simulator.calls import Shape
+from ddpsim.simulator.calls import Shape
 
 _DTYPE_NAMES: dict[torch.dtype, str] = {
     value: str(value).removeprefix("torch.") for value in vars(torch).values() if isinstance(value, torch.dtype)

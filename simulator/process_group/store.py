@@ -15,11 +15,11 @@ from datetime import timedelta
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
-from simulator.accesses import ALL_KEYS, Access, Accesses, Mode
-from simulator.events import EventKind
-from simulator.runtime.call_sites import site_here
-from simulator.runtime.execution import Execution
-from simulator.waits import StoreWait
+from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.waits import StoreWait
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 

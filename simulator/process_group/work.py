@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-from simulator.accesses import Access, Mode
-from simulator.matching.slots import call_object
-from simulator.runtime.execution import Execution
-from simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.matching.slots import call_object
+from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.rank_thread import Pending
 
 NO_TIMEOUT = timedelta(0)
 

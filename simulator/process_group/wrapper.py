@@ -27,7 +27,7 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
-from simulator.calls import Signature
+from ddpsim.simulator.calls import Signature
 
 PROGRESS = "__ddp_progress__"
 

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
+from ddpsim.simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
 
 
 class Wrappers:

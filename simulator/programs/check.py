@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from simulator.calls import Call, Signature, Site
-from simulator.diagnosis import hazards
-from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.errors import rank_error
-from simulator.diagnosis.meetings import early_mismatches, open_meetings
-from simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from simulator.diagnosis.situation import Situation, Standing
-from simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
-from simulator.matching.point_to_point import PointToPointTable
-from simulator.matching.slots import Slot, SlotTable
-from simulator.programs.checked import CheckedProgram, Met
-from simulator.programs.program import Group, Issue, Program, Return, Step, Wait
-from simulator.programs.progress import ERROR, Progress
-from simulator.programs.validation import members_of, validate
-from simulator.verdict import Finding
+from ddpsim.simulator.calls import Call, Signature, Site
+from ddpsim.simulator.diagnosis import hazards
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.errors import rank_error
+from ddpsim.simulator.diagnosis.meetings import early_mismatches, open_meetings
+from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from ddpsim.simulator.diagnosis.situation import Situation, Standing
+from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
+from ddpsim.simulator.matching.point_to_point import PointToPointTable
+from ddpsim.simulator.matching.slots import Slot, SlotTable
+from ddpsim.simulator.programs.checked import CheckedProgram, Met
+from ddpsim.simulator.programs.program import Group, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.progress import ERROR, Progress
+from ddpsim.simulator.programs.validation import members_of, validate
+from ddpsim.simulator.verdict import Finding
 
 SiteOf = Callable[[Issue], Site]
 """The line that stands for a call. Whether calls that meet come from one line decides hazards, and who is blamed."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from simulator.diagnosis.situation import Standing
-from simulator.programs.program import Issue
-from simulator.verdict import Finding, Verdict, combine
+from ddpsim.simulator.diagnosis.situation import Standing
+from ddpsim.simulator.programs.program import Issue
+from ddpsim.simulator.verdict import Finding, Verdict, combine
 
 
 class RankEnd(NamedTuple):

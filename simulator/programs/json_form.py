@@ -19,8 +19,8 @@ import json
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from simulator.errors import UsageError
-from simulator.programs.program import Crash, Group, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Step, Wait
 
 FORMAT = "ddpsim program"
 VERSION = 1

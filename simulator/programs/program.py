@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from simulator.calls import Shape
+from ddpsim.simulator.calls import Shape
 
 DEFAULT = "default"
 """The group of all ranks."""

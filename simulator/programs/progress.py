@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from simulator.calls import POINT_TO_POINT, Call, Signature, Site
-from simulator.diagnosis.situation import RankSituation, Standing
-from simulator.errors import InjectedCrashError
-from simulator.programs.checked import RankEnd
-from simulator.programs.program import CRASH, Group, Step
-from simulator.waits import CallWait
+from ddpsim.simulator.calls import POINT_TO_POINT, Call, Signature, Site
+from ddpsim.simulator.diagnosis.situation import RankSituation, Standing
+from ddpsim.simulator.errors import InjectedCrashError
+from ddpsim.simulator.programs.checked import RankEnd
+from ddpsim.simulator.programs.program import CRASH, Group, Step
+from ddpsim.simulator.waits import CallWait
 
 ERROR = f"{InjectedCrashError.__name__}: {CRASH}"
 """What a rank raises that crashes."""

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
-from simulator.errors import UsageError
-from simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
-from simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
+from ddpsim.simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
 
 MOST_TAG = 2**31 - 1
 """torch takes a C int."""

@@ -21,9 +21,9 @@ import traceback
 from functools import lru_cache
 from types import CodeType, FrameType
 
-from simulator.calls import NOWHERE, Site
+from ddpsim.simulator.calls import NOWHERE, Site
 
-_OWN_PACKAGES = ("torch", "simulator", "ddp", "scenarios.pytest_plugin", "_pytest", "pluggy")
+_OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
 
 _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
 """Code without a file that a library made."""

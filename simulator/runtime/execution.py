@@ -14,31 +14,31 @@ from copy import copy
 from threading import get_ident
 from typing import Any, Protocol
 
-from simulator.accesses import Access, Accesses, Mode
-from simulator.budget import Budget
-from simulator.calls import ANY_SOURCE, Call, Signature
-from simulator.choices import ChoiceKind, Policy
-from simulator.clock import VirtualClock
-from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.meetings import early_mismatches
-from simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from simulator.diagnosis.situation import Situation
-from simulator.diagnosis.wait_graph import waiting
-from simulator.errors import InjectedCrashError
-from simulator.events import Event, EventKind
-from simulator.faults import Crash, Delay, Fault, FaultPlan
-from simulator.matching.agreement import disagreement, pair_disagreement
-from simulator.matching.point_to_point import PointToPointTable, channel_of
-from simulator.matching.slots import Slot, SlotTable, call_object, order_object
-from simulator.runtime import limits, outcome
-from simulator.runtime.garbage import fewer_collections
-from simulator.runtime.observer import Observer
-from simulator.runtime.outcome import situation_of
-from simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThread, RankUnwound, Status
-from simulator.runtime.scheduler import Scheduler
-from simulator.runtime.threads import Threads
-from simulator.verdict import Finding
-from simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Wait, Waiting
+from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature
+from ddpsim.simulator.choices import ChoiceKind, Policy
+from ddpsim.simulator.clock import VirtualClock
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.meetings import early_mismatches
+from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from ddpsim.simulator.diagnosis.situation import Situation
+from ddpsim.simulator.diagnosis.wait_graph import waiting
+from ddpsim.simulator.errors import InjectedCrashError
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.faults import Crash, Delay, Fault, FaultPlan
+from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
+from ddpsim.simulator.matching.point_to_point import PointToPointTable, channel_of
+from ddpsim.simulator.matching.slots import Slot, SlotTable, call_object, order_object
+from ddpsim.simulator.runtime import limits, outcome
+from ddpsim.simulator.runtime.garbage import fewer_collections
+from ddpsim.simulator.runtime.observer import Observer
+from ddpsim.simulator.runtime.outcome import situation_of
+from ddpsim.simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThread, RankUnwound, Status
+from ddpsim.simulator.runtime.scheduler import Scheduler
+from ddpsim.simulator.runtime.threads import Threads
+from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, Wait, Waiting
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""

@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from simulator.budget import Budget
-from simulator.diagnosis.situation import Situation
-from simulator.runtime import outcome
-from simulator.runtime.ending import stop_signalling
-from simulator.runtime.rank_thread import RankThread
-from simulator.runtime.scheduler import Scheduler
-from simulator.verdict import Finding
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.diagnosis.situation import Situation
+from ddpsim.simulator.runtime import outcome
+from ddpsim.simulator.runtime.ending import stop_signalling
+from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.runtime.scheduler import Scheduler
+from ddpsim.simulator.verdict import Finding
 
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1

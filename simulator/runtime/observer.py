@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from simulator.accesses import Access, Accesses, Object
-from simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.accesses import Access, Accesses, Object
+from ddpsim.simulator.runtime.rank_thread import Pending
 
 
 class Observer(Protocol):

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 
-from simulator.budget import Budget
-from simulator.calls import Site
-from simulator.diagnosis.advice import Cause
-from simulator.diagnosis.deadlock import waiting_lines
-from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
-from simulator.diagnosis.meetings import open_meetings
-from simulator.diagnosis.situation import RankSituation, Situation, Standing, ThreadSituation
-from simulator.events import Event, EventKind
-from simulator.matching.point_to_point import PointToPointTable
-from simulator.matching.slots import SlotTable
-from simulator.runtime.call_sites import site_of_error, stack_text, traceback_text, waits_for_lock
-from simulator.runtime.rank_thread import Rank, RankThread
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock import waiting_lines
+from ddpsim.simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
+from ddpsim.simulator.diagnosis.meetings import open_meetings
+from ddpsim.simulator.diagnosis.situation import RankSituation, Situation, Standing, ThreadSituation
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.matching.point_to_point import PointToPointTable
+from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.runtime.call_sites import site_of_error, stack_text, traceback_text, waits_for_lock
+from ddpsim.simulator.runtime.rank_thread import Rank, RankThread
+from ddpsim.simulator.verdict import Code, Finding
 
 # --- where everybody stands -------------------------------------------------------------------------------------------
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
-from simulator.calls import NOWHERE, Call, Site
-from simulator.runtime.ending import Ending
-from simulator.waits import Wait
+from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.runtime.ending import Ending
+from ddpsim.simulator.waits import Wait
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out

@@ -23,14 +23,14 @@ from contextlib import nullcontext
 from threading import get_ident as _thread_ident
 from typing import overload
 
-from simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
-from simulator.clock import VirtualClock
-from simulator.errors import InternalError, UsageError
-from simulator.policies.round_robin import RoundRobin
-from simulator.runtime.observer import Observer
-from simulator.runtime.one_core import threads_started_here_share_a_core
-from simulator.runtime.rank_thread import RankThread, RankUnwound, Status
-from simulator.waits import Wait
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
+from ddpsim.simulator.clock import VirtualClock
+from ddpsim.simulator.errors import InternalError, UsageError
+from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.runtime.observer import Observer
+from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
+from ddpsim.simulator.runtime.rank_thread import RankThread, RankUnwound, Status
+from ddpsim.simulator.waits import Wait
 
 _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from simulator.shrinking.blocks import blocks
+from ddpsim.simulator.shrinking.blocks import blocks
 
 Answers = tuple[int, ...]
 

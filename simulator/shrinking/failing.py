@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from simulator.errors import UsageError
-from simulator.result import Result
-from simulator.verdict import Code, Verdict
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.verdict import Code, Verdict
 
 
 class Failure(NamedTuple):

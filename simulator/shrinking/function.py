@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulator.api import replay, simulate
-from simulator.budget import Budget
-from simulator.choices import Schedule
-from simulator.faults import Fault
-from simulator.policies.guided import Guided
-from simulator.result import Result
-from simulator.shrinking.answers import WAYS, Answers, stripped
-from simulator.shrinking.failing import failure_of
-from simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
-from simulator.shrinking.greedy import shrink as shrink_greedily
-from simulator.shrinking.order import Size
+from ddpsim.simulator.api import replay, simulate
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.shrinking.answers import WAYS, Answers, stripped
+from ddpsim.simulator.shrinking.failing import failure_of
+from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
+from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
+from ddpsim.simulator.shrinking.order import Size
 
 SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
 """What a shrinking may use unless told."""
@@ -57,7 +57,7 @@ def shrink(
 
     The fewer switches, the simpler; then the shorter, then the smaller answers. The budget, 5000 executions and 60
     seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest so far is returned. Only the
-    schedule is made simpler; `scenarios.shrink_scenario` does the same for the program, where it is declared.
+    schedule is made simpler; `ddpsim.scenarios.shrink_scenario` does the same for the program, where it is declared.
 
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
-from simulator.budget import Budget
-from simulator.shrinking.order import Size
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.shrinking.order import Size
 
 Value = TypeVar("Value")
 

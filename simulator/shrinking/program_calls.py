@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial, reduce
 
-from simulator.calls import Shape
-from simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS, Shapes
-from simulator.programs.program import Issue, Program
-from simulator.programs.validation import members_of
-from simulator.shrinking.program_ranks import changed
-from simulator.shrinking.program_steps import names_of
+from ddpsim.simulator.calls import Shape
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS, Shapes
+from ddpsim.simulator.programs.program import Issue, Program
+from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.shrinking.program_ranks import changed
+from ddpsim.simulator.shrinking.program_steps import names_of
 
 Change = Callable[[Issue, tuple[int, ...]], Issue]
 """A call among the members of its group, made plainer; the same one if there is nothing to make plainer."""

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from simulator.programs.program import DEFAULT, Group, Issue, Program
-from simulator.shrinking.program_ranks import call_among, changed
-from simulator.shrinking.program_steps import without_names
+from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program
+from ddpsim.simulator.shrinking.program_ranks import call_among, changed
+from ddpsim.simulator.shrinking.program_steps import without_names
 
 
 def fewer_groups(program: Program) -> Iterator[Program]:

@@ -7,11 +7,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import combinations
 
-from simulator.calls import ANY_SOURCE
-from simulator.programs.operations import OPERATIONS, Shapes
-from simulator.programs.program import Group, Issue, Program, Step, Wait
-from simulator.programs.validation import members_of
-from simulator.shrinking.blocks import blocks
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.programs.operations import OPERATIONS, Shapes
+from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.shrinking.blocks import blocks
 
 _FEW = 6
 """Of so many ranks, every two and every three are tried alone."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from simulator.calls import Shape
-from simulator.programs.operations import DTYPES, REDUCTIONS
-from simulator.programs.program import DEFAULT, Issue, Program, Step, Wait
-from simulator.programs.validation import members_of
-from simulator.shrinking.order import Size
+from ddpsim.simulator.calls import Shape
+from ddpsim.simulator.programs.operations import DTYPES, REDUCTIONS
+from ddpsim.simulator.programs.program import DEFAULT, Issue, Program, Step, Wait
+from ddpsim.simulator.programs.validation import members_of
+from ddpsim.simulator.shrinking.order import Size
 
 PLAIN_DTYPE = DTYPES[0]
 PLAIN_REDUCTION = REDUCTIONS[0]

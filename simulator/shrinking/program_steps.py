@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 
-from simulator.programs.program import Issue, Program, Step, Wait
-from simulator.shrinking.blocks import blocks
+from ddpsim.simulator.programs.program import Issue, Program, Step, Wait
+from ddpsim.simulator.shrinking.blocks import blocks
 
 _FEW_NAMES = 12
 _FEW_STEPS = 14

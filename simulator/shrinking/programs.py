@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from simulator.errors import UsageError
-from simulator.programs.program import Program
-from simulator.programs.validation import validate
-from simulator.shrinking.program_calls import plainer_calls
-from simulator.shrinking.program_groups import fewer_groups, smaller_groups
-from simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three
-from simulator.shrinking.program_steps import (
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.program import Program
+from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.shrinking.program_calls import plainer_calls
+from ddpsim.simulator.shrinking.program_groups import fewer_groups, smaller_groups
+from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three
+from ddpsim.simulator.shrinking.program_steps import (
     fewer_rounds,
     fewer_rounds_in_pairs,
     fewer_steps,

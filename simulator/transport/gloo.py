@@ -23,12 +23,12 @@ import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from simulator.calls import Signature
-from simulator.errors import UsageError
-from simulator.runtime.rank_thread import Pending
-from simulator.transport.gloo_calls import CALLS
-from simulator.transport.payload import Payload
-from simulator.transport.staging import Stage
+from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.transport.gloo_calls import CALLS
+from ddpsim.simulator.transport.payload import Payload
+from ddpsim.simulator.transport.staging import Stage
 
 _TIMEOUT = timedelta(seconds=30)
 """No call waits for a rank, so this only ends what gloo itself could not."""

@@ -13,7 +13,7 @@ import torch
 import torch._C._distributed_c10d as _c10d
 from torch.distributed import ReduceOp
 
-from simulator.transport.payload import Payload
+from ddpsim.simulator.transport.payload import Payload
 
 ask: Any = _c10d
 """torch's stubs lack some of the options' fields."""

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from simulator.calls import Signature
-from simulator.runtime.rank_thread import Pending
-from simulator.transport.payload import Payload
+from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.transport.payload import Payload
 
 Movement = Callable[[Sequence[Payload], str | None, int | None], None]
 """Payloads in group-rank order, name of the reduction, group rank of the root."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from simulator.transport.payload import Payload
+from ddpsim.simulator.transport.payload import Payload
 
 
 class Stage:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from simulator.calls import Signature
-from simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.runtime.rank_thread import Pending
 
 
 class Transport(Protocol):

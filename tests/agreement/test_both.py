@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
-from scenarios.agreement import both
-from scenarios.agreement.breaking import Kind, LabelledProgram
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import GlooPool, PoolError
-from scenarios.interpreter import run_steps
-from simulator.programs.program import Crash
+from ddpsim.scenarios.agreement import both
+from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.pool import GlooPool, PoolError
+from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.simulator.programs.program import Crash
 from tests.programs.programs import barrier, program, waited
 
 HEALTHY = LabelledProgram(7, program(waited(barrier("a")), waited(barrier("a"))), Kind.NONE)

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios.agreement.breaking import Kind, LabelledProgram, labelled
-from scenarios.agreement.comparison import compare, simulated
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.table import disagreements, silences, table
-from scenarios.interpreter import Output
-from simulator.programs.program import CRASH, Crash, Wait
+from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram, labelled
+from ddpsim.scenarios.agreement.comparison import compare, simulated
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.table import disagreements, silences, table
+from ddpsim.scenarios.interpreter import Output
+from ddpsim.simulator.programs.program import CRASH, Crash, Wait
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 A = reduced("a", dtype="float16")
@@ -144,7 +144,7 @@ def test_faults_seeded_into_the_check_are_noticed(monkeypatch, fault):
     misfit = program(waited(sent("m", 1)), waited(received("m", 0, dtype="int32")))
     programs = [LabelledProgram(120, misfit, Kind.DTYPE), *(labelled(seed) for seed in range(120))]
     results = [simulated(each.program) for each in programs]
-    monkeypatch.setattr(f"simulator.programs.check.{faults[fault][0]}", faults[fault][1])
+    monkeypatch.setattr(f"ddpsim.simulator.programs.check.{faults[fault][0]}", faults[fault][1])
     told = [
         compare(each, result, [HUNG] * each.program.world_size).disagreement
         for each, result in zip(programs, results, strict=True)

@@ -5,14 +5,14 @@ from itertools import pairwise
 
 import pytest
 
-from scenarios.agreement.breaking import Kind, labelled
-from scenarios.agreement.drawing import draw
-from simulator.calls import ANY_SOURCE
-from simulator.programs.check import check
-from simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS
-from simulator.programs.program import Crash, Issue, Return, Wait
-from simulator.programs.validation import validate
-from simulator.verdict import Code, Verdict
+from ddpsim.scenarios.agreement.breaking import Kind, labelled
+from ddpsim.scenarios.agreement.drawing import draw
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS
+from ddpsim.simulator.programs.program import Crash, Issue, Return, Wait
+from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.verdict import Code, Verdict
 
 DRAWN = [draw(seed) for seed in range(300)]
 LABELLED = [labelled(seed) for seed in range(1_000)]

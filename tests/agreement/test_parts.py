@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from scenarios.agreement.outcome import Ending
-from scenarios.agreement.parts import who_ends
-from scenarios.agreement.pool import GlooPool, Job
-from scenarios.interpreter import run_steps
-from simulator.programs.program import Issue
+from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.scenarios.agreement.parts import who_ends
+from ddpsim.scenarios.agreement.pool import GlooPool, Job
+from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.simulator.programs.program import Issue
 from tests.programs.programs import program, waited
 
 

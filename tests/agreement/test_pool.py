@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import GlooPool, Job, PoolError, messages, server, server_link
-from scenarios.agreement.pool.stillness import Stillness, all_asleep
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.pool import GlooPool, Job, PoolError, messages, server, server_link
+from ddpsim.scenarios.agreement.pool.stillness import Stillness, all_asleep
 from tests.agreement import pool_programs as programs
 
 
@@ -248,7 +248,7 @@ class TestNothingIsLeft:
 
     def test_after_its_process_is_killed(self):
         script = (
-            "from scenarios.agreement.pool import GlooPool, Job\n"
+            "from ddpsim.scenarios.agreement.pool import GlooPool, Job\n"
             "from tests.agreement import pool_programs as programs\n"
             "def jobs():\n"
             "    yield Job(programs.sleeps, 3, still_seconds=60.0)\n"

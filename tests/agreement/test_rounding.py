@@ -5,10 +5,10 @@ from itertools import permutations
 import pytest
 import torch
 
-from scenarios.agreement.rounding import bounds, rounds
-from scenarios.interpreter import sent
-from simulator.programs.checked import Met
-from simulator.programs.program import Issue
+from ddpsim.scenarios.agreement.rounding import bounds, rounds
+from ddpsim.scenarios.interpreter import sent
+from ddpsim.simulator.programs.checked import Met
+from ddpsim.simulator.programs.program import Issue
 
 
 def together(operation, shape, dtype="float32", reduction="SUM", size=3):

@@ -4,13 +4,13 @@ import json
 
 import pytest
 
-from scenarios.agreement.breaking import labelled
-from scenarios.agreement.comparison import compare, simulated
-from scenarios.agreement.drawing import WORLD_SIZES
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.saved import load, save
-from simulator import UsageError
-from simulator.programs.json_form import to_json
+from ddpsim import UsageError
+from ddpsim.scenarios.agreement.breaking import labelled
+from ddpsim.scenarios.agreement.comparison import compare, simulated
+from ddpsim.scenarios.agreement.drawing import WORLD_SIZES
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.saved import load, save
+from ddpsim.simulator.programs.json_form import to_json
 from tests.programs.programs import program
 
 

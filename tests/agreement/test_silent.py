@@ -5,15 +5,15 @@ Beside each stands a neighbour that gloo does notice, so that the list says no m
 
 import pytest
 
-from scenarios.agreement.breaking import Kind, LabelledProgram
-from scenarios.agreement.comparison import compare, simulated
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import GlooPool, Job
-from scenarios.agreement.silent import Silence
-from scenarios.interpreter import run_steps
-from simulator import Verdict
-from simulator.calls import ANY_SOURCE
-from simulator.programs.program import Issue, Wait
+from ddpsim import Verdict
+from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram
+from ddpsim.scenarios.agreement.comparison import compare, simulated
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.pool import GlooPool, Job
+from ddpsim.scenarios.agreement.silent import Silence
+from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.programs.program import Issue, Wait
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 

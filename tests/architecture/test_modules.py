@@ -1,6 +1,6 @@
-"""What holds for every module: it has a docstring, and it is in no import cycle."""
+"""What holds for every module: it is in no import cycle, and goes by one name."""
 
-import ast
+import re
 from pathlib import Path
 
 import grimp
@@ -8,20 +8,18 @@ import networkx
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("simulator", "ddp", "reports", "scenarios")
-MODULES = sorted(path.relative_to(ROOT) for top in (*PACKAGES, "tests") for path in (ROOT / top).rglob("*.py"))
-
-
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_module_has_a_docstring(path):
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
-    # A folder of tests may need an empty __init__.py to be a package.
-    assert ast.get_docstring(tree) or (path.parts[0] == "tests" and not tree.body)
+PARTS = ("simulator", "ddp", "reports", "scenarios")
+TOPS = (*PARTS, "src", "tests", "docs", "examples", "benchmarks")
+CHANGELOG = ROOT / "CHANGELOG.md"
+"""It says what the old names were."""
+BARE = re.compile(rf"^[\s>.]*(?:from|import) (?:{'|'.join(PARTS)})(?:[. ]|$)")
+"""An import of a part by the name of its folder, in Python or on a page."""
 
 
 def test_no_import_cycle():
     # import-linter compares siblings; this also sees a package whose __init__ and module import each other.
-    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    graph = grimp.build_graph("ddpsim", cache_dir=None)
+    assert {f"ddpsim.{part}" for part in PARTS} <= graph.modules
     imports = networkx.DiGraph(
         (importer, imported)
         for importer in sorted(graph.modules)
@@ -29,3 +27,21 @@ def test_no_import_cycle():
     )
     cycles = [sorted(knot) for knot in networkx.strongly_connected_components(imports) if len(knot) > 1]
     assert cycles == []
+
+
+def test_nothing_imports_a_part_by_the_name_of_its_folder():
+    # From a checkout's root it would be found, be a second copy of the part, and be missed where it is installed.
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {line}"
+        for path in [*ROOT.glob("*.md"), *(path for top in TOPS for path in (ROOT / top).rglob("*.[pm][yd]"))]
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1)
+        if BARE.match(line) and path != CHANGELOG
+    ]
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    "line", ["from simulator import simulate", ">>> import ddp", "    from reports.files import x"]
+)
+def test_the_pattern_finds_what_it_looks_for(line):
+    assert BARE.match(line)

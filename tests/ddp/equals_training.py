@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddp import DistributedDataParallel as OwnEngine
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
 
 Snapshot = dict[str, "Tensor | None"]
 """Parameters, buffers and gradients, by name."""

@@ -31,8 +31,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.utils.checkpoint import checkpoint
 
-import ddp
-from ddp import DistributedDataParallel, broadcast_coalesced
+from ddpsim import ddp
+from ddpsim.ddp import DistributedDataParallel, broadcast_coalesced
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.training import Trained, Training, batches, equal_batches, mean_square, trained
 
@@ -718,7 +718,8 @@ def main(rank: int, folder: Path, first: int) -> None:
             # A group that goes away early takes with it what its peer has not read yet. After an error it should.
             store.wait([f"through {1 - rank}"], limit)
         dist.destroy_process_group()
-    assert "simulator" not in sys.modules
+    assert "ddpsim.ddp" in sys.modules
+    assert "ddpsim.simulator" not in sys.modules
 
 
 def _outcome(program: Callable[[int], object], rank: int) -> Outcome:

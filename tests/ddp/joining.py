@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp import DistributedDataParallel, Join, JoinError
-from simulator import Result, simulate
+from ddpsim import Result, simulate
+from ddpsim.ddp import DistributedDataParallel, Join, JoinError
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, trained
 
@@ -30,7 +30,7 @@ def run(program: Callable[..., Any], world_size: int, *args: Any, **how: Any) ->
 
 def group_methods() -> list[dict[str, Any]]:
     """What the classes of process groups have."""
-    from simulator.process_group.group import SimulatedGroup
+    from ddpsim.simulator.process_group.group import SimulatedGroup
 
     return [dict(vars(kind)) for kind in (SimulatedGroup, dist.ProcessGroup)]
 

@@ -11,10 +11,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ddp import DistributedDataParallel
-from simulator import Result, simulate
-from simulator.calls import Call, Phase
-from simulator.events import EventKind
+from ddpsim import Result, simulate
+from ddpsim.ddp import DistributedDataParallel
+from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.events import EventKind
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, trained
 

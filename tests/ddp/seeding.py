@@ -28,7 +28,12 @@ from types import CodeType
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 120.0
 """For one process, on a machine that is busy. What hangs, the simulator reports in much less."""
-_PRELOADED = ("pytest", "torch.distributed.algorithms.ddp_comm_hooks", "torch.distributed.optim", "simulator")
+_PRELOADED = (
+    "pytest",
+    "torch.distributed.algorithms.ddp_comm_hooks",
+    "torch.distributed.optim",
+    "ddpsim.simulator.api",
+)
 """Not the engine: the tests have to import it anew."""
 _ARGUMENTS = ("-x", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:xdist", "-p", "no:hypothesispytest")
 
@@ -119,7 +124,8 @@ def _work(sender: Connection, tests: Sequence[str], texts: Mapping[str, str], by
         os.environ.pop(name, None)
     # Nor ddpsim's own plugin: pytest would rewrite the assertions of its packages, which are imported already.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    assert "ddp" not in sys.modules
+    assert "ddpsim.simulator.api" in sys.modules
+    assert "ddpsim.ddp" not in sys.modules
     finder = _Finder(texts)
     sys.meta_path.insert(0, finder)
     output = io.StringIO()
@@ -143,7 +149,7 @@ class _Finder(MetaPathFinder):
         self.used: set[str] = set()
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
-        module = fullname.removeprefix("ddp.")
+        module = fullname.removeprefix("ddpsim.ddp.")
         if module == fullname or module not in self._texts:
             return None
         spec = PathFinder.find_spec(fullname, path)

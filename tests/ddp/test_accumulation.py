@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
+from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
 from tests.ddp.reducing import TINY, assert_equal, average, check, counts, gradients, run
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.training import Training, equal_batches, mean_square

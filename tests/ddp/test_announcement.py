@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.announcement import (
+from ddpsim.ddp.announcement import (
     NARROW,
     WIDE,
     Announcement,

@@ -8,10 +8,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddp.broadcast import DEFAULT_BUFFER_BYTES, broadcast_coalesced
-from ddp.errors import UsageError
-from simulator import simulate
-from simulator.events import EventKind
+from ddpsim import simulate
+from ddpsim.ddp.broadcast import DEFAULT_BUFFER_BYTES, broadcast_coalesced
+from ddpsim.ddp.errors import UsageError
+from ddpsim.simulator.events import EventKind
 from tests.semantics.real_gloo import GlooWorld, state_per_thread
 
 WORLD_SIZES = [1, 2, 3, 4]

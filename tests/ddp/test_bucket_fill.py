@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from ddp import bucket as bucket_module
-from ddp.bucket import SMALL_BYTES, Bucket, Scale
+from ddpsim.ddp import bucket as bucket_module
+from ddpsim.ddp.bucket import SMALL_BYTES, Bucket, Scale
 
 SHAPES = ((3, 5), (7,), (), (2, 3, 4, 5), (33,))
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.bucket_plan import MEBIBYTE, Caps, Footprint, complete_order, plan_buckets
+from ddpsim.ddp.bucket_plan import MEBIBYTE, Caps, Footprint, complete_order, plan_buckets
 
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 KINDS = [(dtype, torch.device(device)) for dtype in DTYPES for device in ("cpu", "meta")]

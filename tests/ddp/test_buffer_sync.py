@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddp.buffer_sync import BufferSync, Strategy, When
-from ddp.errors import UsageError
-from simulator import simulate
-from simulator.events import EventKind
+from ddpsim import simulate
+from ddpsim.ddp.buffer_sync import BufferSync, Strategy, When
+from ddpsim.ddp.errors import UsageError
+from ddpsim.simulator.events import EventKind
 
 WORLD_SIZES = (1, 2, 3, 4)
 BEFORE, AFTER = When.BEFORE_FORWARD, When.AFTER_FORWARD

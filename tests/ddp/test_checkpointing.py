@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from ddp import DistributedDataParallel, UsageError
+from ddpsim.ddp import DistributedDataParallel, UsageError
 from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, run
 
 GRAPHS = {

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddp.collectives import NO_ROOT, OPERATIONS, Collective, describe
+from ddpsim.ddp.collectives import NO_ROOT, OPERATIONS, Collective, describe
 
 CPU = torch.device("cpu")
 

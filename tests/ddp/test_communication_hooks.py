@@ -27,9 +27,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import (
 )
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
-from ddp import DistributedDataParallel, UsageError
-from simulator import simulate
-from simulator.calls import Phase
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel, UsageError
+from ddpsim.simulator.calls import Phase
 from tests.ddp.reducing import TINY, assert_equal, average, calls, check, gradients, run
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.training import Training, equal_batches, mean_square

@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataParallel
 
-from ddp import DistributedDataParallel, ReplicaMismatchError, UsageError
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel, ReplicaMismatchError, UsageError
 from tests.ddp.reducing import assert_equal, average, counts, gradients, run
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.training import mean_square

@@ -18,8 +18,8 @@ from torch import nn
 from torch.nn.cpp import ModuleWrapper
 from torch.utils import cpp_extension
 
-from ddp import DistributedDataParallel, ParameterChangedError
-from simulator.calls import Phase
+from ddpsim.ddp import DistributedDataParallel, ParameterChangedError
+from ddpsim.simulator.calls import Phase
 from tests.ddp.reducing import TINY, assert_equal, average, calls, gradients, run
 
 SOURCE = """

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from ddp import DistributedDataParallel
-from simulator.calls import Phase
+from ddpsim.ddp import DistributedDataParallel
+from ddpsim.simulator.calls import Phase
 from tests.ddp.reducing import TINY, average, calls, check, gradients, run
 from tests.ddp_equivalence.training import Training, mean_square
 

@@ -8,9 +8,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join as TorchJoin
 
-from ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
-from ddp.bucket import Bucket
-from simulator.calls import Phase
+from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
+from ddpsim.ddp.bucket import Bucket
+from ddpsim.simulator.calls import Phase
 from tests.ddp.reducing import TINY, assert_equal, average, calls, gradients, run
 
 CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp.collectives import OPERATIONS
-from ddp.interception import Interception
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp.collectives import OPERATIONS
+from ddpsim.ddp.interception import Interception
 from tests.ddp.joining import group_methods
 
 

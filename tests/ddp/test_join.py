@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
-from ddp import DistributedDataParallel, JoinError
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
+from ddpsim.ddp import DistributedDataParallel, JoinError
 from tests.ddp.joining import check, failing, linear, row, run, steps
 from tests.ddp.reducing import TINY, counts
 from tests.ddp.reducing import train as train_without_join

@@ -12,7 +12,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ddp import DistributedDataParallel, Join
+from ddpsim.ddp import DistributedDataParallel, Join
 from tests.ddp.joining import check, linear, row, run, steps
 from tests.ddp.reducing import TINY
 from tests.ddp_equivalence import networks

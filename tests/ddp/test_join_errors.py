@@ -13,9 +13,9 @@ from torch import nn
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ddp import DistributedDataParallel, Join, JoinError
-from ddp.errors import UsageError
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel, Join, JoinError
+from ddpsim.ddp.errors import UsageError
 from tests.ddp.joining import failing, linear, row, run
 from tests.ddp.reducing import TINY
 

@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddp import neutral
-from ddp.collectives import NO_ROOT, Collective, describe
-from ddp.neutral import take_part
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import neutral
+from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
+from ddpsim.ddp.neutral import take_part
 
 CPU = torch.device("cpu")
 

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.cpp import ModuleWrapper
 from torch.nn.utils import parametrizations, parametrize
 
-from ddp.errors import ParameterChangedError
-from ddp.parameter_watch import ParameterWatch, Standing
+from ddpsim.ddp.errors import ParameterChangedError
+from ddpsim.ddp.parameter_watch import ParameterWatch, Standing
 
 WAY_OUT = "; construct the DistributedDataParallel anew after changing the model"
 

@@ -17,8 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import ddp
-from simulator import simulate
+from ddpsim import ddp, simulate
 from tests.ddp import gloo_programs
 from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
 from tests.ddp_equivalence import oracle

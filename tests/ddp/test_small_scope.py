@@ -25,9 +25,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddp import DistributedDataParallel as OwnEngine
-from ddp import JoinError
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from ddpsim.ddp import JoinError
 from tests.ddp.small_scope_cases import (
     BATCHES,
     DECAY,

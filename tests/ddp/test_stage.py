@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from ddp.stage import Event, Stage, follows
+from ddpsim.ddp.stage import Event, Stage, follows
 
 IDLE, LOCAL, EXPECTING, REDUCING = Stage
 

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from ddp import DistributedDataParallel, OpenBackwardError, UsageError
-from ddp.static_graph import StaticGraph
+from ddpsim.ddp import DistributedDataParallel, OpenBackwardError, UsageError
+from ddpsim.ddp.static_graph import StaticGraph
 from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, mark, mark_gradients, run, timeline
 from tests.ddp.test_unused_parameters import Branches, expected, seeded, use
 

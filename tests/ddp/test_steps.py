@@ -1,6 +1,6 @@
 """The count of synchronising forwards by itself; with both engines in tests/process_group/test_steps.py."""
 
-from ddp.steps import Steps
+from ddpsim.ddp.steps import Steps
 
 
 def forwards(steps, *modes):

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ddp import BypassedBackwardError, DistributedDataParallel
-from ddp.used_map import UsedMap
-from simulator.calls import Phase
+from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
+from ddpsim.ddp.used_map import UsedMap
+from ddpsim.simulator.calls import Phase
 from tests.ddp.reducing import (
     TINY,
     assert_equal,

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils import _pytree
 from torch.utils.checkpoint import checkpoint
 
-from ddp.unused import accumulators_of, find_tensors, reached_parameters
+from ddpsim.ddp.unused import accumulators_of, find_tensors, reached_parameters
 
 A, B, C = (torch.tensor(float(value)) for value in range(3))
 

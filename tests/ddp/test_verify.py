@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddp.errors import ReplicaMismatchError
-from ddp.verify import Description, Version, describe, digest, explain, verify_replicas
-from simulator import simulate
-from simulator.events import EventKind
+from ddpsim import simulate
+from ddpsim.ddp.errors import ReplicaMismatchError
+from ddpsim.ddp.verify import Description, Version, describe, digest, explain, verify_replicas
+from ddpsim.simulator.events import EventKind
 from tests.semantics.real_gloo import GlooWorld, state_per_thread
 
 CPU = torch.device("cpu")

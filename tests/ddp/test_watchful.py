@@ -10,9 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
-from ddp.open_backward import report
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
+from ddpsim.ddp.open_backward import report
 from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, run
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.training import mean_square

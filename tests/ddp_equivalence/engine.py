@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddp import DistributedDataParallel as OwnEngine
-from simulator import Result, simulate
+from ddpsim import Result, simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, trained
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check
 from tests.ddp_equivalence.test_plain import OPTIONS

@@ -30,7 +30,7 @@ from torch.distributed.algorithms.model_averaging.averagers import PeriodicModel
 from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in_backward
 from torch.nn.parallel.distributed import _MixedPrecision
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
 from tests.ddp_equivalence.test_plain import TINY

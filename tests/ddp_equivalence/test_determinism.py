@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator import replay, simulate
+from ddpsim import replay, simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import train
 from tests.ddp_equivalence.test_plain import TINY

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import engine, networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.test_plain import TINY

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 from tests.ddp_equivalence import networks, oracle
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, train
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY

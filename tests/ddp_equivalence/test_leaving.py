@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from simulator import Crash, simulate
+from ddpsim import Crash, simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, train
 from tests.ddp_equivalence.test_plain import OPTIONS

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
 from torch.utils.checkpoint import checkpoint
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY

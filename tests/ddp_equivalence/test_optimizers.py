@@ -9,7 +9,7 @@ import torch
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained

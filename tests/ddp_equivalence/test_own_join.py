@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
-from ddp import DistributedDataParallel, Join
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel, Join
 from tests.ddp_equivalence import networks, oracle
 from tests.ddp_equivalence.engine import check
 from tests.ddp_equivalence.test_plain import TINY

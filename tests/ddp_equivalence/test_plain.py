@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.training import Training, assert_same, equal_batches, mean_square, trained

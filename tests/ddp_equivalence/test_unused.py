@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from simulator import simulate
+from ddpsim import simulate
 from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.test_plain import TINY

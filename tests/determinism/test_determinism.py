@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import replay, simulate
+from ddpsim import replay, simulate
 
 
 def train(rank, batches):
@@ -90,7 +90,7 @@ def test_a_sum_adds_rank_0_first_whatever_the_schedule():
 
 
 DIGESTS = """
-from simulator import simulate
+from ddpsim import simulate
 from tests.determinism.test_determinism import messages, train
 print(simulate(messages, 5, policy="random", seed=3).trace.digest())
 result = simulate(train, 3, args=([2, 0, 3],), policy="random", seed=1)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import scenarios
-import simulator
-from simulator.diagnosis.advice import Cause
+from ddpsim import scenarios, simulator
+from ddpsim.simulator.diagnosis.advice import Cause
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
 FACTS = (

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 from tests.process_group.training import inputs, sgd, train, wrapped
 
 ODD = 2

@@ -2,10 +2,10 @@
 
 import pytest
 
-from simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
-from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
-from simulator.waits import CallWait, StoreWait
+from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from ddpsim.simulator.waits import CallWait, StoreWait
 
 LOOP, LATER = Site("train.py", 10, "train"), Site("train.py", 20, "main")
 BUCKET = Origin(Phase.BUCKET, 0, 0, 4)

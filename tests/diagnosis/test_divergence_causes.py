@@ -3,14 +3,14 @@
 import pytest
 import torch
 
-from scenarios.reference import divergence_from
-from scenarios.snapshot import Snapshot
-from simulator import Code, simulate
-from simulator.calls import NOWHERE
-from simulator.diagnosis.divergence import Apart, Circumstances, Moment, Side, divergence
-from simulator.diagnosis.reference_causes import Deviation, advise
-from simulator.joins import JoinedRank, Joining
-from simulator.process_group.replica_tensors import fingerprint
+from ddpsim import Code, simulate
+from ddpsim.scenarios.reference import divergence_from
+from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.diagnosis.divergence import Apart, Circumstances, Moment, Side, divergence
+from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
+from ddpsim.simulator.joins import JoinedRank, Joining
+from ddpsim.simulator.process_group.replica_tensors import fingerprint
 
 
 def end(finding):

@@ -2,11 +2,11 @@
 
 import pytest
 
-from simulator.calls import ANY_SOURCE, Call, Signature, Site
-from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
-from simulator.waits import CallWait, StoreWait
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
+from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from ddpsim.simulator.waits import CallWait, StoreWait
 
 SITE = Site("train.py", 3, "main")
 UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."

@@ -2,8 +2,8 @@
 
 import time
 
-from simulator.calls import Call, Signature, Site
-from simulator.diagnosis.hazards import group_order
+from ddpsim.simulator.calls import Call, Signature, Site
+from ddpsim.simulator.diagnosis.hazards import group_order
 
 ONE = Signature("all_reduce", ((1,),), "float32", "SUM")
 

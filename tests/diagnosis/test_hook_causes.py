@@ -7,8 +7,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import ddp
-from simulator import simulate
+from ddpsim import ddp, simulate
 
 ENGINES = pytest.mark.parametrize(
     "engine", [DistributedDataParallel, ddp.DistributedDataParallel], ids=["torch", "own"]

@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 
-from simulator import simulate
+from ddpsim import simulate
 
 
 def add(elements):

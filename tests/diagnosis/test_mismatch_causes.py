@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
-from simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from simulator.matching.agreement import disagreement, pair_disagreement
+from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 
 SUM = Signature("all_reduce", ((25,),), "float32", "SUM")
 METRIC = Signature("all_reduce", ((1,),), "float32", "SUM")

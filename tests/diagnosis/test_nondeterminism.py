@@ -1,10 +1,10 @@
 """What is told of two runs of one schedule that differ: the first step at which they do, from both."""
 
-from simulator.calls import Call, Signature, Site
-from simulator.choices import ChoiceKind, ChoicePoint, Who
-from simulator.diagnosis.nondeterminism import Offer, Run, offers_differ, runs_differ
-from simulator.events import Event, EventKind
-from simulator.trace import Trace
+from ddpsim.simulator.calls import Call, Signature, Site
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
+from ddpsim.simulator.diagnosis.nondeterminism import Offer, Run, offers_differ, runs_differ
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.trace import Trace
 
 SITE = Site("/somewhere/train.py", 7, "train")
 

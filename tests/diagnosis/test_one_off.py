@@ -3,7 +3,7 @@
 import pytest
 import torch.distributed as dist
 
-from simulator import simulate
+from ddpsim import simulate
 
 
 def first(call):

@@ -5,12 +5,12 @@ import time
 import networkx as nx
 import pytest
 
-from simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
-from simulator.diagnosis import wait_graph
-from simulator.diagnosis.deadlock import deadlocks
-from simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing, ThreadSituation
-from simulator.diagnosis.wait_graph import waiting
-from simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.diagnosis import wait_graph
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing, ThreadSituation
+from ddpsim.simulator.diagnosis.wait_graph import waiting
+from ddpsim.simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
 
 W, RETURNED, RAISED = Standing.WAITING, Standing.RETURNED, Standing.RAISED
 

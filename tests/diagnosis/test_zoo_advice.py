@@ -2,8 +2,8 @@
 
 import pytest
 
-from scenarios import registry, run_scenario
-from scenarios.engines import Engine
+from ddpsim.scenarios import registry, run_scenario
+from ddpsim.scenarios.engines import Engine
 
 REDUCED = "a backward ran when this step's reduction was over"
 WORDS = {

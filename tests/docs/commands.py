@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from scenarios.cli import main
+from ddpsim.scenarios.cli import main
 
 SHELL_SYNTAX = re.compile(r"[|&;<>$*]")
 

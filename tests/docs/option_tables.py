@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from typer.models import ArgumentInfo, OptionInfo
 
-from scenarios.cli.commands import app
+from ddpsim.scenarios.cli.commands import app
 from tests.docs.blocks import ROOT
 
 PAGE = ROOT / "docs" / "console.md"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from scenarios import load
+from ddpsim.scenarios import load
 from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import run
 

@@ -2,9 +2,9 @@
 
 import re
 
-from scenarios.agreement.pool.pool import TEAMS
-from scenarios.agreement.silent import Silence
-from scenarios.agreement.table import table
+from ddpsim.scenarios.agreement.pool.pool import TEAMS
+from ddpsim.scenarios.agreement.silent import Silence
+from ddpsim.scenarios.agreement.table import table
 from tests.agreement.test_silent import NOTICED, SILENT
 from tests.docs.blocks import ROOT
 

@@ -42,7 +42,7 @@ NOT_RUN = {
     "docs/processes.md": {
         "ddpsim zoo --transport processes --timeout 3 --no-repaired\n": "ten minutes",
         "torchrun --nnodes 2 --nproc-per-node 2 --rdzv-backend c10d --rdzv-endpoint HOST:29400 \\\n"
-        "    -m scenarios.worker uneven-inputs-without-join --timeout 30\n": "needs two machines",
+        "    -m ddpsim.scenarios.worker uneven-inputs-without-join --timeout 30\n": "needs two machines",
     },
 }
 """Of each page: the commands that are not run, and why. What is merely long is made short instead."""

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from scenarios.pytest_plugin import pytest_addoption
+from ddpsim.scenarios.pytest_plugin import pytest_addoption
 from tests.docs.blocks import blocks_of, name_of, pages
 from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, table
 

@@ -2,8 +2,8 @@
 
 import re
 
-from simulator import explore
-from simulator.exploration.named import NAMES
+from ddpsim import explore
+from ddpsim.simulator.exploration.named import NAMES
 from tests.docs.blocks import ROOT, blocks_of
 
 PAGE = ROOT / "docs" / "exploring.md"

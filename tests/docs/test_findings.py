@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import registry
-from simulator import Code
+from ddpsim import Code
+from ddpsim.scenarios import registry
 
 TEXT = (Path(__file__).parents[2] / "docs" / "findings.md").read_text(encoding="utf-8")
 SECTIONS = dict(re.findall(r"^## `([^`]+)`\n(.*?)(?=^## |\Z)", TEXT, re.MULTILINE | re.DOTALL))

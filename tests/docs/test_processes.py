@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 
-from scenarios import registry
+from ddpsim.scenarios import registry
 from tests.docs.blocks import ROOT
 
 TEXT = (ROOT / "docs" / "processes.md").read_text(encoding="utf-8")

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from scenarios import load, run_scenario, toml_file
-from scenarios.models import NETWORKS
-from scenarios.training import Action, CommunicationHook, OptimizerName
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios import load, run_scenario, toml_file
+from ddpsim.scenarios.models import NETWORKS
+from ddpsim.scenarios.training import Action, CommunicationHook, OptimizerName
 from tests.docs.blocks import ROOT
 
 TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")

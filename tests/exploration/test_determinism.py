@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Code, Verdict, explore, simulate
+from ddpsim import Budget, Code, Verdict, explore, simulate
 from tests.exploration.programs import senders_to_one, store
 
 

@@ -7,10 +7,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import Budget, Verdict, explore, replay
-from simulator.exploration.dpor import Dpor
-from simulator.exploration.outcomes import outcome_of
-from simulator.policies.dfs import Dfs
+from ddpsim import Budget, Verdict, explore, replay
+from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.exploration.outcomes import outcome_of
+from ddpsim.simulator.policies.dfs import Dfs
 from tests.exploration.drawn import drawn_program
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
 

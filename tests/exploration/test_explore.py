@@ -10,13 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import simulator
-from simulator import Budget, UsageError, Verdict, replay, simulate
-from simulator.exploration.strategy import RedundantRun
-from simulator.policies.round_robin import RoundRobin
+import ddpsim
+from ddpsim import Budget, UsageError, Verdict, replay, simulate
+from ddpsim.simulator.exploration.strategy import RedundantRun
+from ddpsim.simulator.policies.round_robin import RoundRobin
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
 
-explore = functools.partial(simulator.explore, policy="dfs")
+explore = functools.partial(ddpsim.explore, policy="dfs")
 
 PLENTY = Budget(executions=10_000, seconds=600)
 

@@ -8,12 +8,12 @@ import numpy
 import pytest
 import torch
 
-from simulator.choices import Schedule
-from simulator.exploration.outcomes import counted, outcome_of
-from simulator.exploration.values import text_of
-from simulator.result import Result
-from simulator.trace import Trace
-from simulator.verdict import Code, Finding
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.exploration.outcomes import counted, outcome_of
+from ddpsim.simulator.exploration.values import text_of
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.verdict import Code, Finding
 
 
 def result(*codes, returns=(None, None)):

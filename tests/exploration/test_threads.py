@@ -9,8 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Verdict, explore, replay
-from simulator.exploration.outcomes import outcome_of
+from ddpsim import Budget, Verdict, explore, replay
+from ddpsim.simulator.exploration.outcomes import outcome_of
 from tests.exploration.programs import store
 
 PLENTY = Budget(executions=20_000, seconds=600)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from ddp.bucket import Scale
-from scenarios import load, replay_scenario
-from simulator import Result
+from ddpsim import Result
+from ddpsim.ddp.bucket import Scale
+from ddpsim.scenarios import load, replay_scenario
 
 
 def told(result: Result) -> list[object]:
@@ -27,7 +27,7 @@ def told(result: Result) -> list[object]:
 def planted() -> Iterator[None]:
     """Our engine divides gradients by one rank too many."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + 1, in_place))
+        patch.setattr("ddpsim.ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + 1, in_place))
         yield
 
 

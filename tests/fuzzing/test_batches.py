@@ -9,17 +9,17 @@ from hashlib import sha256
 
 from hypothesis import strategies as st
 
-from ddp.bucket import Scale
-from scenarios.declared import of_training
-from scenarios.engines import Engine
-from scenarios.fuzzing.batch import run_batch
-from scenarios.fuzzing.drawing import draw_each
-from scenarios.fuzzing.judging import judged
-from scenarios.fuzzing.plan import EXECUTIONS, Plan
-from scenarios.fuzzing.report import BatchReport, Failure, Group, Totals, merged
-from scenarios.strategies import broken_programs, schedules, trainings
-from scenarios.strategies.whole import Kind
-from scenarios.training import Training
+from ddpsim.ddp.bucket import Scale
+from ddpsim.scenarios.declared import of_training
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.batch import run_batch
+from ddpsim.scenarios.fuzzing.drawing import draw_each
+from ddpsim.scenarios.fuzzing.judging import judged
+from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
+from ddpsim.scenarios.fuzzing.report import BatchReport, Failure, Group, Totals, merged
+from ddpsim.scenarios.strategies import broken_programs, schedules, trainings
+from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.training import Training
 
 PROGRAMS = (Kind.PROGRAM, Kind.BROKEN_PROGRAM)
 
@@ -69,7 +69,9 @@ def test_kinds_and_engines_are_counted():
 
 
 def test_a_fault_of_the_engine_is_found(monkeypatch):
-    monkeypatch.setattr("ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place))
+    monkeypatch.setattr(
+        "ddpsim.ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place)
+    )
     report = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12), 0)
     assert {group.code for group in report.totals.failures} <= {"divergence.gradients", "divergence.parameters"}
     failures = report.failures
@@ -82,7 +84,7 @@ def test_a_fault_of_the_engine_is_found(monkeypatch):
 def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monkeypatch):
     scenario = of_training(Training(iterations=(1, 1)), 2, name="training")
     assert [each.failure for each in judged(scenario, tuple(Engine))] == [None, None]
-    monkeypatch.setattr("scenarios.fuzzing.judging.first_differences", lambda *each: [_Difference()])
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.first_differences", lambda *each: [_Difference()])
     *_, last = judged(scenario, tuple(Engine))
     assert last.outcome == "engines differ"
     assert last.failure.group == Group(Engine.DDP, "divergence.parameters", "training")

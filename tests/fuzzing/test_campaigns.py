@@ -6,18 +6,18 @@ from functools import partial
 
 import pytest
 
-from ddp.bucket import Scale
-from scenarios import load, run_scenario, shrink_scenario
-from scenarios.engines import Engine
-from scenarios.fuzzing.batch import run_batch
-from scenarios.fuzzing.campaign import End, run_campaign
-from scenarios.fuzzing.corpus import State, try_all
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.summary import summary
-from scenarios.fuzzing.workers import WorkersLostError
-from scenarios.strategies.whole import Kind
-from scenarios.training import NetworkChoice, Rule
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.ddp.bucket import Scale
+from ddpsim.scenarios import load, run_scenario, shrink_scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.batch import run_batch
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.corpus import State, try_all
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.summary import summary
+from ddpsim.scenarios.fuzzing.workers import WorkersLostError
+from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.training import NetworkChoice, Rule
 
 TRAININGS = Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
@@ -27,7 +27,9 @@ PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 def broken_engine(monkeypatch):
     """Two ranks' gradients are divided by three."""
     with monkeypatch.context() as patch:
-        patch.setattr("ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place))
+        patch.setattr(
+            "ddpsim.ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place)
+        )
         yield patch
 
 
@@ -101,7 +103,9 @@ def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, b
     def interrupt(progress):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("scenarios.fuzzing.keeping.shrink_scenario", partial(shrink_scenario, on_progress=interrupt))
+    monkeypatch.setattr(
+        "ddpsim.scenarios.fuzzing.keeping.shrink_scenario", partial(shrink_scenario, on_progress=interrupt)
+    )
     told = campaign(TRAININGS)
     first, *others = told.kept
     assert told.interrupted
@@ -118,7 +122,7 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypat
         runs.append(scenario)
         return run_scenario("join-baseline" if len(runs) == number else scenario, *each, **options)
 
-    monkeypatch.setattr("scenarios.shrinking.shrinker.run_scenario", passes_once)
+    monkeypatch.setattr("ddpsim.scenarios.shrinking.shrinker.run_scenario", passes_once)
     told = campaign(TRAININGS)
     first, *others = told.kept
     assert first.how == "not shrunk: it did not fail again under its schedule, so time or chance decides"
@@ -136,7 +140,7 @@ def test_ctrl_c_within_a_batch_reports_what_was_run(monkeypatch):
             raise KeyboardInterrupt
         return run_scenario(*each, **options)
 
-    monkeypatch.setattr("scenarios.fuzzing.judging.run_scenario", interrupted)
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.run_scenario", interrupted)
     report = run_batch(PROGRAMS, 0)
     assert report.is_interrupted
     assert 6 <= report.totals.count <= 9
@@ -154,7 +158,7 @@ def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch)
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr("scenarios.fuzzing.campaign.connected", lambda workers: Lost())
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: Lost())
     told = campaign(PROGRAMS)
     assert told.end is End.LOST
     assert told.totals.count >= 30
@@ -168,7 +172,7 @@ def test_an_exception_of_ours_is_a_finding_and_ends_nothing(campaign, monkeypatc
         return run_scenario(scenario, *each, **options)
 
     for module in ("fuzzing.judging", "fuzzing.corpus", "shrinking.shrinker"):
-        monkeypatch.setattr(f"scenarios.{module}.run_scenario", raises)
+        monkeypatch.setattr(f"ddpsim.scenarios.{module}.run_scenario", raises)
     told = campaign(PROGRAMS)
     assert all(each.path.exists() and each.how == "not shrunk" for each in told.kept)
     assert {each.failure.group.code for each in told.kept} == {"ZeroDivisionError"}

@@ -7,15 +7,15 @@ from functools import partial
 
 import pytest
 
-from scenarios import run_scenario
-from scenarios.engines import Engine
-from scenarios.fuzzing import corpus, keeping
-from scenarios.fuzzing.batch import run_batch
-from scenarios.fuzzing.campaign import End, run_campaign
-from scenarios.fuzzing.ctrl_c import CtrlC
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.summary import summary
-from scenarios.strategies.whole import Kind
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing import corpus, keeping
+from ddpsim.scenarios.fuzzing.batch import run_batch
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.summary import summary
+from ddpsim.scenarios.strategies.whole import Kind
 
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 
@@ -117,7 +117,7 @@ def test_one_that_is_lost_within_a_batch_ends_it(monkeypatch):
             press_where_it_is_lost()
         return run_scenario(*each, **options)
 
-    monkeypatch.setattr("scenarios.fuzzing.judging.run_scenario", pressed)
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.run_scenario", pressed)
     report = run_batch(PROGRAMS, 0)
     assert report.is_interrupted
     assert 7 <= report.totals.count <= 10
@@ -169,7 +169,7 @@ def test_batches_under_way_on_other_processes_are_told(monkeypatch, tmp_path):
         def __exit__(self, *_):
             pass
 
-    monkeypatch.setattr("scenarios.fuzzing.campaign.connected", lambda workers: Two())
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: Two())
     plan = Plan(kinds=PROGRAMS.kinds, executions=400)
     told = run_campaign(plan, seconds=600, corpus=tmp_path)
     assert told.totals.count >= 40

@@ -5,15 +5,15 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios import load, run_scenario
-from scenarios.engines import Engine
-from scenarios.fuzzing import judging, named
-from scenarios.fuzzing.batch import run_batch
-from scenarios.fuzzing.judging import TimeIsUpError, judged
-from scenarios.fuzzing.named import first_look
-from scenarios.fuzzing.plan import Plan
-from scenarios.strategies.whole import Kind
-from simulator import Budget, Code, Finding, UsageError, Verdict
+from ddpsim import Budget, Code, Finding, UsageError, Verdict
+from ddpsim.scenarios import load, run_scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing import judging, named
+from ddpsim.scenarios.fuzzing.batch import run_batch
+from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
+from ddpsim.scenarios.fuzzing.named import first_look
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.strategies.whole import Kind
 
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 

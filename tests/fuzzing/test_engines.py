@@ -4,10 +4,10 @@ Ten seconds belong to every run of the suite, a minute to its nightly form. The 
 it again; what was found stands in the failure's text as a file.
 """
 
-from scenarios.fuzzing.campaign import End, run_campaign
-from scenarios.fuzzing.plan import Plan
-from scenarios.fuzzing.summary import summary
-from scenarios.strategies.whole import Kind
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.plan import Plan
+from ddpsim.scenarios.fuzzing.summary import summary
+from ddpsim.scenarios.strategies.whole import Kind
 
 
 def test_nothing_is_found(pytestconfig, tmp_path):

@@ -10,16 +10,16 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from scenarios import run_scenario
-from scenarios.declared import of_training
-from scenarios.engines import Engine
-from scenarios.fuzzing.drawing import draw_each
-from scenarios.fuzzing.quiet import quiet
-from scenarios.saving import text_of
-from scenarios.strategies import policies, scenarios, trainings
-from scenarios.strategies.limits import possible_for_torch
-from scenarios.strategies.whole import Kind
-from simulator import Verdict
+from ddpsim import Verdict
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.declared import of_training
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.drawing import draw_each
+from ddpsim.scenarios.fuzzing.quiet import quiet
+from ddpsim.scenarios.saving import text_of
+from ddpsim.scenarios.strategies import policies, scenarios, trainings
+from ddpsim.scenarios.strategies.limits import possible_for_torch
+from ddpsim.scenarios.strategies.whole import Kind
 from tests.fuzzing.replaying import planted, told
 
 ROOT = Path(__file__).resolve().parents[2]

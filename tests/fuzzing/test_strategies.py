@@ -6,23 +6,23 @@ from functools import cache
 import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
-from scenarios.agreement.breaking import Kind as Break
-from scenarios.declared import program_in, training_in
-from scenarios.engines import Engine
-from scenarios.fuzzing.drawing import draw_each
-from scenarios.interpreter import run_steps
-from scenarios.oracle import check_has_meaning
-from scenarios.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
-from scenarios.strategies.whole import Kind
-from scenarios.training import Action, NetworkChoice, OptimizerName, Training
-from simulator import Pct, UsageError, Verdict, simulate
-from simulator.calls import ANY_SOURCE
-from simulator.policies.guided import Guided
-from simulator.policies.random_walk import RandomWalk
-from simulator.programs.check import check
-from simulator.programs.operations import DTYPES, OPERATIONS
-from simulator.programs.program import Issue, Program, Wait
-from simulator.programs.validation import validate
+from ddpsim import Pct, UsageError, Verdict, simulate
+from ddpsim.scenarios.agreement.breaking import Kind as Break
+from ddpsim.scenarios.declared import program_in, training_in
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.drawing import draw_each
+from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.oracle import check_has_meaning
+from ddpsim.scenarios.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
+from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.training import Action, NetworkChoice, OptimizerName, Training
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS
+from ddpsim.simulator.programs.program import Issue, Program, Wait
+from ddpsim.simulator.programs.validation import validate
 
 DRAWS = 300
 

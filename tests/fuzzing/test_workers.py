@@ -12,12 +12,12 @@ from pathlib import Path
 import joblib
 import pytest
 
-from scenarios.fuzzing import workers
-from scenarios.fuzzing.campaign import End, run_campaign
-from scenarios.fuzzing.plan import EXECUTIONS, Plan
-from scenarios.fuzzing.workers import Backend, Workers, connected
-from scenarios.strategies.whole import Kind
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.fuzzing import workers
+from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
+from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
+from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
+from ddpsim.scenarios.strategies.whole import Kind
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
@@ -58,9 +58,9 @@ def test_workers_with_several_threads_run_one_batch_at_a_time(alone):
 def ddpsim(folder, *words):
     """The command in a process group of its own."""
     return subprocess.Popen(
-        [sys.executable, "-m", "scenarios", "fuzz", *words],
+        [sys.executable, "-m", "ddpsim", "fuzz", *words],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env={**os.environ, "PYTHONPATH": str(ROOT / "src")},
         start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

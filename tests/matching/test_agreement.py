@@ -2,9 +2,9 @@
 
 import pytest
 
-from simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Phase, Signature, Site
-from simulator.matching.agreement import call_sites_differ, disagreement, minority, pair_disagreement
-from simulator.verdict import Code
+from ddpsim.simulator.calls import NOWHERE, USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, minority, pair_disagreement
+from ddpsim.simulator.verdict import Code
 
 
 def calls(*signatures, origins=None, sites=None):

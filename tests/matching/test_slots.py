@@ -2,8 +2,8 @@
 
 import itertools
 
-from simulator.calls import NOWHERE, Call, Signature
-from simulator.matching.slots import SlotTable
+from ddpsim.simulator.calls import NOWHERE, Call, Signature
+from ddpsim.simulator.matching.slots import SlotTable
 
 
 def call(rank, sequence=0, group="g"):

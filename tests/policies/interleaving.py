@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from simulator.choices import ChoiceKind, ChoicePoint, Policy
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
 
 
 def interleave(policy: Policy, lengths: Sequence[int]) -> tuple[int, ...]:

@@ -6,14 +6,14 @@ from itertools import permutations
 
 import pytest
 
-from simulator.accesses import Access, Mode
-from simulator.choices import ChoiceKind, ChoicePoint, RedundantRun, Schedule
-from simulator.errors import UsageError
-from simulator.policies.dfs import Dfs
-from simulator.policies.looks import MOST_LOOKS
-from simulator.result import Result
-from simulator.trace import Trace
-from simulator.verdict import Code
+from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun, Schedule
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.policies.dfs import Dfs
+from ddpsim.simulator.policies.looks import MOST_LOOKS
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.verdict import Code
 from tests.policies.interleaving import interleave
 
 NOTHING = Result(2, (), (None, None), {}, Schedule(), Trace())

@@ -1,8 +1,8 @@
 """Guided: answers that are made to fit."""
 
-from simulator import simulate
-from simulator.choices import ChoiceKind, ChoicePoint
-from simulator.policies.guided import Guided
+from ddpsim import simulate
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
+from ddpsim.simulator.policies.guided import Guided
 from tests.exploration.programs import senders_to_one
 
 POINT = ChoicePoint(ChoiceKind.RANK, 0, 0)

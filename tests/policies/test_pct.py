@@ -7,10 +7,10 @@ from itertools import permutations
 
 import pytest
 
-from simulator.choices import ChoiceKind, ChoicePoint
-from simulator.errors import UsageError
-from simulator.policies.pct import Pct
-from simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.policies.pct import Pct
+from ddpsim.simulator.policies.random_walk import RandomWalk
 from tests.policies.interleaving import interleave
 
 

@@ -1,11 +1,11 @@
 """Policies answer with an index; the same seed or schedule answers alike."""
 
-from simulator.choices import ChoiceKind, ChoicePoint, Schedule
-from simulator.policies.guided import Guided
-from simulator.policies.random_walk import RandomWalk
-from simulator.policies.replay import Divergence, Replay
-from simulator.policies.round_robin import RoundRobin
-from simulator.steps import Choice
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies.replay import Divergence, Replay
+from ddpsim.simulator.policies.round_robin import RoundRobin
+from ddpsim.simulator.steps import Choice
 
 POINT = ChoicePoint(ChoiceKind.RANK, 7, 0)
 

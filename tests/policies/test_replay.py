@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import ChoiceKind, ReplayDivergedError, Schedule, replay, simulate
-from simulator.choices import program_on
+from ddpsim import ChoiceKind, ReplayDivergedError, Schedule, replay, simulate
+from ddpsim.simulator.choices import program_on
 
 
 def collects(rank, senders):

@@ -2,8 +2,8 @@
 
 import torch
 
-from ddp import DistributedDataParallel
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel
 
 from .training import network
 

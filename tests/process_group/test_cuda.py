@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import simulate
+from ddpsim import simulate
 
 pytestmark = pytest.mark.gpu
 

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 
 
 def run(program, world_size=4, **options):

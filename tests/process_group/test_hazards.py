@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 
 from .training import backward, sgd, train, wrapped
 

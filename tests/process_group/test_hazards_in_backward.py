@@ -8,8 +8,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.post_localSGD_hook import PostL
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
-import ddp
-from simulator import Verdict, simulate
+from ddpsim import Verdict, ddp, simulate
 
 from .training import backward, network, sgd, train
 

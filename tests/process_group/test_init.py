@@ -5,7 +5,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed import init_process_group
 
-from simulator import simulate
+from ddpsim import simulate
 
 ADDRESS = "tcp://127.0.0.1:1"
 """Nobody listens there."""

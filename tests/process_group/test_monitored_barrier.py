@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 import torch.distributed as dist
 
-from simulator import simulate
+from ddpsim import simulate
 
 LIMIT = timedelta(milliseconds=300)
 

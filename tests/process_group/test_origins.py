@@ -11,9 +11,9 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import Verdict, simulate
-from simulator.calls import Phase
-from simulator.events import EventKind
+from ddpsim import Verdict, simulate
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.events import EventKind
 
 from .training import backward, inputs, network, sgd, train, wrapped
 

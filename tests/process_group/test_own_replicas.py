@@ -8,9 +8,15 @@ from functools import partial
 import pytest
 import torch
 
-from ddp import DistributedDataParallel
-from ddp.errors import BypassedBackwardError, OpenBackwardError, ParameterChangedError, ReplicaMismatchError, UsageError
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel
+from ddpsim.ddp.errors import (
+    BypassedBackwardError,
+    OpenBackwardError,
+    ParameterChangedError,
+    ReplicaMismatchError,
+    UsageError,
+)
 
 from .own_engine import TwoBranches, check, wrapped
 from .training import backward, inputs, network, sgd, train

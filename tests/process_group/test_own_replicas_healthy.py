@@ -10,8 +10,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ddp import DistributedDataParallel, Join
-from ddp.errors import ReplicaMismatchError
+from ddpsim.ddp import DistributedDataParallel, Join
+from ddpsim.ddp.errors import ReplicaMismatchError
 
 from .own_engine import TwoBranches, check, wrapped
 from .training import backward, inputs, network, sgd, train

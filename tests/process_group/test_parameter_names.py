@@ -3,7 +3,7 @@
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import Budget, simulate
+from ddpsim import Budget, simulate
 from tests.process_group.training import inputs
 
 

@@ -4,8 +4,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import simulate
-from simulator.events import EventKind
+from ddpsim import simulate
+from ddpsim.simulator.events import EventKind
 
 
 def run(program, world_size=2, **options):

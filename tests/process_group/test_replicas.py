@@ -17,8 +17,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
-from ddp import DistributedDataParallel as OwnEngine
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
 
 from . import training
 from .training import backward, inputs, network, sgd, train, wrapped

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddp import DistributedDataParallel as OwnEngine
-from simulator import simulate
-from simulator.calls import Phase
-from simulator.events import EventKind
+from ddpsim import simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.events import EventKind
 
 from .own_engine import TwoBranches
 from .training import backward, inputs, network, sgd

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from simulator import EventKind, Verdict, simulate
+from ddpsim import EventKind, Verdict, simulate
 
 SOON = timedelta(seconds=5)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Verdict, simulate
+from ddpsim import Verdict, simulate
 
 
 def run(program, world_size=2, **options):

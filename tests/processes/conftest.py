@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import load, run_scenario
-from scenarios.processes.launcher import standing_by
+from ddpsim.scenarios import load, run_scenario
+from ddpsim.scenarios.processes.launcher import standing_by
 
 PROGRAMS = Path(__file__).with_name("programs.py")
 

@@ -6,9 +6,9 @@ import resource
 import pytest
 import torch.distributed as dist
 
-from scenarios import Scenario, load, replay_scenario, run_scenario
-from scenarios.cli import main
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios import Scenario, load, replay_scenario, run_scenario
+from ddpsim.scenarios.cli import main
 from tests.processes.conftest import PROGRAMS, children
 
 GREETS = f"{PROGRAMS}:greets"

@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from scenarios.processes.child import Child
-from scenarios.processes.notes import Starter
-from scenarios.processes.rank import Word
+from ddpsim.scenarios.processes.child import Child
+from ddpsim.scenarios.processes.notes import Starter
+from ddpsim.scenarios.processes.rank import Word
 
 
 @pytest.fixture

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from scenarios import Expectation, finds, run_scenario
-from scenarios.cli import main
-from scenarios.cli.judgement import conclusion, judge
-from scenarios.cli.status import Status
-from scenarios.model import CLEAN, found_on_processes
-from scenarios.processes.findings import findings_of
-from simulator import Code, Result, Schedule, Verdict
-from simulator.trace import Trace
+from ddpsim import Code, Result, Schedule, Verdict
+from ddpsim.scenarios import Expectation, finds, run_scenario
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.judgement import conclusion, judge
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.model import CLEAN, found_on_processes
+from ddpsim.scenarios.processes.findings import findings_of
+from ddpsim.simulator.trace import Trace
 from tests.processes.test_findings import died, hung, raised, returned
 
 

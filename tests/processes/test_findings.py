@@ -6,16 +6,16 @@ import sys
 import pytest
 import torch
 
-from scenarios.agreement.outcome import Ending
-from scenarios.model import Scenario
-from scenarios.processes import recorder
-from scenarios.processes.findings import findings_of
-from scenarios.processes.report import ErrorReport, Position, RankReport
-from scenarios.processes.run import result_of
-from scenarios.processes.stacks import call_program, place_of_death, stack_of
-from scenarios.program import BETWEEN, of_a_rank
-from simulator import Code, UsageError
-from simulator.calls import Site
+from ddpsim import Code, UsageError
+from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.processes import recorder
+from ddpsim.scenarios.processes.findings import findings_of
+from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
+from ddpsim.scenarios.processes.run import result_of
+from ddpsim.scenarios.processes.stacks import call_program, place_of_death, stack_of
+from ddpsim.scenarios.program import BETWEEN, of_a_rank
+from ddpsim.simulator.calls import Site
 
 SITE = Site("train.py", 7, "step")
 STACK = '  File "train.py", line 7, in step\n    model(batch)\n'

@@ -2,9 +2,9 @@
 
 from torch.distributed import HashStore
 
-from scenarios.agreement.outcome import Ending
-from scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Beats, Notes
-from scenarios.processes.report import RankReport
+from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Beats, Notes
+from ddpsim.scenarios.processes.report import RankReport
 
 
 def world(size):

@@ -8,13 +8,13 @@ from itertools import count
 import pytest
 import torch.distributed as dist
 
-from scenarios.processes import recorder
-from scenarios.processes.child import Child
-from scenarios.processes.notes import Notes, Starter
-from scenarios.processes.progress import Clock, Progress, Unchanged, _sleeps
-from scenarios.processes.rank import Word
-from scenarios.processes.recorder import Recording
-from scenarios.processes.supervisor import _Quiet
+from ddpsim.scenarios.processes import recorder
+from ddpsim.scenarios.processes.child import Child
+from ddpsim.scenarios.processes.notes import Notes, Starter
+from ddpsim.scenarios.processes.progress import Clock, Progress, Unchanged, _sleeps
+from ddpsim.scenarios.processes.rank import Word
+from ddpsim.scenarios.processes.recorder import Recording
+from ddpsim.scenarios.processes.supervisor import _Quiet
 
 
 def test_time_in_which_nobody_looks_does_not_pass():
@@ -43,7 +43,7 @@ def looks(monkeypatch):
         progress = Progress(100.0)
         monkeypatch.setattr(progress, "_clock", Clock(100.0, time.monotonic))
         monkeypatch.setattr(progress, "_frames", list)
-        monkeypatch.setattr("scenarios.processes.progress._sleeps", count(step=int(sleeps)).__next__)
+        monkeypatch.setattr("ddpsim.scenarios.processes.progress._sleeps", count(step=int(sleeps)).__next__)
         recorded = iter(recordings)
         monkeypatch.setattr(recorder, "recording", lambda: next(recorded))
         return [progress.idle_seconds() for _ in range(10)][-1]

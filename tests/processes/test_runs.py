@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from scenarios import load, run_scenario
-from scenarios.comparison import first_differences
-from scenarios.engines import Engine
-from scenarios.model import found_on_processes
-from simulator import Code, Verdict
+from ddpsim import Code, Verdict
+from ddpsim.scenarios import load, run_scenario
+from ddpsim.scenarios.comparison import first_differences
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import found_on_processes
 from tests.processes.conftest import PROGRAMS, children
 
 ENGINES = pytest.mark.parametrize("engine", [engine.value for engine in Engine])

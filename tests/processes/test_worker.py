@@ -1,4 +1,4 @@
-"""`python -m scenarios.worker`: ranks started by torchrun on two nodes, or by hand; and runs ended from outside."""
+"""`python -m ddpsim.scenarios.worker`: ranks of torchrun on two nodes, or started by hand; runs ended from outside."""
 
 import os
 import re
@@ -11,9 +11,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from scenarios import worker
-from scenarios.processes.notes import Notes, Starter
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios import worker
+from ddpsim.scenarios.processes.notes import Notes, Starter
 from tests.processes.conftest import PROGRAMS, processes_of
 
 LONGEST_SECONDS = 120
@@ -74,7 +74,7 @@ def on_two_nodes(stack, folder, *words, **variables):
     """The exit statuses of two torchruns, the lines of the one report, and what both wrote to stderr."""
     endpoint = f"127.0.0.1:{free_port()}"
     launch = ["-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", "--rdzv-backend", "c10d"]
-    launch += ["--rdzv-endpoint", endpoint, "--local-addr", "127.0.0.1", "-m", "scenarios.worker"]
+    launch += ["--rdzv-endpoint", endpoint, "--local-addr", "127.0.0.1", "-m", "ddpsim.scenarios.worker"]
     agents = [start(stack, folder, *launch, *words, **variables) for _ in range(2)]
     outputs = [agent.communicate(timeout=LONGEST_SECONDS) for agent in agents]
     quiet, told = sorted(output for output, _ in outputs)
@@ -116,7 +116,7 @@ def test_by_hand_with_a_port_in_use(stack, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        process = start(stack, tmp_path, "-m", "scenarios.worker", "both-send-first", **by_hand("0", "2", port))
+        process = start(stack, tmp_path, "-m", "ddpsim.scenarios.worker", "both-send-first", **by_hand("0", "2", port))
         _, errors = process.communicate(timeout=LONGEST_SECONDS)
     line = errors.rstrip("\n")  # one, and nothing of torch's beside it
     assert line.startswith(f"ddpsim: rank 0 cannot open the store at 127.0.0.1:{port} (")
@@ -127,7 +127,7 @@ def test_by_hand_with_a_port_in_use(stack, tmp_path):
 
 
 def test_without_a_launcher(stack, tmp_path):
-    process = start(stack, tmp_path, "-m", "scenarios.worker", "both-send-first")
+    process = start(stack, tmp_path, "-m", "ddpsim.scenarios.worker", "both-send-first")
     _, errors = process.communicate(timeout=LONGEST_SECONDS)
     assert process.returncode == 2
     (line,) = errors.splitlines()
@@ -161,7 +161,7 @@ def test_port_that_no_store_takes(monkeypatch):
 
 
 SCRIPT = """
-from scenarios import run_scenario
+from ddpsim.scenarios import run_scenario
 run_scenario("both-send-first", transport="processes", world_size=2, timeout_seconds=1)
 """
 
@@ -189,7 +189,7 @@ def test_script_that_is_no_file(stack, tmp_path):
 
 def test_supervisor_that_dies(stack, tmp_path):
     words = ["run", f"{PROGRAMS}:kills_its_supervisor", "--world-size", "2", "--transport", "processes"]
-    command = start(stack, tmp_path, "-m", "scenarios", *words)
+    command = start(stack, tmp_path, "-m", "ddpsim", *words)
     _, errors = command.communicate(timeout=LONGEST_SECONDS)
     (line,) = errors.splitlines()
     assert line.startswith("ddpsim: the supervisor of rank 1 ended with signal SIGKILL, expected it to last: ")
@@ -200,7 +200,7 @@ def test_supervisor_that_dies(stack, tmp_path):
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_nothing_outlives_the_command(stack, tmp_path, number, status):
     words = ["run", f"{PROGRAMS}:says_so_and_hangs", "--world-size", "2", "--transport", "processes"]
-    command = start(stack, tmp_path, "-m", "scenarios", *words, "--timeout", "600")
+    command = start(stack, tmp_path, "-m", "ddpsim", *words, "--timeout", "600")
     assert command.stdout is not None
     assert command.stdout.readline() == "hanging\n"
     if number is signal.SIGINT:

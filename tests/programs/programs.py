@@ -1,6 +1,6 @@
 """Short ways to write programs."""
 
-from simulator.programs.program import Issue, Program, Wait
+from ddpsim.simulator.programs.program import Issue, Program, Wait
 
 
 def reduced(name, *shape, group="default", dtype="float32", reduction="SUM"):

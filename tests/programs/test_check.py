@@ -2,12 +2,12 @@
 
 import pytest
 
-from simulator.calls import ANY_SOURCE, Site
-from simulator.diagnosis.situation import Standing
-from simulator.programs.check import check
-from simulator.programs.checked import Met, RankEnd
-from simulator.programs.program import Crash, Group, Issue, Return, Wait
-from simulator.verdict import Code, Verdict
+from ddpsim.simulator.calls import ANY_SOURCE, Site
+from ddpsim.simulator.diagnosis.situation import Standing
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.checked import Met, RankEnd
+from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait
+from ddpsim.simulator.verdict import Code, Verdict
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 A, B = reduced("a"), reduced("b", 2, 3)

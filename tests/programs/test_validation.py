@@ -2,10 +2,10 @@
 
 import pytest
 
-from simulator.errors import UsageError
-from simulator.programs.check import check
-from simulator.programs.program import Group, Issue, Program, Wait
-from simulator.programs.validation import validate
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
+from ddpsim.simulator.programs.validation import validate
 from tests.programs.programs import program, received, reduced, sent, waited
 
 A = reduced("a")

@@ -14,19 +14,19 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-import scenarios.cli.judgement
-import scenarios.loader
-import scenarios.pytest_plugin.drawn
-import scenarios.pytest_plugin.reports_page  # noqa: F401
-from scenarios import registry, run_scenario
-from simulator import Verdict, explore
+import ddpsim.scenarios.cli.judgement
+import ddpsim.scenarios.loader
+import ddpsim.scenarios.pytest_plugin.drawn
+import ddpsim.scenarios.pytest_plugin.reports_page  # noqa: F401
+from ddpsim import Verdict, explore
+from ddpsim.scenarios import registry, run_scenario
 
 ROOT = Path(__file__).parents[2]
-PLUGIN = ("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", "--color=no")
+PLUGIN = ("-p", "ddpsim.scenarios.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", "--color=no")
 HEAD = """\
 import pytest, torch
 import torch.distributed as dist
-from scenarios import per_rank
+from ddpsim.scenarios import per_rank
 
 """
 
@@ -51,7 +51,7 @@ def same_everywhere(monkeypatch):
     """The sessions load what they are told to, and print the same on every machine."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     monkeypatch.setenv("COLUMNS", "160")
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS"):
         monkeypatch.delenv(name, raising=False)
 

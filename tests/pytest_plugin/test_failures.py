@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from scenarios.pytest_plugin import running
+from ddpsim.scenarios.pytest_plugin import running
 from tests.pytest_plugin.reading import replay_of, report_of
 
 WAITS = """
@@ -140,7 +140,7 @@ def test_long(rank):
 
 
 FOR_EVER = """
-from simulator import Budget
+from ddpsim import Budget
 
 @pytest.mark.ranks(2{options})
 def test_for_ever(rank):
@@ -276,7 +276,7 @@ def test_diverges(rank):
 
 def test_faults_strike_the_ranks_they_name(run):
     source = """
-from simulator import Crash
+from ddpsim import Crash
 
 @pytest.mark.ranks(2, faults=[Crash(rank=1, before_call=1)])
 def test_crashes(rank):

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from scenarios.pytest_plugin import marker
-from simulator import Budget, Code
-from simulator.api import POLICIES
-from simulator.exploration.named import NAMES
+from ddpsim import Budget, Code
+from ddpsim.scenarios.pytest_plugin import marker
+from ddpsim.simulator.api import POLICIES
+from ddpsim.simulator.exploration.named import NAMES
 from tests.pytest_plugin.reading import report_of
 
 GOOD = """

@@ -133,7 +133,7 @@ def test_it(trained):
     result.assert_outcomes(failed=1)
     assert report_of(result, "test_it") == [
         "@pytest.mark.ranks: fixture 'model' asks for 'rank', which is made on each rank, and is made once for all: "
-        "make it with @per_rank (from scenarios import per_rank) in the place of @pytest.fixture"
+        "make it with @per_rank (from ddpsim.scenarios import per_rank) in the place of @pytest.fixture"
     ]
 
 
@@ -149,7 +149,7 @@ def test_it(model):
 """)
 
     result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines(["*fixture 'rank' is made on each rank, expected*from scenarios import per_rank*"])
+    result.stdout.fnmatch_lines(["*fixture 'rank' is made on each rank, expected*from ddpsim.scenarios import per*"])
 
 
 ASKS_BY_NAME = """
@@ -247,7 +247,7 @@ class TestIt:
 def test_a_conftest_has_them_for_many_and_they_take_parametrized_fixtures(run, pytester):
     pytester.makeconftest("""
 import pytest
-from scenarios import per_rank
+from ddpsim.scenarios import per_rank
 
 @pytest.fixture(params=[2, 3])
 def size(request):

@@ -5,9 +5,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reports.forms.json_form import from_json
-from scenarios.pytest_plugin import reporting
-from scenarios.pytest_plugin.reporting import folder_name
+from ddpsim.reports.forms.json_form import from_json
+from ddpsim.scenarios.pytest_plugin import reporting
+from ddpsim.scenarios.pytest_plugin.reporting import folder_name
 from tests.pytest_plugin.reading import replay_of, report_of
 
 FAILURES = """
@@ -217,7 +217,7 @@ import pathlib
 
 @pytest.fixture
 def in_the_way(request):
-    from scenarios.pytest_plugin.reporting import folder_name
+    from ddpsim.scenarios.pytest_plugin.reporting import folder_name
     pathlib.Path("made", folder_name(request.node.nodeid)).touch()
 
 @pytest.mark.ranks(2)

@@ -6,8 +6,8 @@ from math import inf
 
 import pytest
 
-from scenarios.pytest_plugin import running
-from simulator import Budget, simulate
+from ddpsim import Budget, simulate
+from ddpsim.scenarios.pytest_plugin import running
 from tests.pytest_plugin.reading import report_of
 
 

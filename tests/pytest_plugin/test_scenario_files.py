@@ -2,7 +2,7 @@
 
 import pytest
 
-PLUGIN = ("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider")
+PLUGIN = ("-p", "ddpsim.scenarios.pytest_plugin", "-p", "no:cacheprovider")
 EXTRA_CALL = """ddpsim = 1
 summary = "rank 1 makes a call more than rank 0"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from scenarios.pytest_plugin.marker import SAMPLING
+from ddpsim.scenarios.pytest_plugin.marker import SAMPLING
 from tests.pytest_plugin.reading import replay_of, report_of
 
 RACE = """
@@ -162,7 +162,7 @@ def test_what_is_expected_passes_if_it_is_found(run):
 
 
 def test_a_code_of_the_simulator_does_as_well_as_its_text(run):
-    run("from simulator import Code\n" + hangs("expect=Code.DEADLOCK_MISSING_RANK")).assert_outcomes(passed=1)
+    run("from ddpsim import Code\n" + hangs("expect=Code.DEADLOCK_MISSING_RANK")).assert_outcomes(passed=1)
 
 
 @pytest.mark.parametrize("policy", SAMPLING)

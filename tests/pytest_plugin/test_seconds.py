@@ -2,10 +2,10 @@
 
 import pytest
 
-from scenarios.pytest_plugin import running
+from ddpsim.scenarios.pytest_plugin import running
 
 BUDGETS = """
-from simulator import Budget
+from ddpsim import Budget
 
 @pytest.mark.ranks(1)
 def test_plain(rank): pass

@@ -10,10 +10,10 @@ from tests.pytest_plugin.reading import replay_of
 RANKS_AND_OTHERS = """
 import sys
 import pytest
-assert "torch" not in sys.modules and "simulator" not in sys.modules
+assert "torch" not in sys.modules and "ddpsim.simulator" not in sys.modules
 
 def test_plain():
-    assert "torch" not in sys.modules and "simulator" not in sys.modules
+    assert "torch" not in sys.modules and "ddpsim.simulator" not in sys.modules
 
 def test_plain_as_well():
     pass

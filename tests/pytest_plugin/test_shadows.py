@@ -1,11 +1,10 @@
-"""Files of the user's that are called as packages of ours: one line, where they are in the way, and none elsewhere."""
+"""A file of the user's that has our name: one line where it is in the way, and none elsewhere."""
 
+import os
 import subprocess
 import sys
 
 import pytest
-
-from tests.pytest_plugin.conftest import ROOT
 
 TESTS = """
 import pytest
@@ -18,106 +17,100 @@ def test_plain():
     pass
 """
 IN_A_FILE = 'ddpsim = 1\nscenario = "send-send"\n'
+FOLDERS = ("simulator", "ddp", "scenarios", "reports")
+"""Names of folders of ours, which users give to files of theirs; they are nobody's but theirs."""
 
 
-def line(name, package):
+def line(name):
     return (
-        f"{name} shadows the package '{package}' of ddpsim, expected no other module of that name: rename it, or run "
-        "from another folder"
+        f"{name} shadows the package 'ddpsim', expected no other module of that name: rename it, or run from another "
+        "folder"
+    )
+
+
+def python(pytester, start, *arguments):
+    """A process that finds in the current folder nothing that `start` does not let it find."""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    start = f"import os, sys; sys.path[:] = [each for each in sys.path if each not in ('', os.getcwd())]; {start}"
+    return subprocess.run(
+        [sys.executable, "-c", start, *arguments],
+        cwd=pytester.path,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
     )
 
 
 def session(pytester, *arguments):
     """Plain pytest: the folder of the first test file stands first where Python looks for modules."""
     pytester.makepyfile(test_it=TESTS)
-    return pytester.runpytest_subprocess("-p", "scenarios.pytest_plugin", "-p", "no:cacheprovider", *arguments)
+    start = "import ddpsim.scenarios.pytest_plugin as plugin, pytest; sys.exit(pytest.main(sys.argv[1:], [plugin]))"
+    return python(pytester, start, "-p", "no:cacheprovider", "-p", "no:ddpsim", "--rootdir=.", *arguments)
 
 
-@pytest.mark.parametrize("package", ["simulator", "ddp"])
-def test_a_marked_test_is_refused_in_one_line(pytester, package):
-    pytester.makepyfile(**{package: "x = 1"})
-
-    result = session(pytester)
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert [each for each in result.errlines if each] == [f"ERROR: {line(f'{package}.py', package)}"]
-    result.stdout.no_fnmatch_line("*Error*")
-    session(pytester, "-k", "plain").assert_outcomes(passed=1, deselected=1)
+def console(pytester, *words):
+    return python(pytester, "from ddpsim.scenarios.cli import main; sys.exit(main())", *words)
 
 
-def test_reports_are_missed_only_where_they_are_asked_for(pytester):
-    pytester.makepyfile(reports="x = 1")
+@pytest.mark.parametrize("is_folder", [False, True], ids=["file", "folder"])
+def test_a_marked_test_is_refused_in_one_line(pytester, is_folder):
+    if is_folder:
+        pytester.mkpydir("ddpsim")
+    else:
+        pytester.makepyfile(ddpsim="x = 1")
 
-    session(pytester).assert_outcomes(passed=2)
-    for conftest in (False, True):  # with one the folder is found from the start
-        if conftest:
-            pytester.makeconftest("")
-        result = session(pytester, "--ddpsim-report", "made")
-        assert result.ret == pytest.ExitCode.USAGE_ERROR
-        assert [each for each in result.errlines if each] == [f"ERROR: {line('reports.py', 'reports')}"]
+    done = session(pytester)
 
-
-def test_under_xdist_each_marked_test_says_so(pytester):
-    pytester.makepyfile(simulator="x = 1")
-
-    result = session(pytester, "-p", "xdist", "-n", "1")
-
-    result.assert_outcomes(failed=1, passed=1)
-    result.stdout.fnmatch_lines([f"@pytest.mark.ranks: {line('simulator.py', 'simulator')}"])
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert done.stderr.split("\n") == [f"ERROR: {line('ddpsim' if is_folder else 'ddpsim.py')}", "", ""]
+    assert "Error" not in done.stdout
+    assert "1 passed, 1 deselected" in session(pytester, "-k", "plain").stdout
 
 
 def test_a_scenario_file_is_refused_in_one_line(pytester):
-    pytester.mkpydir("simulator")
+    pytester.makepyfile(ddpsim="x = 1")
     pytester.makeconftest("")
     pytester.makefile(".toml", saved=IN_A_FILE)
 
-    result = session(pytester, "saved.toml")
+    done = session(pytester, "saved.toml")
 
-    result.assert_outcomes(errors=1)
-    result.stdout.fnmatch_lines([line("simulator", "simulator")])
+    assert "1 error" in done.stdout
+    assert f"\n{line('ddpsim.py')}\n" in done.stdout
 
 
-def test_a_scenario_file_needs_no_reports(pytester):
-    pytester.makepyfile(reports="x = 1")
-    pytester.makeconftest("")
+def test_names_of_our_folders_are_free(pytester):
+    """All of them at once: each is imported by the test, and none is ours."""
+    own = {name: f"mine = {name!r}" for name in FOLDERS}
+    imports = "".join(f"import {name}\nassert {name}.mine == {name!r}\n" for name in FOLDERS)
+    pytester.makepyfile(**own, test_own=imports + TESTS)
     pytester.makefile(".toml", saved=f"{IN_A_FILE}summary = 'everybody sends first'")
 
-    session(pytester, "saved.toml").assert_outcomes(passed=1)
+    assert "3 passed" in session(pytester, "test_own.py", "saved.toml", "--ddpsim-report", "made").stdout
 
 
-def ddpsim(pytester, *words):
-    command = [sys.executable, "-c", "import sys; from scenarios.cli import main; sys.exit(main())", *words]
-    return subprocess.run(command, cwd=pytester.path, capture_output=True, text=True, check=False)
+def test_the_console_takes_a_program_with_such_files_beside_it(pytester):
+    folder = pytester.mkdir("program")
+    for name in FOLDERS:
+        (folder / f"{name}.py").write_text(f"mine = {name!r}\n")
+    names = ", ".join(FOLDERS)
+    (folder / "program.py").write_text(f"import {names}\ndef f(rank):\n    print([each.mine for each in ({names})])\n")
+
+    done = console(pytester, "run", "program/program.py:f", "--world-size", "2", "--report", "made")
+
+    assert done.returncode == 0, done
+    assert done.stdout.count(str(list(FOLDERS))) == 2
 
 
-@pytest.mark.parametrize("package", ["simulator", "ddp", "reports"])
-def test_the_console_says_so_in_one_line(pytester, package):
-    pytester.makepyfile(**{package: "x = 1"})
+def test_the_console_names_what_lies_first_on_the_path(pytester):
+    pytester.makepyfile(ddpsim="x = 1")
 
-    done = ddpsim(pytester, "run", "send-send")  # from where `-c` is called stands first
+    done = python(
+        pytester,
+        "from ddpsim.scenarios.cli import main; sys.path.insert(0, ''); sys.exit(main())",
+        "run",
+        "send-send",
+    )
 
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == f"ddpsim: {line(f'{package}.py', package)}\n"
-
-
-def test_the_console_says_so_of_a_file_that_is_found_later(pytester):
-    """An editable installation is found last, after what lies beside the program."""
-    folder = pytester.mkdir("program")
-    (folder / "reports.py").write_text("")
-    (folder / "program.py").write_text("def f(rank):\n    pass\n")
-    start = f"""
-import importlib.machinery, sys
-class Last:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        return importlib.machinery.PathFinder.find_spec(name, path or [{str(ROOT)!r}], target)
-sys.path[:] = [entry for entry in sys.path if entry not in ("", {str(ROOT)!r})]
-sys.meta_path.append(Last)
-from scenarios.cli import main
-sys.exit(main(["run", "program/program.py:f", *sys.argv[1:]]))
-"""
-    for words, status in (([], 0), (["--report", "made"], 2)):
-        command = [sys.executable, "-c", start, *words]
-        done = subprocess.run(command, cwd=pytester.path, capture_output=True, text=True, check=False)
-        assert done.returncode == status, done
-    assert done.stderr == f"ddpsim: {line('program/reports.py', 'reports')}\n"
+    assert done.stderr == f"ddpsim: {line('ddpsim.py')}\n"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 
-from reports.document import Call, Document, Event, Finding, Line, Rank, Run, Site, Slot, Waiting, Who
-from reports.making.result import document_of
-from scenarios import run_scenario
-from simulator import simulate
-from simulator.choices import Schedule
-from simulator.policies.replay import Replay
+from ddpsim import simulate
+from ddpsim.reports.document import Call, Document, Event, Finding, Line, Rank, Run, Site, Slot, Waiting, Who
+from ddpsim.reports.making.result import document_of
+from ddpsim.scenarios import run_scenario
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.policies.replay import Replay
 
 MISSING = "uneven-inputs-without-join"
 CYCLE = "send-send"

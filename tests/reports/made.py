@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from reports.document import (
+from ddpsim.reports.document import (
     Call,
     Difference,
     Document,

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from reports.document import Document, Rank, Run, Site
-from reports.forms.chrome_trace import to_chrome_trace
-from reports.layout.spans import spans_of
+from ddpsim.reports.document import Document, Rank, Run, Site
+from ddpsim.reports.forms.chrome_trace import to_chrome_trace
+from ddpsim.reports.layout.spans import spans_of
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 from tests.reports.made import Story, call
 

@@ -9,9 +9,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from reports.document import Document, Finding, Slot, Waiting, Who
-from reports.forms.dot import to_dot
-from reports.wording import printable
+from ddpsim.reports.document import Document, Finding, Slot, Waiting, Who
+from ddpsim.reports.forms.dot import to_dot
+from ddpsim.reports.wording import printable
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 from tests.reports.made import Story, call
 

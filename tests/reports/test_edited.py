@@ -6,11 +6,11 @@ import random
 
 import pytest
 
-from reports.errors import ReportError
-from reports.files import FORMS
-from reports.forms.json_form import from_json, to_json
-from reports.making.exploration import document_of_exploration
-from scenarios.exploring import explore_scenario
+from ddpsim.reports.errors import ReportError
+from ddpsim.reports.files import FORMS
+from ddpsim.reports.forms.json_form import from_json, to_json
+from ddpsim.reports.making.exploration import document_of_exploration
+from ddpsim.scenarios.exploring import explore_scenario
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 
 VALUES = (

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.files import FORMS, OF_ONE, check_folder, write_reports
-from reports.forms.json_form import read
+from ddpsim.reports.files import FORMS, OF_ONE, check_folder, write_reports
+from ddpsim.reports.forms.json_form import read
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 
 

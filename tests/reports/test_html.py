@@ -13,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from benchmarks.report import training
-from reports.document import Document, Site
-from reports.forms import html
-from reports.forms.html import to_html
-from reports.forms.json_form import to_json
-from reports.forms.view import Texts, colours_of, spans, view_of
-from reports.layout.lanes import lanes_of
+from ddpsim.reports.document import Document, Site
+from ddpsim.reports.forms import html
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.forms.json_form import to_json
+from ddpsim.reports.forms.view import Texts, colours_of, spans, view_of
+from ddpsim.reports.layout.lanes import lanes_of
 from tests.reports.examples import HOSTILE, MISSING, document, hostile, run_of
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
 
@@ -154,9 +154,9 @@ def test_a_saved_document_is_rendered_without_torch(tmp_path):
     path.write_bytes(to_json(document(MISSING)))
     program = (
         "import sys; from pathlib import Path; "
-        "from reports.forms.json_form import read; from reports.forms.html import to_html; "
+        "from ddpsim.reports.forms.json_form import read; from ddpsim.reports.forms.html import to_html; "
         f"print(len(to_html(read(Path({str(path)!r}))))); "
-        "print([name for name in ('torch', 'simulator', 'networkx') if name in sys.modules])"
+        "print([name for name in ('torch', 'ddpsim.simulator', 'networkx') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == [str(len(to_html(document(MISSING)))), "[]"]

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from reports.forms.junit import Case
-from reports.index import Entry, Row, folder_name, to_index
+from ddpsim.reports.forms.junit import Case
+from ddpsim.reports.index import Entry, Row, folder_name, to_index
 from tests.reports.examples import HOSTILE
 
 

@@ -9,13 +9,13 @@ import pytest
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 
-import reports
-from reports.document import VERSION, Difference, Document
-from reports.errors import ReportError
-from reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
-from reports.making.exploration import document_of_exploration
-from reports.making.result import document_of
-from scenarios.exploring import explore_scenario
+from ddpsim import reports
+from ddpsim.reports.document import VERSION, Difference, Document
+from ddpsim.reports.errors import ReportError
+from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
+from ddpsim.reports.making.exploration import document_of_exploration
+from ddpsim.reports.making.result import document_of
+from ddpsim.scenarios.exploring import explore_scenario
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung, raised, returned
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
@@ -46,7 +46,7 @@ def explored(name):
 
 
 def test_the_published_schema_is_that_of_the_document():
-    # If it is not, write it: python -c "from reports.forms import json_form as f; print(f.schema_text(), end='')"
+    # To write it anew: python -c "from ddpsim.reports.forms import json_form as f; print(f.schema_text(), end='')"
     assert PUBLISHED.read_text(encoding="utf-8") == schema_text()
 
 

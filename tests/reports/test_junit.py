@@ -7,8 +7,8 @@ from xml.etree import ElementTree
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from reports.document import Document, Exploration, Finding, Outcome, Run
-from reports.forms.junit import Case, junit_of, to_junit
+from ddpsim.reports.document import Document, Exploration, Finding, Outcome, Run
+from ddpsim.reports.forms.junit import Case, junit_of, to_junit
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 
 

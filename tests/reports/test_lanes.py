@@ -8,10 +8,10 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.document import Finding, Run, Waiting, Who
-from reports.layout.classes import shown_lanes
-from reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
-from simulator import Budget
+from ddpsim import Budget
+from ddpsim.reports.document import Finding, Run, Waiting, Who
+from ddpsim.reports.layout.classes import shown_lanes
+from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, message, missing_rank
 

@@ -12,18 +12,18 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from reports.document import Document, Who
-from reports.forms.html import to_html
-from reports.forms.json_form import from_json, to_json
-from reports.forms.text import to_text
-from reports.layout.lanes import lanes_of
-from reports.layout.spans import spans_of
-from reports.making import result as making_result
-from reports.making.exploration import difference_of, document_of_exploration
-from reports.making.result import document_of
-from scenarios import run_scenario
-from scenarios.exploring import explore_scenario
-from simulator import Budget, explore, simulate
+from ddpsim import Budget, explore, simulate
+from ddpsim.reports.document import Document, Who
+from ddpsim.reports.forms.html import to_html
+from ddpsim.reports.forms.json_form import from_json, to_json
+from ddpsim.reports.forms.text import to_text
+from ddpsim.reports.layout.lanes import lanes_of
+from ddpsim.reports.layout.spans import spans_of
+from ddpsim.reports.making import result as making_result
+from ddpsim.reports.making.exploration import difference_of, document_of_exploration
+from ddpsim.reports.making.result import document_of
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.exploring import explore_scenario
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of

@@ -4,11 +4,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from reports.document import Who
-from reports.making.result import document_of
-from simulator import simulate
-from simulator.choices import Schedule
-from simulator.policies.replay import Replay
+from ddpsim import simulate
+from ddpsim.reports.document import Who
+from ddpsim.reports.making.result import document_of
+from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.policies.replay import Replay
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, document, run_of
 
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.document import Document
-from reports.forms.chrome_trace import to_chrome_trace
+from ddpsim.reports.document import Document
+from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from tests.docs.blocks import ROOT, blocks_of
 from tests.reports.examples import CYCLE, MISSING, document
 

@@ -8,10 +8,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from reports.document import Call, Document, Event, Exploration, Outcome, Rank, Run, Slot, Waiting, Who
-from reports.forms.narrow_lanes import narrow_lanes
-from reports.forms.text import text_of, to_text
-from reports.wording import rank_list
+from ddpsim.reports.document import Call, Document, Event, Exploration, Outcome, Rank, Run, Slot, Waiting, Who
+from ddpsim.reports.forms.narrow_lanes import narrow_lanes
+from ddpsim.reports.forms.text import text_of, to_text
+from ddpsim.reports.wording import rank_list
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 
 

@@ -6,10 +6,10 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from reports.document import Finding, Rank, Waiting, Who
-from reports.layout.wait_folding import LARGEST, folded
-from reports.layout.wait_graph import Edge, Node, WaitGraph, wait_graph_of
-from reports.layout.wait_layout import picture_of
+from ddpsim.reports.document import Finding, Rank, Waiting, Who
+from ddpsim.reports.layout.wait_folding import LARGEST, folded
+from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, wait_graph_of
+from ddpsim.reports.layout.wait_layout import picture_of
 from tests.reports.examples import MISMATCH, THREADS, document
 from tests.reports.made import Story, call, missing_rank, passing
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from scenarios import interpreter
-from scenarios.pytest_plugin import running
-from simulator import EventKind, simulate
-from simulator.runtime.call_sites import is_users
+from ddpsim import EventKind, simulate
+from ddpsim.scenarios import interpreter
+from ddpsim.scenarios.pytest_plugin import running
+from ddpsim.simulator.runtime.call_sites import is_users
 
 SOURCE = """
 import torch.distributed as dist

@@ -6,10 +6,10 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from simulator import Budget, simulate
-from simulator.runtime.ending import Ending
-from simulator.runtime.rank_thread import RankUnwound
-from simulator.runtime.scheduler import Scheduler
+from ddpsim import Budget, simulate
+from ddpsim.simulator.runtime.ending import Ending
+from ddpsim.simulator.runtime.rank_thread import RankUnwound
+from ddpsim.simulator.runtime.scheduler import Scheduler
 
 
 class Interrupted(BaseException):

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import (
+from ddpsim import (
     ChoiceKind,
     Crash,
     Delay,

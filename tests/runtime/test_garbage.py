@@ -5,8 +5,8 @@ import weakref
 
 import pytest
 
-from simulator import simulate
-from simulator.runtime.garbage import _OldCollections, fewer_collections
+from ddpsim import simulate
+from ddpsim.simulator.runtime.garbage import _OldCollections, fewer_collections
 
 
 class Node:

@@ -16,9 +16,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-import simulator
-from simulator import Budget, InternalError, UsageError, Verdict, simulate
-from simulator.runtime.execution import Execution
+from ddpsim import Budget, InternalError, UsageError, Verdict, simulate, simulator
+from ddpsim.simulator.runtime.execution import Execution
 
 QUICK = Budget(stuck_seconds=0.3, seconds=60)
 
@@ -242,12 +241,12 @@ def test_an_interrupt_of_the_caller_comes_through_and_leaves_no_rank_behind():
 
 DEADLOCKS_AND_ENDS = """
 import threading, torch, torch.distributed as dist
-from simulator import simulate
+from ddpsim import simulate
 lock, never = threading.Lock(), threading.Event()
 def program(rank):
     with lock:
         never.wait()
-from simulator import Budget
+from ddpsim import Budget
 print(simulate(program, 2, budget=Budget(stuck_seconds=0.2)).findings[0].code)
 def clinging(rank):
     while rank:
@@ -319,7 +318,7 @@ def test_the_system_starts_no_more_threads(monkeypatch):
 
 TRACED_AFTER_STUCK = """
 import sys, threading
-from simulator import Budget, simulate
+from ddpsim import Budget, simulate
 
 lock = threading.Lock()
 lock.acquire()

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import simulate
+from ddpsim import simulate
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 

@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from simulator import simulate
-from simulator.runtime.one_core import threads_started_here_share_a_core
+from ddpsim import simulate
+from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the platform has no CPU affinity")
 

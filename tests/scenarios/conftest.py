@@ -2,7 +2,7 @@
 
 import pytest
 
-from scenarios.cli import main
+from ddpsim.scenarios.cli import main
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from scenarios import run_scenario
-from scenarios.comparison import Reference, by_oracle
-from scenarios.model import CLEAN, Scenario
-from scenarios.trainer import train
-from scenarios.training import Training
-from simulator import Result
+from ddpsim import Result
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.comparison import Reference, by_oracle
+from ddpsim.scenarios.model import CLEAN, Scenario
+from ddpsim.scenarios.trainer import train
+from ddpsim.scenarios.training import Training
 
 
 def run(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import registry, run_scenario
-from scenarios.cli import main
-from scenarios.cli.status import Status, worst
-from scenarios.registered import Registry
+from ddpsim.scenarios import registry, run_scenario
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.scenarios.registered import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,8 +32,8 @@ def ddpsim(capsys):
 BUG = """\
 import torch.distributed as dist
 
-from scenarios.model import finds, repairs, scenario
-from simulator import Code
+from ddpsim.scenarios.model import finds, repairs, scenario
+from ddpsim import Code
 
 
 @scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, {ranks}), tags=["mine"])
@@ -139,7 +139,7 @@ def test_list_of_own_files_gives_what_run_takes(ddpsim, write):
 def test_list_names_what_run_finds_where_functions_are_called_otherwise(ddpsim, write):
     write(
         "made.py",
-        "from scenarios import scenario\n\n"
+        "from ddpsim.scenarios import scenario\n\n"
         "def maker(number):\n    def made(rank):\n        return number\n    return made\n\n"
         "one = scenario(about='one')(maker(1))\nalias = one\ntwo = scenario(about='two', name='b')(lambda rank: 2)\n",
     )
@@ -189,7 +189,7 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "bad.toml").write_text("=")
     (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
-    module = importlib.import_module("scenarios.registered")  # in the package, that name is the registry itself
+    module = importlib.import_module("ddpsim.scenarios.registered")  # in the package, that name is the registry itself
     monkeypatch.setattr(module, "registry", Registry(tmp_path, ("zoo",)))
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
@@ -325,8 +325,8 @@ RACE = """\
 import torch
 import torch.distributed as dist
 
-from scenarios.model import CLEAN, finds, scenario
-from simulator import Code
+from ddpsim.scenarios.model import CLEAN, finds, scenario
+from ddpsim import Code
 
 
 @scenario(expected=finds(Code.{code}, 1, shows=4, otherwise=CLEAN), world_size=2)
@@ -482,7 +482,7 @@ def test_errors_of_ours_are_not_hidden(monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("scenarios.runner.run_scenario", broken)
+    monkeypatch.setattr("ddpsim.scenarios.runner.run_scenario", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["run", "send-send"])
 
@@ -502,7 +502,7 @@ def test_on_a_terminal_the_text_is_the_same_with_colours(monkeypatch, capsys):
 
 def test_help_and_mistyped_options_need_no_torch():
     program = (
-        "import sys; from scenarios.cli import main\n"
+        "import sys; from ddpsim.scenarios.cli import main\n"
         "assert not any(main([command, '--help']) for command in ('list', 'run', 'replay', 'zoo'))\n"
         "assert main(['run', 'x', '--sede', '3']) == 2\n"
         "assert 'torch' not in sys.modules"

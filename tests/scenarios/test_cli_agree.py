@@ -7,15 +7,15 @@ import threading
 import pytest
 import torch.distributed as dist
 
-from scenarios.agreement import both
-from scenarios.agreement.breaking import labelled
-from scenarios.agreement.comparison import simulated
-from scenarios.agreement.pool import server_link
-from scenarios.cli import main
-from scenarios.cli.agree import _world_sizes
-from scenarios.cli.status import Status
-from scenarios.interpreter import run_steps
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.agreement import both
+from ddpsim.scenarios.agreement.breaking import labelled
+from ddpsim.scenarios.agreement.comparison import simulated
+from ddpsim.scenarios.agreement.pool import server_link
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.agree import _world_sizes
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.interpreter import run_steps
 
 
 @pytest.fixture

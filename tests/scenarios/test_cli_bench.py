@@ -4,13 +4,13 @@ import re
 
 import pytest
 
-from scenarios import run_scenario
-from scenarios.cli import main
-from scenarios.cli.bench import _table
-from scenarios.cli.status import Status
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.measuring import Case, Measurement
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.bench import _table
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.measuring import Case, Measurement
 
 UNEXPECTED = """\
 import torch.distributed as dist

@@ -2,8 +2,8 @@
 
 import pytest
 
-from scenarios.cli import main
-from scenarios.cli.status import Status
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.status import Status
 
 
 @pytest.fixture

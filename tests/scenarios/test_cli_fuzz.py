@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from scenarios import load
-from scenarios.cli import main
-from scenarios.cli.status import Status
+from ddpsim.scenarios import load
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.status import Status
 
 OWN = """\
 import time

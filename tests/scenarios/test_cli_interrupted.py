@@ -28,7 +28,7 @@ def fine(rank):
 
 EXITS = """\
 import atexit, signal, sys, threading
-from scenarios.cli import main
+from ddpsim.scenarios.cli import main
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell lets what it runs in the background ignore it
 {when}(signal.raise_signal, signal.SIGINT)
 sys.exit(main())
@@ -45,7 +45,7 @@ def ddpsim(tmp_path):
 
     def run(script, *words):
         command = [sys.executable, "-c", script, *words]
-        environment = os.environ | {"PYTHONPATH": str(ROOT)}
+        environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
         return done.returncode, done.stdout, done.stderr
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from junitparser import JUnitXml
 
-from reports.files import FORMS, OF_ONE
-from reports.forms.json_form import read
-from scenarios.cli import outcome
-from scenarios.runner import run_scenario
-from simulator import Schedule
-from simulator.choices import program_on
+from ddpsim import Schedule
+from ddpsim.reports.files import FORMS, OF_ONE
+from ddpsim.reports.forms.json_form import read
+from ddpsim.scenarios.cli import outcome
+from ddpsim.scenarios.runner import run_scenario
+from ddpsim.simulator.choices import program_on
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 
@@ -226,7 +226,7 @@ def test_every_run_is_counted_once_also_over_an_older_report(ddpsim):
 @pytest.fixture
 def no_processes(monkeypatch):
     """None are started in advance, as the test runs none."""
-    monkeypatch.setattr("scenarios.cli.zoo.prepared_for", lambda transport: nullcontext())
+    monkeypatch.setattr("ddpsim.scenarios.cli.zoo.prepared_for", lambda transport: nullcontext())
 
 
 def test_what_was_not_run_is_skipped(ddpsim, monkeypatch, no_processes):

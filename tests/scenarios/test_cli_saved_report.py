@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.document import VERSION
+from ddpsim.reports.document import VERSION
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "uneven-inputs-without-join"
@@ -88,16 +88,16 @@ def test_what_is_no_report_is_told_in_one_line(ddpsim, saved):
 
 IMPORTS = """\
 import sys
-from scenarios.cli import main
+from ddpsim.scenarios.cli import main
 assert main(["report", sys.argv[1], *sys.argv[2:]]) == int(sys.argv[1] == "nowhere.json") * 2
-loaded = {name.partition(".")[0] for name in sys.modules} & {"torch", "numpy", "simulator", "ddp", "networkx"}
+loaded = sys.modules.keys() & {"torch", "numpy", "ddpsim.simulator", "ddpsim.ddp", "networkx"}
 assert not loaded, loaded
-assert not [name for name in sys.modules if name.startswith("reports.making")]
+assert not [name for name in sys.modules if name.startswith("ddpsim.reports.making")]
 """
 
 
 @pytest.mark.parametrize("words", [(), ("--html", "-o", "p.html")])
 def test_a_saved_report_is_rendered_without_torch_and_simulator(words, saved):
-    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     for name in (str(saved), "nowhere.json"):
         subprocess.run([sys.executable, "-c", IMPORTS, name, *words], check=True, env=environ, capture_output=True)

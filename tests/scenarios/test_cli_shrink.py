@@ -2,11 +2,11 @@
 
 import pytest
 
-from scenarios import load, run_scenario
-from scenarios.cli import main
-from scenarios.cli.status import Status
-from scenarios.declared import training_in
-from scenarios.training import Training
+from ddpsim.scenarios import load, run_scenario
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.declared import training_in
+from ddpsim.scenarios.training import Training
 
 UNEVEN = """
 summary = "one rank has a batch less"
@@ -151,7 +151,9 @@ def test_bad_input_gets_one_line(shrink, tmp_path, words, message):
 
 
 @pytest.mark.parametrize(
-    "module", ["scenarios.shrinking.shrinker", "scenarios.runner"], ids=["while shrinking", "the saved file"]
+    "module",
+    ["ddpsim.scenarios.shrinking.shrinker", "ddpsim.scenarios.runner"],
+    ids=["while shrinking", "the saved file"],
 )
 def test_what_does_not_fail_each_time_is_said_and_not_saved(shrink, tmp_path, monkeypatch, module):
     # The second run that shrinking makes for itself, and the one of the file, which is the only one by its path.

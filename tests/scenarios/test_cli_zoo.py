@@ -7,10 +7,10 @@ import sys
 import pytest
 import torch.distributed as dist
 
-from scenarios import run_scenario
-from scenarios.cli import main
-from scenarios.registered import Registry
-from simulator import Budget, InternalError, UsageError, simulate
+from ddpsim import Budget, InternalError, UsageError, simulate
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.cli import main
+from ddpsim.scenarios.registered import Registry
 
 RIGHT = 'summary = "nobody runs out of input"\ntags = ["right"]\n'
 WRONG = RIGHT.replace("right", "wrong") + '[expect]\nfinding = "rank_error"\nranks = [0]\n'
@@ -40,7 +40,7 @@ def own(tmp_path, monkeypatch):
         for name, text in texts.items():
             (tmp_path / "zoo" / f"{name}.toml").write_text(text, encoding="utf-8")
         registry = Registry(tmp_path, ("zoo",))
-        for module in ("scenarios.registered", "scenarios.loader"):
+        for module in ("ddpsim.scenarios.registered", "ddpsim.scenarios.loader"):
             monkeypatch.setattr(importlib.import_module(module), "registry", registry)
 
     return own
@@ -148,7 +148,7 @@ def test_an_error_in_one_entry_ends_no_other(zoo, own, monkeypatch, error, text)
             raise error
         return run_scenario(scenario, engine, **options)
 
-    monkeypatch.setattr("scenarios.cli.outcome.run_scenario", fails_on_b)
+    monkeypatch.setattr("ddpsim.scenarios.cli.outcome.run_scenario", fails_on_b)
     status, out, _ = zoo()
     assert status == 1
     assert [row.split()[2] for row in out[1:4]] == ["=", "!", "="]
@@ -169,7 +169,7 @@ def test_unknown_is_3_unless_another_surprises(zoo, own, monkeypatch):
             return simulate(never_ends, 2, budget=Budget(steps=50))
         return run_scenario(scenario, engine, **options)
 
-    monkeypatch.setattr("scenarios.cli.outcome.run_scenario", spins)
+    monkeypatch.setattr("ddpsim.scenarios.cli.outcome.run_scenario", spins)
     status, out, _ = zoo("right spins")
     assert status == 3
     assert out[2] == "spins   TIME  ? pass; found budget, rank 0"

@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from scenarios.comparison import by_oracle
-from scenarios.strategies import trainings
+from ddpsim.scenarios.comparison import by_oracle
+from ddpsim.scenarios.strategies import trainings
 from tests.scenarios.drawing import run
 
 pytestmark = [

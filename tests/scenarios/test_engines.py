@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-import ddp
-from scenarios import Scenario, run_scenario
-from scenarios.engines import Engine, installed
-from simulator import UsageError, simulate
+from ddpsim import UsageError, ddp, simulate
+from ddpsim.scenarios import Scenario, run_scenario
+from ddpsim.scenarios.engines import Engine, installed
 
 
 def wraps(rank):

@@ -7,14 +7,14 @@ from functools import reduce
 import pytest
 import torch
 
-from scenarios.agreement.breaking import labelled
-from scenarios.agreement.comparison import simulated
-from scenarios.agreement.drawing import COLLECTIVES
-from scenarios.interpreter import Output, run_steps, sent
-from simulator import Code, Verdict
-from simulator.calls import ANY_SOURCE, Site
-from simulator.programs.check import check
-from simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+from ddpsim import Code, Verdict
+from ddpsim.scenarios.agreement.breaking import labelled
+from ddpsim.scenarios.agreement.comparison import simulated
+from ddpsim.scenarios.agreement.drawing import COLLECTIVES
+from ddpsim.scenarios.interpreter import Output, run_steps, sent
+from ddpsim.simulator.calls import ANY_SOURCE, Site
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
 
 FLOAT = {"dtype": "float32"}
 SUM = {"dtype": "float32", "reduction": "SUM"}

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from scenarios import load, registry, replay_scenario, run_scenario
-from scenarios.files import scenarios_in
-from scenarios.registered import Registry
-from simulator import Code, UsageError, Verdict
+from ddpsim import Code, UsageError, Verdict
+from ddpsim.scenarios import load, registry, replay_scenario, run_scenario
+from ddpsim.scenarios.files import scenarios_in
+from ddpsim.scenarios.registered import Registry
 
 PROGRAM = '''
 import torch
@@ -214,7 +214,7 @@ def test_a_problem_in_a_file_beside_it_names_both(write):
 
 
 def test_a_scenario_that_is_none_is_told_in_its_own_words(write):
-    path = write("from simulator import UsageError\nraise UsageError('tags is 3, expected words')")
+    path = write("from ddpsim import UsageError\nraise UsageError('tags is 3, expected words')")
     with pytest.raises(UsageError, match=r"program.py:2: tags is 3, expected words$"):
         load(f"{path}:train")
 
@@ -312,7 +312,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
 
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "leaves.py").write_text("")
-    monkeypatch.setattr("scenarios.registered.importlib.import_module", exits)
+    monkeypatch.setattr("ddpsim.scenarios.registered.importlib.import_module", exits)
     [problem] = Registry(tmp_path, ("own",)).broken
     assert "leaves.py raised SystemExit: 3 while it was imported" in problem
 
@@ -321,12 +321,12 @@ def test_a_scenario_is_found_without_loading_the_others():
     code = (
         "import sys\nfrom scenarios import load\n"
         "assert load('send-send-repaired').repairs == 'send-send'\n"
-        "print([name for name in sys.modules if name.startswith('scenarios.zoo.')])"
+        "print([name for name in sys.modules if name.startswith('ddpsim.scenarios.zoo.')])"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert found.stdout.strip() == "['scenarios.zoo.send_send']"
+    assert found.stdout.strip() == "['ddpsim.scenarios.zoo.send_send']"
 
 
 def test_a_module_shows_its_own_scenarios_only(write):
-    path = write("from scenarios.zoo.send_send import repaired, send_send\n\ndef other(rank):\n    pass\n")
+    path = write("from ddpsim.scenarios.zoo.send_send import repaired, send_send\n\ndef other(rank):\n    pass\n")
     assert scenarios_in(path) == {}

@@ -2,10 +2,10 @@
 
 import pytest
 
-from scenarios import measuring
-from scenarios.engines import Engine
-from scenarios.loader import load
-from scenarios.measuring import Case, measurements, samples
+from ddpsim.scenarios import measuring
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.measuring import Case, measurements, samples
 
 
 @pytest.fixture

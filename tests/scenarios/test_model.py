@@ -5,14 +5,14 @@ import textwrap
 
 import pytest
 
-from scenarios import load, run_scenario, scenario
-from scenarios.engines import Engine
-from scenarios.model import marked_lines
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios import load, run_scenario, scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import marked_lines
 
 HEAD = """
-from scenarios import finds, scenario
-from simulator import Code
+from ddpsim.scenarios import finds, scenario
+from ddpsim import Code
 import torch
 import torch.distributed as dist
 """
@@ -98,7 +98,7 @@ def test_a_mark_of_an_unknown_engine(write):
 
 def test_scenarios_and_their_twins_may_be_functions_that_take_no_rank(write):
     path = write("""
-        from scenarios import repairs
+        from ddpsim.scenarios import repairs
 
         @scenario(expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=1))
         def leaves():

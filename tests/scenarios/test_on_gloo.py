@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from scenarios import registry, run_scenario
-from scenarios.comparison import first_differences
-from scenarios.engines import Engine
-from scenarios.model import Scenario
-from simulator import Verdict
+from ddpsim import Verdict
+from ddpsim.scenarios import registry, run_scenario
+from ddpsim.scenarios.comparison import first_differences
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario
 
 JOIN_MATRIX = [
     pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}")

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from scenarios import oracle, registry
-from scenarios.comparison import by_oracle, first_differences
-from scenarios.training import (
+from ddpsim import Code, UsageError
+from ddpsim.scenarios import oracle, registry
+from ddpsim.scenarios.comparison import by_oracle, first_differences
+from ddpsim.scenarios.training import (
     Action,
     CommunicationHook,
     Exceptional,
@@ -22,7 +23,6 @@ from scenarios.training import (
     Rule,
     Training,
 )
-from simulator import Code, UsageError
 from tests.scenarios.drawing import run
 
 LINEAR = NetworkChoice("linear", {"features": 3, "outputs": 2})

@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddp import standing_in_for_torch
-from scenarios import run_scenario
-from scenarios.comparison import Reference, by_oracle, first_differences
-from scenarios.model import Scenario
-from scenarios.reference import divergence_from
-from scenarios.snapshot import Snapshot, snapshot, together
-from scenarios.trainer import train
-from scenarios.training import CommunicationHook, JoinTerms, NetworkChoice, OptimizerChoice, Training
-from simulator import Code, UsageError, simulate
+from ddpsim import Code, UsageError, simulate
+from ddpsim.ddp import standing_in_for_torch
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.comparison import Reference, by_oracle, first_differences
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.reference import divergence_from
+from ddpsim.scenarios.snapshot import Snapshot, snapshot, together
+from ddpsim.scenarios.trainer import train
+from ddpsim.scenarios.training import CommunicationHook, JoinTerms, NetworkChoice, OptimizerChoice, Training
 from tests.scenarios.drawing import run
 
 TRAINING = Training((NetworkChoice("linear", {"features": 3, "outputs": 2}),), (3, 3))

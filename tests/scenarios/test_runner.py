@@ -5,10 +5,10 @@ import re
 
 import pytest
 
-from scenarios import Expectation, Scenario, load, replay_scenario, run_scenario
-from scenarios.engines import Engine
-from scenarios.model import finds
-from simulator import Code, Crash, ReplayError, UsageError, Verdict
+from ddpsim import Code, Crash, ReplayError, UsageError, Verdict
+from ddpsim.scenarios import Expectation, Scenario, load, replay_scenario, run_scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import finds
 
 
 def returns_its_rank(rank):

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scenarios import finds, load, run_scenario
-from scenarios.agreement.breaking import labelled
-from scenarios.declared import of_program, of_training, program_in, training_in
-from scenarios.engines import Engine
-from scenarios.saving import save, text_of
-from scenarios.strategies import trainings
-from scenarios.training import Action, Exceptional, NetworkChoice, Rule, Training
-from simulator import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from simulator.programs.program import Group, Issue, Program, Wait
+from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+from ddpsim.scenarios import finds, load, run_scenario
+from ddpsim.scenarios.agreement.breaking import labelled
+from ddpsim.scenarios.declared import of_program, of_training, program_in, training_in
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.saving import save, text_of
+from ddpsim.scenarios.strategies import trainings
+from ddpsim.scenarios.training import Action, Exceptional, NetworkChoice, Rule, Training
+from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
 
 SUM = Issue("a", "all_reduce", shapes=((4,),), dtype="float32", reduction="SUM")
 EXTRA_CALL = Program(2, (), ((), (SUM, Wait("a"))))

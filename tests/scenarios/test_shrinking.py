@@ -5,17 +5,18 @@ from dataclasses import replace
 import pytest
 import torch
 
-from ddp.attendance import Attendance
-from scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
-from scenarios.declared import of_program, of_training, training_in
-from scenarios.engines import Engine
-from scenarios.models import NETWORKS
-from scenarios.saving import save
-from scenarios.shrinking.attempts import SameWay, attempt
-from scenarios.shrinking.candidate import Candidate
-from scenarios.shrinking.declared import PLAINEST_FIRST, Declared, size_of
-from scenarios.shrinking.trainings import WAYS
-from scenarios.training import (
+from ddpsim import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+from ddpsim.ddp.attendance import Attendance
+from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
+from ddpsim.scenarios.declared import of_program, of_training, training_in
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.models import NETWORKS
+from ddpsim.scenarios.saving import save
+from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
+from ddpsim.scenarios.shrinking.candidate import Candidate
+from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared, size_of
+from ddpsim.scenarios.shrinking.trainings import WAYS
+from ddpsim.scenarios.training import (
     Action,
     CommunicationHook,
     Exceptional,
@@ -26,11 +27,10 @@ from scenarios.training import (
     Rule,
     Training,
 )
-from simulator import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from simulator.calls import ANY_SOURCE
-from simulator.exploration.dpor import Dpor
-from simulator.shrinking.failing import Failure
-from simulator.shrinking.greedy import Attempt, End, shrink
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.exploration.dpor import Dpor
+from ddpsim.simulator.shrinking.failing import Failure
+from ddpsim.simulator.shrinking.greedy import Attempt, End, shrink
 from tests.programs.programs import program, received, reduced, sent, waited
 
 LARGE = Training(
@@ -323,7 +323,7 @@ def passes_in(monkeypatch):
             runs.append(each)
             return run_scenario("join-baseline" if len(runs) == number else each[0], **options)
 
-        monkeypatch.setattr("scenarios.shrinking.shrinker.run_scenario", run)
+        monkeypatch.setattr("ddpsim.scenarios.shrinking.shrinker.run_scenario", run)
 
     return arrange
 

@@ -7,9 +7,10 @@ import re
 import pytest
 import torch
 
-from scenarios import load, registry, run_scenario
-from scenarios.engines import Engine
-from scenarios.training import (
+from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
+from ddpsim.scenarios import load, registry, run_scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.training import (
     Action,
     CommunicationHook,
     Exceptional,
@@ -20,7 +21,6 @@ from scenarios.training import (
     Rule,
     Training,
 )
-from simulator import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 
 EVERYTHING = """
 summary = "everything that can be said"

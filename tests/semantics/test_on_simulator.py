@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from simulator import Result, simulate
-from simulator.transport import staging
+from ddpsim import Result, simulate
+from ddpsim.simulator.transport import staging
 from tests.semantics.argument_errors import ERROR_CASES
 from tests.semantics.case import Case, difference
 from tests.semantics.cases import BEHAVIOURS, CASES, WARNINGS

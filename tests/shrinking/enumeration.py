@@ -2,11 +2,11 @@
 
 from itertools import product
 
-from simulator.programs.check import check
-from simulator.programs.program import Group, Program, Wait
-from simulator.programs.validation import validate
-from simulator.shrinking.program_size import size_of
-from simulator.verdict import Verdict
+from ddpsim.simulator.programs.check import check
+from ddpsim.simulator.programs.program import Group, Program, Wait
+from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.shrinking.program_size import size_of
+from ddpsim.simulator.verdict import Verdict
 
 
 def failure_of(program):

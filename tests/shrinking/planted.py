@@ -5,9 +5,9 @@ from dataclasses import replace
 import torch
 import torch.distributed as dist
 
-from scenarios import run_scenario
-from scenarios.declared import of_program, of_training
-from scenarios.training import (
+from ddpsim.scenarios import run_scenario
+from ddpsim.scenarios.declared import of_program, of_training
+from ddpsim.scenarios.training import (
     Action,
     CommunicationHook,
     Exceptional,
@@ -17,8 +17,8 @@ from scenarios.training import (
     OptimizerName,
     Training,
 )
-from simulator.calls import ANY_SOURCE
-from simulator.programs.program import Crash, Group, Issue
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.programs.program import Crash, Group, Issue
 from tests.programs.programs import program, received, reduced, sent, waited
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simulator import Budget
-from simulator.shrinking import answers
-from simulator.shrinking.greedy import Attempt, shrink
-from simulator.shrinking.order import Size
+from ddpsim import Budget
+from ddpsim.simulator.shrinking import answers
+from ddpsim.simulator.shrinking.greedy import Attempt, shrink
+from ddpsim.simulator.shrinking.order import Size
 
 SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: answers.stripped(tuple(drawn)))
 

@@ -1,12 +1,12 @@
-"""`simulator.shrink`: the simplest schedule under which a plain function fails."""
+"""`ddpsim.shrink`: the simplest schedule under which a plain function fails."""
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Code, ReplayError, Schedule, UsageError, replay, shrink, simulate
-from simulator.policies.guided import Guided
-from simulator.shrinking.greedy import End
+from ddpsim import Budget, Code, ReplayError, Schedule, UsageError, replay, shrink, simulate
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.shrinking.greedy import End
 
 
 def first_come(rank, wanted):

@@ -2,10 +2,10 @@
 
 import pytest
 
-from simulator import Budget
-from simulator.shrinking.blocks import blocks
-from simulator.shrinking.greedy import Attempt, End, shrink
-from simulator.shrinking.order import Size
+from ddpsim import Budget
+from ddpsim.simulator.shrinking.blocks import blocks
+from ddpsim.simulator.shrinking.greedy import Attempt, End, shrink
+from ddpsim.simulator.shrinking.order import Size
 
 
 def without_a_block(value):

@@ -3,14 +3,14 @@
 Where it is a program, all smaller ones that are made of the same operations are looked at, too.
 """
 
-from ddp.attendance import Attendance
-from scenarios import run_scenario, shrink_scenario
-from scenarios.declared import program_in, training_in
-from scenarios.interpreter import run_steps
-from scenarios.training import JoinTerms, Training
-from simulator import Code, Verdict, explore, replay, shrink, simulate
-from simulator.policies.guided import Guided
-from simulator.programs.program import Crash, Issue
+from ddpsim import Code, Verdict, explore, replay, shrink, simulate
+from ddpsim.ddp.attendance import Attendance
+from ddpsim.scenarios import run_scenario, shrink_scenario
+from ddpsim.scenarios.declared import program_in, training_in
+from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.training import JoinTerms, Training
+from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.programs.program import Crash, Issue
 from tests.programs.programs import received, reduced, sent
 from tests.shrinking import planted
 from tests.shrinking.enumeration import PAIR, failure_of, parts_of, smallest_failure

@@ -2,18 +2,18 @@
 
 import pytest
 
-from scenarios.agreement.breaking import labelled
-from simulator import Budget
-from simulator.calls import ANY_SOURCE
-from simulator.programs.program import Crash, Group, Issue, Wait
-from simulator.programs.validation import validate
-from simulator.shrinking.greedy import Attempt, shrink
-from simulator.shrinking.program_calls import plainer_calls
-from simulator.shrinking.program_groups import fewer_groups, smaller_groups
-from simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three, with_ranks
-from simulator.shrinking.program_size import size_of
-from simulator.shrinking.program_steps import fewer_rounds, fewer_steps, synchronous
-from simulator.shrinking.programs import WAYS
+from ddpsim import Budget
+from ddpsim.scenarios.agreement.breaking import labelled
+from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.programs.program import Crash, Group, Issue, Wait
+from ddpsim.simulator.programs.validation import validate
+from ddpsim.simulator.shrinking.greedy import Attempt, shrink
+from ddpsim.simulator.shrinking.program_calls import plainer_calls
+from ddpsim.simulator.shrinking.program_groups import fewer_groups, smaller_groups
+from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three, with_ranks
+from ddpsim.simulator.shrinking.program_size import size_of
+from ddpsim.simulator.shrinking.program_steps import fewer_rounds, fewer_steps, synchronous
+from ddpsim.simulator.shrinking.programs import WAYS
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of
 

@@ -4,7 +4,7 @@ import linecache
 
 import pytest
 
-from simulator import Verdict, replay, simulate
+from ddpsim import Verdict, replay, simulate
 from tests.silent_cases import programs
 from tests.silent_cases.programs import SILENT_CASES
 

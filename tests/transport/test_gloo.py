@@ -15,8 +15,8 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import Code, UsageError, Verdict, replay, simulate
-from simulator.transport import gloo
+from ddpsim import Code, UsageError, Verdict, replay, simulate
+from ddpsim.simulator.transport import gloo
 
 
 def codes(result):

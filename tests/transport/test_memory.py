@@ -6,9 +6,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import simulate
-from simulator.transport.memory import MOVEMENTS, move, reduced
-from simulator.transport.payload import Payload
+from ddpsim import simulate
+from ddpsim.simulator.transport.memory import MOVEMENTS, move, reduced
+from ddpsim.simulator.transport.payload import Payload
 
 # torch 2.13 renamed them and warns at the old names; 2.11 has only those.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)

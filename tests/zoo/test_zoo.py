@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from scenarios import registry, replay_scenario, run_scenario
-from scenarios.engines import Engine
-from scenarios.model import Scenario, found_place, found_text, marked_lines
-from simulator import Code, Verdict
+from ddpsim import Code, Verdict
+from ddpsim.scenarios import registry, replay_scenario, run_scenario
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.model import Scenario, found_place, found_text, marked_lines
 
-ENTRIES = [scenario for scenario in registry.values() if scenario.program.__module__.startswith("scenarios.zoo.")]
+ENTRIES = [
+    scenario for scenario in registry.values() if scenario.program.__module__.startswith("ddpsim.scenarios.zoo.")
+]
 BUGS = [scenario for scenario in ENTRIES if not scenario.repairs and not scenario.expected.is_clean]
 BOTH = [
     pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}") for scenario in ENTRIES for engine in Engine

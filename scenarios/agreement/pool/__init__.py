@@ -8,11 +8,11 @@ Loading torch takes seconds; a process that has it loaded forks another in milli
 has it, the server, and every rank of every job is a fork of it. No process runs two jobs: what a broken program leaves
 behind (a dead connection, a thread that waits, memory overwritten) ends with its processes, and nothing is repaired.
 
-Outcomes are what `scenarios.agreement.outcome` says. This package knows no programs and no simulator but its errors.
+Outcomes are what `agreement/outcome.py` says. This package knows no programs and no simulator but its errors.
 """
 
-from scenarios.agreement.pool.job import Job
-from scenarios.agreement.pool.pool import GlooPool
-from scenarios.agreement.pool.server_link import PoolError
+from ddpsim.scenarios.agreement.pool.job import Job
+from ddpsim.scenarios.agreement.pool.pool import GlooPool
+from ddpsim.scenarios.agreement.pool.server_link import PoolError
 
 __all__ = ["GlooPool", "Job", "PoolError"]

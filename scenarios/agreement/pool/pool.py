@@ -8,11 +8,11 @@ from types import TracebackType
 
 import torch.distributed as dist
 
-from scenarios.agreement.outcome import RankOutcome
-from scenarios.agreement.pool.job import Job
-from scenarios.agreement.pool.running import Running
-from scenarios.agreement.pool.server_link import PoolError, ServerLink
-from simulator.errors import UsageError
+from ddpsim.scenarios.agreement.outcome import RankOutcome
+from ddpsim.scenarios.agreement.pool.job import Job
+from ddpsim.scenarios.agreement.pool.running import Running
+from ddpsim.scenarios.agreement.pool.server_link import PoolError, ServerLink
+from ddpsim.simulator.errors import UsageError
 
 TEAMS = 12
 """Jobs that hang only wait, so more of them pay than there are cores; see docs/agreement.md."""

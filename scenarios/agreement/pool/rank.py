@@ -13,8 +13,8 @@ from typing import Any
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import messages
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.pool import messages
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 
-from scenarios.agreement.outcome import RankOutcome
-from scenarios.agreement.pool.job import Job
-from scenarios.agreement.pool.server_link import PoolError, ServerLink
-from scenarios.agreement.pool.team import Team
+from ddpsim.scenarios.agreement.outcome import RankOutcome
+from ddpsim.scenarios.agreement.pool.job import Job
+from ddpsim.scenarios.agreement.pool.server_link import PoolError, ServerLink
+from ddpsim.scenarios.agreement.pool.team import Team
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 import torch
 
-from scenarios.agreement.pool import messages
-from scenarios.agreement.pool.rank import Place, serve_rank, silence
+from ddpsim.scenarios.agreement.pool import messages
+from ddpsim.scenarios.agreement.pool.rank import Place, serve_rank, silence
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import IO, Any
 
-from scenarios.agreement.pool import messages
-from scenarios.agreement.pool.server import End, Failed, Start
-from simulator.errors import UsageError
+from ddpsim.scenarios.agreement.pool import messages
+from ddpsim.scenarios.agreement.pool.server import End, Failed, Start
+from ddpsim.simulator.errors import UsageError
 
 _SERVE = (
-    "import sys; sys.path[:] = sys.argv[2:]; from scenarios.agreement.pool.server import serve; serve(int(sys.argv[1]))"
+    "import sys; sys.path[:] = sys.argv[2:]; from ddpsim.scenarios.agreement.pool.server import serve; "
+    "serve(int(sys.argv[1]))"
 )
 _CLOSING_SECONDS = 10.0
 

@@ -7,13 +7,13 @@ import socket
 from contextlib import ExitStack, suppress
 from enum import Enum
 
-from scenarios.agreement.outcome import Ending, RankOutcome
-from scenarios.agreement.pool import messages
-from scenarios.agreement.pool.job import Job
-from scenarios.agreement.pool.rank import NotStarted, Started
-from scenarios.agreement.pool.server_link import PoolError, ServerLink, ending_text
-from scenarios.agreement.pool.stillness import Stillness, all_asleep
-from simulator.errors import UsageError
+from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
+from ddpsim.scenarios.agreement.pool import messages
+from ddpsim.scenarios.agreement.pool.job import Job
+from ddpsim.scenarios.agreement.pool.rank import NotStarted, Started
+from ddpsim.scenarios.agreement.pool.server_link import PoolError, ServerLink, ending_text
+from ddpsim.scenarios.agreement.pool.stillness import Stillness, all_asleep
+from ddpsim.simulator.errors import UsageError
 
 _MARGIN_SECONDS = 5.0
 """How much longer than gloo's own time-out a rank may be silent."""

@@ -4,7 +4,7 @@
 replaces the clocks of the `time` module inside ranks.
 """
 
-from simulator.runtime.isolation.isolation import Isolation
-from simulator.runtime.isolation.virtual_time import VirtualTime
+from ddpsim.simulator.runtime.isolation.isolation import Isolation
+from ddpsim.simulator.runtime.isolation.virtual_time import VirtualTime
 
 __all__ = ["Isolation", "VirtualTime"]

@@ -25,14 +25,14 @@ import torch
 from torch.distributed import distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator.runtime.isolation.environment import Environment
-from simulator.runtime.isolation.modes import Modes
-from simulator.runtime.isolation.numpy_random import numpy_random
-from simulator.runtime.isolation.python_random import python_random
-from simulator.runtime.isolation.settings import Settings
-from simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
-from simulator.runtime.isolation.warning_filters import WarningFilters
-from simulator.runtime.isolation.world import RankWorld, World
+from ddpsim.simulator.runtime.isolation.environment import Environment
+from ddpsim.simulator.runtime.isolation.modes import Modes
+from ddpsim.simulator.runtime.isolation.numpy_random import numpy_random
+from ddpsim.simulator.runtime.isolation.python_random import python_random
+from ddpsim.simulator.runtime.isolation.settings import Settings
+from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
+from ddpsim.simulator.runtime.isolation.warning_filters import WarningFilters
+from ddpsim.simulator.runtime.isolation.world import RankWorld, World
 
 HOST = -1
 """Where the states of the host process stand in a list of states by rank: behind the last rank."""

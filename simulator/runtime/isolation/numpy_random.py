@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy
 
-from simulator.runtime.isolation.native_memory import Copy, NativeState, window
+from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
 
 START_SEED = 0
 KEY_WORDS = 624

@@ -6,12 +6,12 @@ from _thread import allocate_lock
 from collections.abc import Callable
 from typing import Protocol
 
-from simulator.accesses import Access, Accesses, Object
-from simulator.events import EventKind
-from simulator.runtime.observer import Observer
-from simulator.runtime.rank_thread import RankThread
-from simulator.runtime.scheduler import Scheduler
-from simulator.waits import Wait
+from ddpsim.simulator.accesses import Access, Accesses, Object
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.runtime.observer import Observer
+from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.runtime.scheduler import Scheduler
+from ddpsim.simulator.waits import Wait
 
 _LOCKS_PER_POLL = 1_000
 """So many locks in a row with nothing else in between are a loop that waits for another thread."""

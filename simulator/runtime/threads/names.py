@@ -6,8 +6,8 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from simulator.runtime.threads.host import Steps
-from simulator.runtime.threads.locks import RankLock
+from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.runtime.threads.locks import RankLock
 
 
 def counter(steps: Steps, original: Callable[[], int], *, start: int) -> Callable[[], int]:

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from simulator.runtime.threads.host import Steps
-from simulator.runtime.threads.locks import RankRLock
+from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.runtime.threads.locks import RankRLock
 
 Key = Callable[[Any], tuple[int, ...]]
 

@@ -11,12 +11,12 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from simulator.accesses import Access, Mode, Object
-from simulator.events import EventKind
-from simulator.runtime.rank_thread import RankThread, Status
-from simulator.runtime.threads.host import Steps
-from simulator.runtime.threads.waiting import is_callback, waited_for
-from simulator.waits import LockWait
+from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.runtime.rank_thread import RankThread, Status
+from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
+from ddpsim.simulator.waits import LockWait
 
 
 class _Consumer:

@@ -33,22 +33,22 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from simulator.accesses import Access, Mode, Object
-from simulator.calls import Site
-from simulator.diagnosis.threads import thread_error
-from simulator.events import EventKind
-from simulator.runtime.call_sites import site_here, site_of_error, traceback_text
-from simulator.runtime.one_core import shares_core_of_starter
-from simulator.runtime.outcome import one_line
-from simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, Status
-from simulator.runtime.threads.host import Host, Steps
-from simulator.runtime.threads.locks import RankLock, RankRLock
-from simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
-from simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
-from simulator.runtime.threads.queues import RankSimpleQueue
-from simulator.runtime.threads.waiting import is_importing, maker
-from simulator.verdict import Finding
-from simulator.waits import ThreadWait
+from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.threads import thread_error
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.runtime.call_sites import site_here, site_of_error, traceback_text
+from ddpsim.simulator.runtime.one_core import shares_core_of_starter
+from ddpsim.simulator.runtime.outcome import one_line
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, Status
+from ddpsim.simulator.runtime.threads.host import Host, Steps
+from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
+from ddpsim.simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
+from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
+from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
+from ddpsim.simulator.runtime.threads.waiting import is_importing, maker
+from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.waits import ThreadWait
 
 _OUTSIDE = ("multiprocessing", "torch.utils.data", "tqdm")
 """The modules whose threads are left outside."""

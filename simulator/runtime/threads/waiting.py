@@ -10,8 +10,8 @@ from functools import lru_cache
 from types import CodeType, FrameType
 from typing import Any
 
-from simulator.calls import Site
-from simulator.runtime.call_sites import is_users, site_of
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.runtime.call_sites import is_users, site_of
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from reports.document import Document
-from reports.forms.html import to_html
+from ddpsim.reports.document import Document
+from ddpsim.reports.forms.html import to_html
 
 sync_api = None
 with suppress(ImportError):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from reports.document import Document, Site, Slot
+from ddpsim.reports.document import Document, Site, Slot
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing

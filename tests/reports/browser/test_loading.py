@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from reports.forms.html import to_html
+from ddpsim.reports.forms.html import to_html
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 from tests.reports.made import exploration, without_trace

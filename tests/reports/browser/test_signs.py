@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from reports.document import Document, Finding, Rank, Site, Slot, Waiting, Who
+from ddpsim.reports.document import Document, Finding, Rank, Site, Slot, Waiting, Who
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import THREADS, document
 from tests.reports.made import Story, call, exploration, missing_rank

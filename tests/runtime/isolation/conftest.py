@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from simulator.runtime.isolation import Isolation
+from ddpsim.simulator.runtime.isolation import Isolation
 
 
 @contextmanager

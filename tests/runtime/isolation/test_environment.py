@@ -6,7 +6,7 @@ from unittest import mock
 
 import pytest
 
-from simulator.runtime.isolation.environment import MASTER_ADDR, MASTER_PORT
+from ddpsim.simulator.runtime.isolation.environment import MASTER_ADDR, MASTER_PORT
 
 early = os.environ
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from numpy.random import rand as early_rand
 from numpy.random import standard_normal as early_normal
 
-from simulator.runtime.isolation import numpy_random, python_random, torch_generators
-from simulator.runtime.isolation.native_memory import NativeState
-from simulator.runtime.isolation.numpy_random import NumpyByCopy, NumpyByState
-from simulator.runtime.isolation.python_random import RandomByCopy, RandomByState
-from simulator.runtime.isolation.torch_generators import CpuByCopy, CpuByState, cpu_generator
+from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
+from ddpsim.simulator.runtime.isolation.native_memory import NativeState
+from ddpsim.simulator.runtime.isolation.numpy_random import NumpyByCopy, NumpyByState
+from ddpsim.simulator.runtime.isolation.python_random import RandomByCopy, RandomByState
+from ddpsim.simulator.runtime.isolation.torch_generators import CpuByCopy, CpuByState, cpu_generator
 
 DRAWS = {
     "random": lambda: early_random(),

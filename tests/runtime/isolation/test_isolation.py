@@ -14,12 +14,12 @@ import torch
 from torch.distributed import device_mesh, distributed_c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator.runtime.isolation import Isolation
-from simulator.runtime.isolation.environment import Environment
-from simulator.runtime.isolation.modes import Modes
-from simulator.runtime.isolation.native_memory import NativeState
-from simulator.runtime.isolation.settings import Settings
-from simulator.runtime.isolation.world import World
+from ddpsim.simulator.runtime.isolation import Isolation
+from ddpsim.simulator.runtime.isolation.environment import Environment
+from ddpsim.simulator.runtime.isolation.modes import Modes
+from ddpsim.simulator.runtime.isolation.native_memory import NativeState
+from ddpsim.simulator.runtime.isolation.settings import Settings
+from ddpsim.simulator.runtime.isolation.world import World
 
 
 def random_state():

@@ -8,9 +8,9 @@ from decimal import Decimal
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from simulator import simulate
-from simulator.runtime.isolation import VirtualTime
-from simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
+from ddpsim import simulate
+from ddpsim.simulator.runtime.isolation import VirtualTime
+from ddpsim.simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
 
 CLOCKS = ("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns")
 ORIGINALS = {name: getattr(time, name) for name in ("sleep", *CLOCKS)}

@@ -8,8 +8,8 @@ import torch.distributed as dist
 from torch.distributed import HashStore, device_mesh, distributed_c10d
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from simulator.runtime.isolation import Isolation
-from simulator.runtime.isolation.world import RankWorld
+from ddpsim.simulator.runtime.isolation import Isolation
+from ddpsim.simulator.runtime.isolation.world import RankWorld
 
 in_c = torch._C._distributed_c10d
 

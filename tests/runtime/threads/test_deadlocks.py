@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Verdict, explore, simulate
+from ddpsim import Verdict, explore, simulate
 
 
 def start(function, *args, name, daemon=False):

@@ -8,7 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, as_completed
 
 import pytest
 
-from simulator import Budget, explore, replay, simulate
+from ddpsim import Budget, explore, replay, simulate
 
 
 def map_jobs(rank):

@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Budget, Crash, EarlyReturn, Verdict, explore, simulate
-from simulator.events import EventKind
-from simulator.runtime import rank_thread
+from ddpsim import Budget, Crash, EarlyReturn, Verdict, explore, simulate
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.runtime import rank_thread
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from multiprocessing.pool import ThreadPool
 import pytest
 import torch.distributed as dist
 
-from simulator import Budget, simulate
+from ddpsim import Budget, simulate
 
 EarlyLock = threading.Lock
 EARLY_QUEUE = queue.Queue()
@@ -269,7 +269,7 @@ def test_an_asyncio_loop_keeps_its_threads():
 LEFT_BEHIND = """
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from simulator import Budget, simulate
+from ddpsim import Budget, simulate
 
 never = threading.Event()
 

@@ -8,7 +8,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 
 import pytest
 
-from simulator import simulate
+from ddpsim import simulate
 
 SCHEDULES = [("round_robin", 0), *(("random", seed) for seed in range(8)), ("pct", 1)]
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from simulator import Verdict, explore, simulate
+from ddpsim import Verdict, explore, simulate
 
 
 def flush(rank, group, *, is_late):

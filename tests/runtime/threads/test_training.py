@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from simulator import Verdict, replay, simulate
+from ddpsim import Verdict, replay, simulate
 
 WORLD_SIZE = 3
 STEPS = 4

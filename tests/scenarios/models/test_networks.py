@@ -5,8 +5,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from scenarios.models import NETWORKS, Network, make
-from simulator import UsageError, simulate
+from ddpsim import UsageError, simulate
+from ddpsim.scenarios.models import NETWORKS, Network, make
 
 NAMES = list(NETWORKS)
 

@@ -5,8 +5,8 @@ import re
 import pytest
 import torch
 
-from scenarios.models import NETWORKS, make, outline
-from simulator import UsageError
+from ddpsim import UsageError
+from ddpsim.scenarios.models import NETWORKS, make, outline
 
 SIZES = "a whole number from 1 to 65536"
 DEPTHS = "a whole number from 1 to 512"

@@ -6,8 +6,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from scenarios.models import SyncBatchNorm, make
-from simulator import simulate
+from ddpsim import simulate
+from ddpsim.scenarios.models import SyncBatchNorm, make
 
 FEATURES = 3
 ROUNDS = 2

@@ -1,8 +1,0 @@
-"""`python -m scenarios` is the command `ddpsim`."""
-
-import sys
-
-from scenarios.cli import main
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,122 @@
+"""ddpsim: N ranks of a distributed program in one process, one running at a time, under a scheduler that decides every
+context switch.
+
+`simulate`, `explore` and `replay` run a program; what they give and take is named here, too. The parts are packages of
+their own: `ddpsim.simulator`, `ddpsim.ddp` (the engine), `ddpsim.scenarios` and `ddpsim.reports`.
+"""
+
+import importlib
+import os
+import typing
+
+# In a checkout the parts lie at the top level, and links here lead to them; a path through a link would be a second
+# name for each file. So the package is where its parts are; installed from a wheel, that is here.
+__path__[:] = [os.path.dirname(os.path.realpath(os.path.join(__path__[0], "simulator")))]
+
+if typing.TYPE_CHECKING:
+    from ddpsim.simulator.api import explore, replay, simulate
+    from ddpsim.simulator.budget import Budget
+    from ddpsim.simulator.calls import Call, Site
+    from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Schedule
+    from ddpsim.simulator.errors import (
+        InjectedCrashError,
+        InternalError,
+        ReplayDivergedError,
+        ReplayError,
+        SimulatorError,
+        UsageError,
+        VerdictError,
+    )
+    from ddpsim.simulator.events import Event, EventKind
+    from ddpsim.simulator.exploration.exploration import Exploration, Progress
+    from ddpsim.simulator.faults import Crash, Delay, EarlyReturn
+    from ddpsim.simulator.policies.pct import Pct
+    from ddpsim.simulator.result import Result
+    from ddpsim.simulator.shrinking.function import ShrunkSchedule, shrink
+    from ddpsim.simulator.shrinking.greedy import ShrinkProgress
+    from ddpsim.simulator.trace import Trace
+    from ddpsim.simulator.verdict import Code, Finding, Verdict
+    from ddpsim.simulator.waits import Waiting
+
+_HOMES = {
+    "Budget": "simulator.budget",
+    "Call": "simulator.calls",
+    "ChoiceKind": "simulator.choices",
+    "ChoicePoint": "simulator.choices",
+    "Code": "simulator.verdict",
+    "Crash": "simulator.faults",
+    "Delay": "simulator.faults",
+    "EarlyReturn": "simulator.faults",
+    "Event": "simulator.events",
+    "EventKind": "simulator.events",
+    "Exploration": "simulator.exploration.exploration",
+    "Finding": "simulator.verdict",
+    "InjectedCrashError": "simulator.errors",
+    "InternalError": "simulator.errors",
+    "Pct": "simulator.policies.pct",
+    "Policy": "simulator.choices",
+    "Progress": "simulator.exploration.exploration",
+    "ReplayDivergedError": "simulator.errors",
+    "ReplayError": "simulator.errors",
+    "Result": "simulator.result",
+    "Schedule": "simulator.choices",
+    "ShrinkProgress": "simulator.shrinking.greedy",
+    "ShrunkSchedule": "simulator.shrinking.function",
+    "SimulatorError": "simulator.errors",
+    "Site": "simulator.calls",
+    "Trace": "simulator.trace",
+    "UsageError": "simulator.errors",
+    "Verdict": "simulator.verdict",
+    "VerdictError": "simulator.errors",
+    "Waiting": "simulator.waits",
+    "explore": "simulator.api",
+    "replay": "simulator.api",
+    "shrink": "simulator.shrinking.function",
+    "simulate": "simulator.api",
+}
+
+__all__ = [
+    "Budget",
+    "Call",
+    "ChoiceKind",
+    "ChoicePoint",
+    "Code",
+    "Crash",
+    "Delay",
+    "EarlyReturn",
+    "Event",
+    "EventKind",
+    "Exploration",
+    "Finding",
+    "InjectedCrashError",
+    "InternalError",
+    "Pct",
+    "Policy",
+    "Progress",
+    "ReplayDivergedError",
+    "ReplayError",
+    "Result",
+    "Schedule",
+    "ShrinkProgress",
+    "ShrunkSchedule",
+    "SimulatorError",
+    "Site",
+    "Trace",
+    "UsageError",
+    "Verdict",
+    "VerdictError",
+    "Waiting",
+    "explore",
+    "replay",
+    "shrink",
+    "simulate",
+]
+
+
+def __getattr__(name: str) -> object:
+    # torch takes a second to import, and neither `ddpsim --help` nor a saved report needs it: a public name is imported
+    # when it is first asked for.
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return value

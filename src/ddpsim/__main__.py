@@ -1,0 +1,8 @@
+"""`python -m ddpsim` is the command `ddpsim`."""
+
+import sys
+
+from ddpsim.scenarios.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())
