@@ -52,7 +52,7 @@ def test_a_library_of_the_users_own_counts_as_the_users():
 
 
 def test_code_without_a_file_has_lines():
-    script = SOURCE + "\nfrom simulator import simulate\nprint(simulate(program, 2).findings[0].sites[-1])\n"
+    script = SOURCE + "\nfrom ddpsim import simulate\nprint(simulate(program, 2).findings[0].sites[-1])\n"
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout == "<stdin>:7\n"
 
