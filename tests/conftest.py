@@ -7,7 +7,7 @@ from math import isfinite
 import pytest
 import torch
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.tiers"]
 
 
 def pytest_addoption(parser):
