@@ -14,9 +14,8 @@ def pytest_addoption(parser):
     parser.addoption(
         "--fuzz-seconds",
         type=seconds,
-        default=10.0,
         metavar="S",
-        help="how long tests/fuzzing/test_engines.py fuzzes both engines (the nightly form: 60)",
+        help="how long tests/fuzzing/test_engines.py fuzzes both engines (2 if not given, and with --tier nightly 60)",
     )
 
 
@@ -32,6 +31,8 @@ def seconds(text):
 
 
 def pytest_configure(config):
+    if config.option.fuzz_seconds is None:
+        config.option.fuzz_seconds = 60.0 if config.option.tier == "nightly" else 2.0
     # Worker processes share the cores already; the simulator itself runs one rank at a time.
     torch.set_num_threads(1)
     # A job in a shell's background ignores Ctrl-C, and so would what the tests start and then interrupt.

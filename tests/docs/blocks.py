@@ -1,7 +1,8 @@
 """The code blocks of a page in Markdown, with what the comments before them say.
 
 A comment in a line of its own, directly before a block, tells how the block is meant: `<!-- file: train.py -->`,
-`<!-- again: train.py -->`, `<!-- not run: why -->`. CONTRIBUTING.md has the convention; page_run.py follows it.
+`<!-- again: train.py -->`, `<!-- needs: dot -->`, `<!-- not run: why -->`. CONTRIBUTING.md has the convention;
+page_run.py follows it.
 """
 
 from __future__ import annotations

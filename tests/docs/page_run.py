@@ -15,6 +15,7 @@ from typing import Any
 from ddpsim.scenarios import load
 from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import run
+from tests.outside import PACKAGES, missing
 
 TIMES = ((r"\b\d+ ms$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s"))
 """What differs from one run to the next, at the end of a line. Virtual times do not differ."""
@@ -34,6 +35,8 @@ class PageRun:
         """Of the Python sessions."""
         self.shown: dict[str, str] = {}
         """The files that the page shows, as it shows them first."""
+        self.left_out: list[str] = []
+        """The blocks that did not run, as this machine lacks what they need, and why."""
 
     def problems(self, block: Block) -> list[str]:
         """What is wrong with a block, which is run; in general nothing."""
@@ -41,6 +44,12 @@ class PageRun:
             return [f"language is {block.language!r}, expected one of {', '.join(LANGUAGES)}"]
         if "not run" in block.notes:
             return [] if block.notes["not run"] else ["is not run, expected a reason"]
+        if "needs" in block.notes:
+            if (needed := block.notes["needs"]) not in PACKAGES:
+                return [f"needs {needed!r}, expected one of {', '.join(PACKAGES)}"]
+            if reason := missing(needed):
+                self.left_out.append(f"{block.place}: {reason}")
+                return []
         for name in filter(None, map(block.notes.get, ("file", "again"))):
             if name not in block.above:
                 return [f"is {name}, expected its name in the text above, which a reader sees; comments are invisible"]

@@ -9,6 +9,7 @@ import pytest
 from tests.docs.blocks import blocks_of, name_of, pages
 from tests.docs.commands import forget_modules
 from tests.docs.page_run import PageRun
+from tests.outside import do_without
 
 NOT_RUN = {
     "CONTRIBUTING.md": {
@@ -19,9 +20,10 @@ NOT_RUN = {
         "mypy                            # types, strictly\n"
         "lint-imports                    # the layers\n"
         "mkdocs build --strict           # the documentation, into site/\n"
-        "pytest -q -n auto               # the tests\n"
-        "pytest -q tests/docs            # every code block of README, CONTRIBUTING.md, docs/ and examples/\n"
-        ".ci/run                         # all of it, as CI does\n": (
+        "pytest -q -n auto               # the tests of every change: four minutes on two cores\n"
+        "pytest -q -n auto --tier ci     # those that need processes, pages, a browser or a compiler\n"
+        "pytest -q --tier nightly tests/docs  # all tests of a folder; here every code block of the pages among them\n"
+        ".ci/run                         # all of it but the nightly tests, as CI does\n": (
             ".ci/run is these in other forms, and this test is among them"
         ),
         "mkdocs serve\n": "it serves until it is stopped",
@@ -68,12 +70,14 @@ def a_readers_folder(tmp_path, monkeypatch):
     forget_modules(tmp_path)
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages() if blocks_of(page)])
 def test_blocks_of(page, a_readers_folder):
     # If a text has become better: paste what the command prints now.
     running = PageRun(a_readers_folder)
     problems = [f"{block.place}: {said}" for block in blocks_of(page) for said in running.problems(block)]
     assert not problems, "\n\n".join(problems)
+    do_without("; ".join(running.left_out) or None)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=name_of(page)) for page in pages()])

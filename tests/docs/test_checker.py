@@ -89,6 +89,10 @@ WRONG = {
     "text": ("```text\n$ ddpsim run own.py:hangs\n```", "has a command, '$'"),
     "no language": ("```\nx\n```", "language is '', expected one of console, json, pycon"),
     "another language": ("```bash\nls\n```", "language is 'bash', expected one of console, json, pycon"),
+    "needs what nobody installs": (
+        "<!-- needs: latex -->\n```sh\ntrue\n```",
+        "needs 'latex', expected one of chromium, dot",
+    ),
     "no reason": ("<!-- not run -->\n```sh\nfalse\n```", "expected a reason"),
 }
 
@@ -125,6 +129,15 @@ def test_what_is_wrong_is_found(kind, problems):
     text, told = WRONG[kind]
     (problem,) = problems(text)
     assert told in problem
+
+
+def test_a_block_whose_command_is_missing_is_left_out_and_told(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "page.md").write_text("<!-- needs: dot -->\n```sh\ndot -V\n```\n")
+    running = PageRun(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert [problem for block in blocks_of(tmp_path / "page.md") for problem in running.problems(block)] == []
+    assert running.left_out == ["page.md:2: dot is missing (Debian's package graphviz)"]
 
 
 @pytest.mark.parametrize("kind", RIGHT)

@@ -11,7 +11,7 @@ from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, 
 TEXT = PAGE.read_text(encoding="utf-8")
 
 OF_OTHERS = {
-    *("--bugs", "--fuzz-seconds"),
+    *("--bugs", "--fuzz-seconds", "--tier"),
     *("--lf", "--pdb", "--tb", "--trace"),
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
 }

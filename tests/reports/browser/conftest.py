@@ -6,7 +6,6 @@ skipped, but where CI is set in the environment they fail.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -17,6 +16,7 @@ import pytest
 
 from ddpsim.reports.document import Document
 from ddpsim.reports.forms.html import to_html
+from tests.outside import do_without, missing
 
 sync_api = None
 with suppress(ImportError):
@@ -27,15 +27,16 @@ BOXES = "all => all.map(each => each.getBoundingClientRect()).map(({x, y, width,
 SIZE = {"viewport": {"width": 1400, "height": 900}}
 
 
+def pytest_itemcollected(item):
+    item.add_marker(pytest.mark.tier("ci"))
+
+
 @pytest.fixture(scope="module")
 def browser():
     """One for each module: playwright keeps an event loop in its thread, which other tests should not meet."""
-    path = shutil.which("chromium")
-    if sync_api is None or path is None:
-        reason = "needs playwright and a `chromium` on the PATH: pip install playwright, apt-get install chromium"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+    do_without("playwright is missing (of the extra dev)" if sync_api is None else missing("chromium"))
     with sync_api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        chromium = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         yield chromium
         chromium.close()
 
