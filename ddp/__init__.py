@@ -19,7 +19,7 @@ from ddpsim.ddp.errors import (
     UsageError,
 )
 from ddpsim.ddp.join import Join
-from ddpsim.ddp.stand_in import standing_in_for_torch
+from ddpsim.ddp.torch_patch import patch_torch_ddp
 
 __all__ = [
     "BypassedBackwardError",
@@ -34,5 +34,5 @@ __all__ = [
     "UsageError",
     "When",
     "broadcast_coalesced",
-    "standing_in_for_torch",
+    "patch_torch_ddp",
 ]

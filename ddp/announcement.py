@@ -57,7 +57,7 @@ class Announcement:
     samples: int = 0
     """How many samples a forward has here; ranks may differ in this."""
     details: tuple[int, ...] = ()
-    """Of a collective: what is needed to take part in it (neutral.py); of an unshadowed one: the place of its name."""
+    """Of a collective: what is needed to take part in it (neutral.py); of an unshadowed one: the index of its name."""
 
     def encode(self, width: int) -> list[int]:
         """`width` numbers; details that do not fit are left out, and their count is not."""
@@ -96,7 +96,7 @@ class Round:
     """Which ranks are about to do what, if they differ."""
 
 
-def settle(
+def read_round(
     rows: Sequence[Announcement], *, members: Sequence[int], describe: Callable[[Sequence[int]], str] = str
 ) -> Round:
     """Read all ranks' rows, in rank order.
@@ -120,11 +120,11 @@ def settle(
 def expected_next(log: Sequence[Announcement]) -> list[Announcement] | None:
     """What will follow up to the next forward, if it goes as before; None if the log does not tell.
 
-    All earlier places count where the calls since the last forward were the same. If it went on in different ways
+    All earlier points count where the calls since the last forward were the same. If it went on in different ways
     there, those count that have one more call before that in common, and so on until they agree.
     """
     recent = latest_forward(log)
-    starts = [place for place, call in enumerate(log) if call.kind is Kind.FORWARD]
+    starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
     ends = [start + len(recent) for start in starts[:-1] if list(log[start : start + len(recent)]) == recent]
     pasts = {end: _common_past(log, end) for end in ends}
     for length in range(len(recent), len(log)):
@@ -143,7 +143,7 @@ def _up_to_forward(log: Sequence[Announcement], start: int) -> list[Announcement
 
 def latest_forward(log: Sequence[Announcement]) -> list[Announcement]:
     """The last forward, and what was called since."""
-    starts = [place for place, call in enumerate(log) if call.kind is Kind.FORWARD]
+    starts = [index for index, call in enumerate(log) if call.kind is Kind.FORWARD]
     return list(log)[starts[-1] :] if starts else []
 
 

@@ -177,10 +177,10 @@ class Bucket:
                 view.copy_(parameter.grad)
                 parameter.grad = view
 
-    def hand_out(self, index: int) -> None:
+    def finalize(self, index: int) -> None:
         """Let a parameter have the reduced gradient as a view of the flat tensor."""
-        place = self.indices.index(index)
-        self.parameters[place].grad = self.views[place]
+        position = self.indices.index(index)
+        self.parameters[position].grad = self.views[position]
 
     @torch.no_grad()
     def copy_out(self, *, kept: Container[int]) -> None:
@@ -229,9 +229,9 @@ class Bucket:
                 with torch.no_grad():
                     self.flat.copy_(reduced)
         if self.is_sparse:
-            self._hand_out_sparse()
+            self._finalize_sparse()
 
-    def _hand_out_sparse(self) -> None:
+    def _finalize_sparse(self) -> None:
         parameter = self.parameters[0]
         if parameter.grad is None:
             return

@@ -1,7 +1,7 @@
 """The engine: a module that trains as one with its replicas on other ranks. Wiring only; the parts are beside it.
 
 construction    verify.py: the ranks have the same model · broadcast.py: and the same values
-forward         parameter_watch.py: still the same parameters · attendance.py: who has input · buffer_sync.py
+forward         parameter_watch.py: still the same parameters · join_coordinator.py: who has input · buffer_sync.py
 backward        reducer.py: buckets, reduced as they fill
 join            join.py: ranks without input follow those that have it
 """
@@ -25,7 +25,12 @@ from torch.nn import Parameter
 from torch.utils import _pytree
 
 from ddpsim.ddp.announcement import Forward
-from ddpsim.ddp.arguments import (
+from ddpsim.ddp.broadcast import broadcast_coalesced
+from ddpsim.ddp.bucket import Scale
+from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
+from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
+from ddpsim.ddp.constructor_arguments import (
     checked_arguments,
     checked_group,
     count_samples,
@@ -33,16 +38,11 @@ from ddpsim.ddp.arguments import (
     sparse_parameters,
     trainable_parameters,
 )
-from ddpsim.ddp.attendance import Attendance, Roll
-from ddpsim.ddp.broadcast import broadcast_coalesced
-from ddpsim.ddp.bucket import Scale
-from ddpsim.ddp.bucket_plan import Caps
-from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
-from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
 from ddpsim.ddp.errors import JoinError, UsageError
 from ddpsim.ddp.expectation import Graph, Outputs
 from ddpsim.ddp.join import EngineJoinHook, Join, check_no_other_join
-from ddpsim.ddp.parameter_watch import ParameterWatch, Standing
+from ddpsim.ddp.join_coordinator import JoinCoordinator, Participants
+from ddpsim.ddp.parameter_watch import ParameterWatch, Trainability
 from ddpsim.ddp.reducer import InJoin, Reducer
 from ddpsim.ddp.unused import accumulators_of, find_tensors, reached_parameters
 from ddpsim.ddp.verify import verify_problem, verify_replicas
@@ -63,8 +63,8 @@ _NOT_COPIED = frozenset(
         "_watch",
         "_buffers_in_step",
         "_accumulators",
-        "_terms",
-        "_passage",
+        "_join_options",
+        "_forward_context",
         "_samples",
     }
 )
@@ -72,20 +72,20 @@ _NOT_COPIED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class _JoinTerms:
+class _JoinOptions:
     """How gradients are averaged inside a join."""
 
-    attendance: Attendance
+    coordinator: JoinCoordinator
     divides_by_initial_size: bool
     weighs_samples: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Passage:
+class _ForwardContext:
     """One forward on its way."""
 
     kind: Forward
-    roll: Roll
+    participants: Participants
     has_returned: bool = False
     """The module's own forward is over."""
     is_reduction_due: bool = False
@@ -161,8 +161,8 @@ class DistributedDataParallel(nn.Module, Joinable):
         self._world_size = dist.get_world_size(self.process_group)
         self._is_apart = False
         """A rank left a join by an exception: the ranks' states differ."""
-        self._terms: _JoinTerms | None = None
-        self._passage: _Passage | None = None
+        self._join_options: _JoinOptions | None = None
+        self._forward_context: _ForwardContext | None = None
         """The forward whose gradients are still to be reduced, inside a join."""
         self._samples: tuple[int, ...] = ()
         """Of each rank, in the forwards whose gradients are still to be reduced."""
@@ -213,7 +213,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self.process_group = checked_group(None)
         self._world_size = dist.get_world_size(self.process_group)
-        self._terms = self._passage = None
+        self._join_options = self._forward_context = None
         self._samples = ()
         self._equip(trainable_parameters(self.module, self.parameters_to_ignore))
 
@@ -225,79 +225,81 @@ class DistributedDataParallel(nn.Module, Joinable):
         Raises ParameterChangedError, OpenBackwardError (of the backward before), and JoinError inside a join, or after
         one that a rank left by an exception.
         """
-        passage = self._begin_forward(inputs, kwargs)
+        context = self._begin_forward(inputs, kwargs)
         if self.device_ids:
             inputs, kwargs = _pytree.tree_map_only(Tensor, lambda tensor: tensor.to(self.device), (inputs, kwargs))
         output = self.module(*inputs, **kwargs)
-        self._end_forward(passage, output)
+        self._end_forward(context, output)
         return output
 
-    def _begin_forward(self, inputs: Any, kwargs: Any) -> _Passage:
+    def _begin_forward(self, inputs: Any, kwargs: Any) -> _ForwardContext:
         self.check_together()
-        check_no_other_join(self, self._terms.attendance if self._terms else None)
+        check_no_other_join(self, self._join_options.coordinator if self._join_options else None)
         kind = self._kind_of_forward()
         self.reducer.check_closed()
-        is_due = self._passage is not None and self._passage.is_reduction_due
-        roll = self._call_roll(kind, inputs, kwargs, continues=is_due and kind is not Forward.SYNCHRONIZED)
+        is_due = self._forward_context is not None and self._forward_context.is_reduction_due
+        participants = self._notify_join(kind, inputs, kwargs, continues=is_due and kind is not Forward.SYNCHRONIZED)
         if kind is Forward.SYNCHRONIZED:
             self.reducer.steps.begin_forward(is_training=self.training)
-        passage = _Passage(kind, roll, is_reduction_due=is_due or kind is Forward.SYNCHRONIZED)
-        if self._terms is not None:
-            self._passage = passage
+        context = _ForwardContext(kind, participants, is_reduction_due=is_due or kind is Forward.SYNCHRONIZED)
+        if self._join_options is not None:
+            self._forward_context = context
         if kind is not Forward.EVALUATION:
-            self.reducer.rebuild_if_due(passage.roll.source)
+            self.reducer.rebuild_if_due(context.participants.source)
         # torch's rule: not if the gradients of the forward before have stayed local.
         if self.require_forward_param_sync:
-            self._synchronize_buffers(When.BEFORE_FORWARD, passage.roll)
-        return passage
+            self._synchronize_buffers(When.BEFORE_FORWARD, context.participants)
+        return context
 
-    def _end_forward(self, passage: _Passage, output: object) -> None:
-        self._synchronize_buffers_after(passage)
-        if self._passage is passage:
-            self._passage = replace(passage, has_returned=True) if passage.is_reduction_due else None
-        self.require_forward_param_sync = passage.kind is Forward.SYNCHRONIZED
+    def _end_forward(self, context: _ForwardContext, output: object) -> None:
+        self._synchronize_buffers_after(context)
+        if self._forward_context is context:
+            self._forward_context = replace(context, has_returned=True) if context.is_reduction_due else None
+        self.require_forward_param_sync = context.kind is Forward.SYNCHRONIZED
         # As in torch: where an earlier forward's gradients are still due, the next backward is reduced, whatever it is.
-        joins_them = passage.kind is Forward.LOCAL and self.reducer.are_gradients_due
-        if passage.kind is Forward.SYNCHRONIZED or joins_them:
+        joins_them = context.kind is Forward.LOCAL and self.reducer.are_gradients_due
+        if context.kind is Forward.SYNCHRONIZED or joins_them:
             self.reducer.expect(
-                self._scale(passage.roll), self._outputs(output) if self.reducer.looks_at_outputs else None
+                self._scale(context.participants), self._outputs(output) if self.reducer.looks_at_outputs else None
             )
             return
-        if passage.kind is Forward.LOCAL:
+        if context.kind is Forward.LOCAL:
             self.reducer.expect_local()
         elif self.reducer.are_gradients_due:
-            self.reducer.rescale(self._scale(passage.roll))
-        if self._passage is None:
+            self.reducer.rescale(self._scale(context.participants))
+        if self._forward_context is None:
             self._end_iteration()
 
     def _kind_of_forward(self) -> Forward:
-        standing = self._watch.check()
-        if not torch.is_grad_enabled() or standing is Standing.ALL_FROZEN:
+        trainability = self._watch.check()
+        if not torch.is_grad_enabled() or trainability is Trainability.ALL_FROZEN:
             return Forward.EVALUATION
         return Forward.SYNCHRONIZED if self.require_backward_grad_sync else Forward.LOCAL
 
-    def _call_roll(self, kind: Forward, inputs: Any, kwargs: Any, *, continues: bool) -> Roll:
-        terms = self._terms
-        if terms is None or not (terms.attendance.counts_itself or self._join_config.enable):
-            return Roll(tuple(range(self._world_size)), 0)
-        samples = count_samples((inputs, kwargs), self.dim) if terms.weighs_samples else 0
-        roll = terms.attendance.call_roll(self, kind, samples, continues=continues)
-        if terms.weighs_samples and kind is not Forward.EVALUATION:
+    def _notify_join(self, kind: Forward, inputs: Any, kwargs: Any, *, continues: bool) -> Participants:
+        options = self._join_options
+        if options is None or not (options.coordinator.counts_itself or self._join_config.enable):
+            return Participants(tuple(range(self._world_size)), 0)
+        samples = count_samples((inputs, kwargs), self.dim) if options.weighs_samples else 0
+        participants = options.coordinator.notify(self, kind, samples, continues=continues)
+        if options.weighs_samples and kind is not Forward.EVALUATION:
             before = self._samples or (0,) * self._world_size
-            self._samples = tuple(map(add, before, roll.samples))
-        return roll
+            self._samples = tuple(map(add, before, participants.samples))
+        return participants
 
-    def _scale(self, roll: Roll) -> Scale | None:
-        terms = self._terms
+    def _scale(self, participants: Participants) -> Scale | None:
+        options = self._join_options
         in_place = self.gradient_as_bucket_view is True
         # A hook averages over all ranks by itself: what it gets makes up for that.
         if self._samples:
             share = self._samples[dist.get_rank(self.process_group)] * (
                 self._world_size if self.reducer.has_hook else 1
             )
-            return Scale(sum(self._samples[rank] for rank in roll.present) / share if share else float("inf"), in_place)
-        counts_all = terms is None or terms.divides_by_initial_size
-        divisor = self._world_size if counts_all else len(roll.present)
+            return Scale(
+                sum(self._samples[rank] for rank in participants.present) / share if share else float("inf"), in_place
+            )
+        counts_all = options is None or options.divides_by_initial_size
+        divisor = self._world_size if counts_all else len(participants.present)
         if self.reducer.has_hook:
             return None if divisor == self._world_size else Scale(divisor / self._world_size, in_place)
         return Scale(divisor, in_place)
@@ -310,13 +312,13 @@ class DistributedDataParallel(nn.Module, Joinable):
         accumulators = [node for node, index in self._accumulators.items() if index in reached.parameters]
         return Outputs(tensors, frozenset(reached.parameters), accumulators)
 
-    def _synchronize_buffers_after(self, passage: _Passage) -> None:
-        if passage.kind is Forward.SYNCHRONIZED:
-            self._synchronize_buffers(When.AFTER_FORWARD, passage.roll)
+    def _synchronize_buffers_after(self, context: _ForwardContext) -> None:
+        if context.kind is Forward.SYNCHRONIZED:
+            self._synchronize_buffers(When.AFTER_FORWARD, context.participants)
 
-    def _synchronize_buffers(self, when: When, roll: Roll) -> None:
+    def _synchronize_buffers(self, when: When, participants: Participants) -> None:
         if self._buffers_in_step.has_any(when):
-            self._buffers_in_step.synchronize(when, source=roll.source, present=len(roll.present))
+            self._buffers_in_step.synchronize(when, source=participants.source, present=len(participants.present))
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -399,39 +401,39 @@ class DistributedDataParallel(nn.Module, Joinable):
                 "state"
             )
 
-    def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         """Called by a join that begins."""
-        if self._terms is not None:
-            self.end_join(self._terms.attendance, None)
-        self._terms = _JoinTerms(attendance, divides_by_initial_size, weighs_samples)
-        self.reducer.enter_join(InJoin(partial(attendance.step, self), self._end_reduction))
+        if self._join_options is not None:
+            self.end_join(self._join_options.coordinator, None)
+        self._join_options = _JoinOptions(coordinator, divides_by_initial_size, weighs_samples)
+        self.reducer.enter_join(InJoin(partial(coordinator.announce, self), self._end_reduction))
 
     def _end_reduction(self) -> None:
-        self._passage = None
+        self._forward_context = None
         self._samples = ()
         self._end_iteration()
 
     def _end_iteration(self) -> None:
-        if self._terms is not None:
-            self._terms.attendance.end_iteration()
+        if self._join_options is not None:
+            self._join_options.coordinator.end_iteration()
 
     def abandon(self, *, with_buffers: bool) -> None:
         """Make the calls that other ranks wait for in this iteration, contributing nothing."""
-        passage, self._passage = self._passage, None
-        if passage is None:
+        context, self._forward_context = self._forward_context, None
+        if context is None:
             return
-        if with_buffers and not passage.has_returned:
-            self._synchronize_buffers_after(passage)
-        if passage.is_reduction_due:
+        if with_buffers and not context.has_returned:
+            self._synchronize_buffers_after(context)
+        if context.is_reduction_due:
             self.reducer.abandon()
 
-    def end_join(self, attendance: Attendance, authoritative: int | None) -> None:
+    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
         """Called by a join that ends; all ranks take over the state of group rank `authoritative`, if it is given."""
-        if self._terms is None or self._terms.attendance is not attendance:
+        if self._join_options is None or self._join_options.coordinator is not coordinator:
             return
-        attendance.close()
-        self._is_apart = self._is_apart or attendance.has_been_left
-        self._terms = self._passage = None
+        coordinator.close()
+        self._is_apart = self._is_apart or coordinator.has_been_left
+        self._join_options = self._forward_context = None
         self._samples = ()
         self.reducer.leave_join()
         self._join_config = type(self._join_config).construct_disabled_join_config()
@@ -439,7 +441,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         self.require_forward_param_sync = True
         if authoritative is not None:
             self._broadcast_state(authoritative, with_buffers=self.forward_sync_buffers)
-            self.reducer.share_knowledge(authoritative)
+            self.reducer.share_state(authoritative)
         else:
             self.reducer.give_up()
             self.reducer.steps.forget_unreduced()
@@ -482,10 +484,10 @@ class DistributedDataParallel(nn.Module, Joinable):
         """How far this replica is, for a diagnosis (see simulator/process_group/wrapper.py)."""
         if "reducer" not in vars(self):
             return {}  # its construction failed
-        terms = self._terms
+        options = self._join_options
         return {
             **self.reducer.__ddp_progress__(),
-            "joined": terms is not None and dist.get_rank(self.process_group) not in terms.attendance.present,
+            "joined": options is not None and dist.get_rank(self.process_group) not in options.coordinator.present,
             "buffers": self._buffers_in_step.chosen,
         }
 

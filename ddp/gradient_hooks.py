@@ -28,10 +28,10 @@ from torch.utils.hooks import RemovableHandle
 class Listener(Protocol):
     """Who is told."""
 
-    def take(self, index: int) -> None:
+    def on_gradient(self, index: int) -> None:
         """The parameter of this index has got a gradient."""
 
-    def complete(self) -> None:
+    def on_backward_end(self) -> None:
         """The backward that was watched is over."""
 
     @property
@@ -58,7 +58,7 @@ class _Hook:
     def __call__(self, parameter: Tensor) -> None:
         listener = self.listener()
         if listener is not None:
-            listener.take(self._index)
+            listener.on_gradient(self._index)
 
 
 def is_awaited_elsewhere(parameter: Tensor, listener: Listener) -> bool:
@@ -74,7 +74,7 @@ def _remove(handles: Iterable[RemovableHandle]) -> None:
 
 
 class EndOfBackward:
-    """Calls a listener's `complete` at the end of a backward: see Note [End of backward]."""
+    """Calls a listener's `on_backward_end` at the end of a backward: see Note [End of backward]."""
 
     __slots__ = ("_listener", "_task")
 
@@ -108,7 +108,7 @@ class EndOfBackward:
         self._task = -1
         listener = self._listener()
         if listener is not None:
-            listener.complete()
+            listener.on_backward_end()
 
 
 def _nodes(tensors: Iterable[Tensor]) -> Iterator[Node]:

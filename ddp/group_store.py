@@ -1,4 +1,4 @@
-"""Words that ranks leave for each other in the store of a group, where no collective would be answered."""
+"""Messages that ranks post for each other in the store of a group, where no collective would be answered."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from torch.distributed import ProcessGroup, distributed_c10d
 
 ANSWER_SECONDS = 1.0
-"""How long a word is waited for; only ever after an error."""
+"""How long a message is waited for; only ever after an error."""
 
 
-def leave_word(group: ProcessGroup, key: str, word: str) -> None:
-    """Leave a word for the others."""
+def post_message(group: ProcessGroup, key: str, message: str) -> None:
+    """Leave a message for the other ranks."""
     store = _store(group)
     if store is not None:
-        store.set(key, word)
+        store.set(key, message)
 
 
 def count_up(group: ProcessGroup, key: str) -> int:
@@ -25,13 +25,13 @@ def count_up(group: ProcessGroup, key: str) -> int:
     return 0 if store is None else int(store.add(key, 1))
 
 
-def read_word(group: ProcessGroup, key: str) -> str | None:
-    """The word under `key`, or None if nobody left one within a short time."""
-    return read_words(group, [key]).get(key)
+def read_message(group: ProcessGroup, key: str) -> str | None:
+    """The message under `key`, or None if nobody posts one within a short time."""
+    return read_messages(group, [key]).get(key)
 
 
-def read_words(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
-    """The words under those of the keys where somebody left one within a short time, one for all of them."""
+def read_messages(group: ProcessGroup, keys: Sequence[str]) -> dict[str, str]:
+    """The messages under those of the keys where somebody posts one within a short time, one for all of them."""
     store = _store(group)
     if store is None or not keys:
         return {}

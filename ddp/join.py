@@ -2,7 +2,7 @@
 
 Two ways in: this module's `Join` (what `model.join()` returns), for models of this engine; and torch's own Join
 (torch/distributed/algorithms/join.py), where other joinables such as ZeroRedundancyOptimizer take part and which calls
-`EngineJoinHook`. Both speak the protocol of attendance.py.
+`EngineJoinHook`. Both speak the protocol of join_coordinator.py.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from torch.distributed import ProcessGroup
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.algorithms.join import Joinable, JoinHook
 
-from ddpsim.ddp.attendance import Attendance, Member
 from ddpsim.ddp.errors import JoinError, UsageError
+from ddpsim.ddp.join_coordinator import JoinCoordinator, Member
 
-_joining: ContextVar[Attendance | None] = ContextVar("_joining", default=None)
+_joining: ContextVar[JoinCoordinator | None] = ContextVar("_joining", default=None)
 """The `Join` whose body is running; each thread has its own."""
 
 __ddp_phases__ = {"ask": "join control", "post_hook": "join control"}
@@ -41,11 +41,11 @@ class JoinedModel(Member, Protocol):
     def check_together(self) -> None:
         """Raise JoinError if the ranks' states differ, as a rank left a join before by an exception."""
 
-    def begin_join(self, attendance: Attendance, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
+    def begin_join(self, coordinator: JoinCoordinator, *, divides_by_initial_size: bool, weighs_samples: bool) -> None:
         """Say before each forward that there is input, and let joined ranks take part in what follows."""
 
-    def end_join(self, attendance: Attendance, authoritative: int | None) -> None:
-        """Leave the join of `attendance`, if it is not left; take over group rank `authoritative`'s state, if given."""
+    def end_join(self, coordinator: JoinCoordinator, authoritative: int | None) -> None:
+        """Leave the join of `coordinator`, if not left before; take over rank `authoritative`'s state, if given."""
 
 
 class Join:
@@ -102,8 +102,8 @@ class Join:
         self._throws = throw_on_early_termination
         self._divides_by_initial_size = divide_by_initial_world_size
         self._weighs_samples = weight_by_samples
-        self._attendance: Attendance | None = None
-        self._token: Token[Attendance | None] | None = None
+        self._coordinator: JoinCoordinator | None = None
+        self._token: Token[JoinCoordinator | None] | None = None
 
     def __enter__(self) -> None:
         if not self._is_enabled:
@@ -117,36 +117,36 @@ class Join:
             )
         for model in self._models:
             model.check_together()
-        self._attendance = Attendance(self._models, first.process_group, first.join_device, throws=self._throws)
+        self._coordinator = JoinCoordinator(self._models, first.process_group, first.join_device, throws=self._throws)
         for model in self._models:
             model.begin_join(
-                self._attendance,
+                self._coordinator,
                 divides_by_initial_size=self._divides_by_initial_size,
                 weighs_samples=self._weighs_samples,
             )
         # A join of one rank inside another concerns nobody else.
-        self._token = _joining.set(outer or self._attendance)
+        self._token = _joining.set(outer or self._coordinator)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        attendance, self._attendance = self._attendance, None
-        if attendance is None or self._token is None:
+        coordinator, self._coordinator = self._coordinator, None
+        if coordinator is None or self._token is None:
             return
         _joining.reset(self._token)
         authoritative: int | None = None
         try:
-            if attendance.is_over:
+            if coordinator.is_over:
                 pass
             elif error is None:
-                authoritative = attendance.shadow_until_all_joined()
+                authoritative = coordinator.shadow_until_all_joined()
             elif isinstance(error, (Exception, SystemExit)):
                 # If the group is broken, too, the error that came first still says more.
                 with suppress(Exception):
-                    attendance.leave_by(error)
+                    coordinator.leave_by(error)
         finally:
             for model in self._models:
-                model.end_join(attendance, authoritative)
+                model.end_join(coordinator, authoritative)
 
 
 class EngineJoinHook(JoinHook):
@@ -156,7 +156,7 @@ class EngineJoinHook(JoinHook):
         model.check_together()
         self.model = model
         self._count = _TorchCount(model)
-        self._attendance = Attendance(
+        self._coordinator = JoinCoordinator(
             [model],
             model.process_group,
             model.join_device,
@@ -164,16 +164,16 @@ class EngineJoinHook(JoinHook):
             tells_samples=weighs_samples,
         )
         model.begin_join(
-            self._attendance, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
+            self._coordinator, divides_by_initial_size=divides_by_initial_size, weighs_samples=weighs_samples
         )
         # torch's Join does not call its hooks after an exception; all it does then is let go of them.
-        weakref.finalize(self, _end, weakref.ref(model), self._attendance).atexit = False
+        weakref.finalize(self, _end, weakref.ref(model), self._coordinator).atexit = False
 
     def main_hook(self) -> None:
         """Shadow one iteration."""
         if not self._count.is_torchs:
             self._count.ask(0)
-        self._attendance.shadow_iteration()
+        self._coordinator.shadow_iteration()
 
     def post_hook(self, is_last_joiner: bool) -> None:
         """Take over the model of the last rank to join; of several, the one with the highest number."""
@@ -181,7 +181,7 @@ class EngineJoinHook(JoinHook):
         own = dist.get_rank(group) if is_last_joiner else -1
         highest = torch.tensor([own], device=self.model.join_device)
         dist.all_reduce(highest, dist.ReduceOp.MAX, group=group)
-        self.model.end_join(self._attendance, int(highest.item()))
+        self.model.end_join(self._coordinator, int(highest.item()))
 
     def __ddp_call__(self) -> dict[str, object]:
         """What its calls belong to, for a diagnosis."""
@@ -224,13 +224,13 @@ class _TorchCount:
         return {"wrapper": self._model(), "shadow": not self._has_input}
 
 
-def _end(found: weakref.ref[JoinedModel], attendance: Attendance) -> None:
+def _end(found: weakref.ref[JoinedModel], coordinator: JoinCoordinator) -> None:
     model = found()
     if model is not None:
-        model.end_join(attendance, None)
+        model.end_join(coordinator, None)
 
 
-def check_no_other_join(model: JoinedModel, own: Attendance | None) -> None:
+def check_no_other_join(model: JoinedModel, own: JoinCoordinator | None) -> None:
     """Raise UsageError for a forward inside the join of other models only: nobody would shadow its collectives."""
     joining = _joining.get()
     if joining is not None and joining is not own and model.process_group.size() > 1:

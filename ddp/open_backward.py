@@ -1,7 +1,7 @@
 """Who misses which gradients, asked after a backward that left buckets open.
 
 No collective can tell: a rank that has all its gradients waits inside the bucket that another one never started. So the
-ranks leave word in the group's store, and take what is there within a short time.
+ranks post messages in the group's store, and read what is there within a short time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch.distributed as dist
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.group_store import count_up, leave_word, read_words
+from ddpsim.ddp.group_store import count_up, post_message, read_messages
 from ddpsim.ddp.wording import ranks_text
 
 _SHOWN = 6
@@ -21,7 +21,7 @@ _SHOWN = 6
 def describe_open_backward(missing: Sequence[str], *, key: str, group: ProcessGroup) -> str:
     """Tell the other ranks which parameters got no gradient here, hear which they miss, and put all in one line.
 
-    `key` may be the same on the next call: words of an earlier one are not read again.
+    `key` may be the same on the next call: messages of an earlier one are not read again.
     """
     members = dist.get_process_group_ranks(group)
     own = members[dist.get_rank(group)]
@@ -55,10 +55,12 @@ def _exchange(
 ) -> dict[int, Sequence[str]]:
     # Every rank counts its own attempts: they fail together.
     attempt = count_up(group, f"{key}/{own}")
-    leave_word(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
+    post_message(group, f"{key}/{own}/{attempt}", json.dumps(list(missing)))
     keys = {rank: f"{key}/{rank}/{attempt}" for rank in members if rank != own}
-    words = read_words(group, list(keys.values()))
-    answers: dict[int, Sequence[str]] = {rank: json.loads(words[key]) for rank, key in keys.items() if key in words}
+    messages = read_messages(group, list(keys.values()))
+    answers: dict[int, Sequence[str]] = {
+        rank: json.loads(messages[key]) for rank, key in keys.items() if key in messages
+    }
     return {**answers, own: missing}
 
 

@@ -34,7 +34,7 @@ _requires_grad: Callable[[Tensor], bool] = attrgetter("requires_grad")
 _dtype_and_device: Callable[[Tensor], tuple[torch.dtype, torch.device]] = attrgetter("dtype", "device")
 
 
-class Standing(Enum):
+class Trainability(Enum):
     """What `check` found, where it found nothing wrong."""
 
     TRAINABLE = "trainable"
@@ -68,7 +68,7 @@ class ParameterWatch:
         self._sample_kinds = list(map(_dtype_and_device, self._samples))
         self._record_structure()
 
-    def check(self) -> Standing:
+    def check(self) -> Trainability:
         """Raise ParameterChangedError, naming the parameters, if any changed since construction."""
         flags = list(map(_requires_grad, self._watched))
         is_as_built = flags == self._as_built
@@ -77,17 +77,17 @@ class ParameterWatch:
             and list(map(_dtype_and_device, self._samples)) == self._sample_kinds
             and all(map(is_, self._members, chain.from_iterable(self._live)))
         ):
-            return Standing.TRAINABLE if is_as_built else Standing.ALL_FROZEN
+            return Trainability.TRAINABLE if is_as_built else Trainability.ALL_FROZEN
         return self._check_by_name()
 
-    def _check_by_name(self) -> Standing:
+    def _check_by_name(self) -> Trainability:
         """What `check` does, slowly. A change that does not matter, such as a new activation, is taken over."""
         is_all_frozen = not any(map(_requires_grad, self._managed.values()))
         changes = list(self._changes(is_all_frozen))
         if changes:
             raise ParameterChangedError(_text(changes))
         self._record_structure()
-        return Standing.ALL_FROZEN if is_all_frozen else Standing.TRAINABLE
+        return Trainability.ALL_FROZEN if is_all_frozen else Trainability.TRAINABLE
 
     def _record_structure(self) -> None:
         """Remember what the modules own, and how to read again what they own then.

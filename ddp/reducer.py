@@ -1,9 +1,9 @@
 """The reducer: takes gradients as backward brings them and reduces each bucket as soon as it is full.
 
     forward                 backward                                               end of backward
-    expect() ------------>  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, hand the gradients out
+    expect() ------------>  gradient, gradient, ... -> bucket 0 starts, ...  --->  wait for all, finalize
 
-Buckets start in one fixed order on all ranks (bucket_line.py), which the first backward shows (rebuild.py). When a
+Buckets start in one fixed order on all ranks (bucket_queue.py), which the first backward shows (rebuild.py). When a
 backward is over: gradient_hooks.py.
 """
 
@@ -20,18 +20,18 @@ from torch.nn import Parameter
 
 from ddpsim.ddp.announcement import Kind
 from ddpsim.ddp.bucket import Bucket, Scale
-from ddpsim.ddp.bucket_line import BucketLine
 from ddpsim.ddp.bucket_plan import Caps
+from ddpsim.ddp.bucket_queue import BucketQueue
 from ddpsim.ddp.communication_hooks import CommunicationHook
 from ddpsim.ddp.errors import BypassedBackwardError, OpenBackwardError, UsageError
 from ddpsim.ddp.expectation import Graph, Outputs, describe_bypassed, describe_surplus
 from ddpsim.ddp.gradient_hooks import EndOfBackward, call_at_end, is_awaited_elsewhere, listen
-from ddpsim.ddp.knowledge import Knowledge
 from ddpsim.ddp.open_backward import describe_open_backward
 from ddpsim.ddp.rebuild import DiscoveredOrder
+from ddpsim.ddp.reducer_state import ReducerState
 from ddpsim.ddp.stage import Event, Stage, follows
 from ddpsim.ddp.static_graph import StaticGraph
-from ddpsim.ddp.steps import Steps
+from ddpsim.ddp.step_counter import StepCounter
 from ddpsim.ddp.used_map import UsedMap
 
 __ddp_phases__ = {
@@ -42,7 +42,7 @@ __ddp_phases__ = {
     "_start_used_map": "used map",
     "shadow_used_map": "used map",
     "rebuild": "rebuild",
-    "share_knowledge": "rebuild",
+    "share_state": "rebuild",
 }
 
 
@@ -86,13 +86,13 @@ class Reducer:
         self.process_group = group
         self.backwards = 0
         """How many backwards have been reduced since a join ended last: on ranks that have input, equally many."""
-        self.steps = Steps()
+        self.steps = StepCounter()
         """Told to a diagnosis."""
         self.bytes_started_early = 0
         """Of the last backward: bytes whose reduction started before its last gradient came."""
         self._owner = weakref.ref(owner)
         self._is_local = is_local
-        self._line = BucketLine(parameters, group, sparse=sparse, caps=caps, keeps_views=keeps_views)
+        self._queue = BucketQueue(parameters, group, sparse=sparse, caps=caps, keeps_views=keeps_views)
         self._graph = graph
         self._join: InJoin | None = None
         self._stage = Stage.IDLE
@@ -111,7 +111,7 @@ class Reducer:
     @property
     def buckets(self) -> tuple[Bucket, ...]:
         """In the order of reduction."""
-        return self._line.buckets
+        return self._queue.buckets
 
     @property
     def plan(self) -> tuple[tuple[str, ...], ...]:
@@ -121,7 +121,7 @@ class Reducer:
     @property
     def has_hook(self) -> bool:
         """Whether a communication hook reduces the buckets."""
-        return self._line.hook is not None
+        return self._queue.hook is not None
 
     def use_hook(self, state: object, hook: CommunicationHook) -> None:
         """Reduce buckets by `hook(state, bucket)` from now on."""
@@ -130,7 +130,7 @@ class Reducer:
                 "a communication hook registered between a forward and its backward, expected before the forward, "
                 "which decides whether the engine divides gradients: register it right after construction"
             )
-        self._line.use_hook(state, hook)
+        self._queue.use_hook(state, hook)
 
     def check_closed(self) -> None:
         """Raise OpenBackwardError if the last backward left buckets open; the reducer then is as after a whole one."""
@@ -151,8 +151,8 @@ class Reducer:
 
     def rebuild(self, source: int) -> None:
         """Take part in agreeing on the order, and lay the buckets out by it."""
-        self._line.lay_out(self._order.agree(source, self.process_group, self.parameters[0].device))
-        self._line.take_in()
+        self._queue.lay_out(self._order.agree(source, self.process_group, self.parameters[0].device))
+        self._queue.take_in()
 
     @property
     def awaits_gradients(self) -> bool:
@@ -192,7 +192,7 @@ class Reducer:
 
     # --- backward -----------------------------------------------------------------------------------------------------
 
-    def take(self, index: int) -> None:
+    def on_gradient(self, index: int) -> None:
         """A gradient has come."""
         if self._stage is not Stage.REDUCING and not self._begin(index):
             return
@@ -213,7 +213,7 @@ class Reducer:
             raise BypassedBackwardError(describe_bypassed(self.names[index]))
         self._open()
         if self.looks_at_outputs and not self._end_of_backward.is_awaited:
-            call_at_end(self.complete)
+            call_at_end(self.on_backward_end)
         return True
 
     def _open(self) -> None:
@@ -237,7 +237,7 @@ class Reducer:
             raise UsageError(describe_surplus(self.names[index], index, self._graph, learned))
         self._waiting.remove(index)
         self._order.record(index)
-        if not self._line.settle(index).pending and self._start_full_buckets():
+        if not self._queue.mark_ready(index).pending and self._start_full_buckets():
             call_at_end(self._finish)
 
     def _mark_absent(self, indices: Iterable[int]) -> None:
@@ -245,7 +245,7 @@ class Reducer:
         for index in indices:
             if index in self._waiting:
                 self._waiting.remove(index)
-                self._line.settle(index)
+                self._queue.mark_ready(index)
                 self._keep(index)
 
     def _keep(self, index: int) -> None:
@@ -254,7 +254,7 @@ class Reducer:
 
     def _start_full_buckets(self) -> bool:
         """Start the buckets that are full and whose turn it is; return whether all have started now."""
-        if not self._line.start_full(self._start):
+        if not self._queue.start_full(self._start):
             return False
         if self._needs_used_map and not self.has_hook:
             self._start_used_map()
@@ -263,13 +263,13 @@ class Reducer:
     def _start(self, bucket: Bucket) -> None:
         if self._waiting:
             self.bytes_started_early += bucket.size_bytes
-        self._line.fill(bucket, self._scale)
-        with self._line.calls_of(bucket), self._announced(Kind.BUCKET, bucket.index) as is_followed:
-            self._line.reduce(bucket)
+        self._queue.fill(bucket, self._scale)
+        with self._queue.calls_of(bucket), self._announced(Kind.BUCKET, bucket.index) as is_followed:
+            self._queue.reduce(bucket)
             if is_followed and self.has_hook:
                 bucket.wait()  # what a hook calls when its first call is done belongs to this announcement
 
-    def complete(self) -> None:
+    def on_backward_end(self) -> None:
         """The backward is over: what has not come by now does not come."""
         if self._stage is Stage.EXPECTING:
             self._open()
@@ -279,17 +279,17 @@ class Reducer:
             for index in self._static_graph.learn():
                 self._waiting.remove(index)
                 self._order.record(index)
-                self._line.settle(index)
+                self._queue.mark_ready(index)
         self._mark_absent(sorted(self._waiting))
-        if self._line.has_all_started or self._start_full_buckets():
+        if self._queue.has_all_started or self._start_full_buckets():
             self._finish()
 
     def _finish(self) -> None:
-        """Wait for what is in flight and hand the gradients out."""
+        """Wait for what is in flight and let the parameters have the gradients."""
         if self._stage is not Stage.REDUCING:
             return
         self._finish_buckets()
-        self._line.hand_out(self._kept, self._unused_everywhere())
+        self._queue.finalize(self._kept, self._unused_everywhere())
         self._order.end_backward()
         self.backwards += 1
         self.steps.end_backward()
@@ -299,7 +299,7 @@ class Reducer:
             self._join.on_reduced()
 
     def _finish_buckets(self) -> None:
-        self._line.finish()
+        self._queue.finish()
         if self._needs_used_map and self._used_map is None:
             # With a hook, whose calls may make further ones when they are done: those come first on every rank.
             self._start_used_map()
@@ -337,7 +337,7 @@ class Reducer:
 
     def _reset(self) -> None:
         self._waiting = set(range(len(self.parameters)))
-        self._line.begin_anew()
+        self._queue.begin_anew()
         self._used: set[int] = set()
         """Parameters that got a gradient since the last reduction, under no_sync, too."""
         self._kept: dict[int, Tensor | None] = {}
@@ -349,7 +349,7 @@ class Reducer:
         if self._stage is not Stage.REDUCING:
             return
         self._used_map = None
-        self._line.forget()
+        self._queue.forget()
         self._order.forget()
         self._advance(Event.GIVEN_UP)
         self._reset()
@@ -366,7 +366,7 @@ class Reducer:
         if self._graph is not Graph.ALL_USED:
             for index in self.buckets[number].indices:
                 self._keep(index)
-        self._line.shadow(number, unused=self._known_as_unused)
+        self._queue.shadow(number, unused=self._known_as_unused)
 
     def shadow_used_map(self) -> None:
         """On a joined rank: take part in the used map, having used nothing; what nobody used gets back what it had."""
@@ -385,13 +385,13 @@ class Reducer:
     @contextmanager
     def _shadowing(self) -> Iterator[None]:
         """Calls inside are made for the ranks that have input."""
-        self._line.is_shadowing = True
+        self._queue.is_shadowing = True
         yield
-        self._line.is_shadowing = False  # after an exception, `forget` does it
+        self._queue.is_shadowing = False  # after an exception, `forget` does it
 
     def abandon(self) -> None:
         """On a rank that leaves by an exception: make the rest of this backward's collectives, with nothing."""
-        if self._line.start_rest() and self._needs_used_map and not self.has_hook:
+        if self._queue.start_rest() and self._needs_used_map and not self.has_hook:
             self._start_used_map()
         self._finish_buckets()
         self._unused_everywhere()
@@ -409,16 +409,16 @@ class Reducer:
         """Around a collective: see `Announce`."""
         return nullcontext(False) if self._join is None else self._join.announce(kind, bucket)
 
-    def share_knowledge(self, source: int) -> None:
+    def share_state(self, source: int) -> None:
         """After a join: take over what group rank `source` has found out."""
-        found = Knowledge.of(self.steps.latest, self._order, self._static_graph, len(self.parameters))
-        knowledge = found.shared(source, self.process_group, self.parameters[0].device)
+        found = ReducerState.of(self.steps.latest, self._order, self._static_graph, len(self.parameters))
+        shared = found.shared(source, self.process_group, self.parameters[0].device)
         self.backwards = 0
-        self.steps.align(knowledge.steps)
-        if knowledge.order is not None and knowledge.order != self._order.agreed:
-            self._line.lay_out(self._order.adopt(knowledge.order))
-        if knowledge.times is not None and self._static_graph is not None:
-            self._static_graph.adopt(knowledge.times, knowledge.unused_everywhere)
+        self.steps.align(shared.steps)
+        if shared.order is not None and shared.order != self._order.agreed:
+            self._queue.lay_out(self._order.adopt(shared.order))
+        if shared.times is not None and self._static_graph is not None:
+            self._static_graph.adopt(shared.times, shared.unused_everywhere)
 
     # --- what a diagnosis asks ----------------------------------------------------------------------------------------
 
@@ -426,19 +426,19 @@ class Reducer:
         """What the call being made belongs to (the simulator reads it; see simulator/process_group/phases.py)."""
         told: dict[str, object] = {
             "wrapper": self._owner() or self,
-            "shadow": self._line.is_shadowing,
+            "shadow": self._queue.is_shadowing,
             "hook": self.has_hook,
         }
-        if not self._line.is_shadowing:
+        if not self._queue.is_shadowing:
             told["step"] = self.steps.latest
-        if self._line.current is not None:
-            told["bucket"] = self._line.current.index
-            told["parameters"] = self._line.current.names
+        if self._queue.current is not None:
+            told["bucket"] = self._queue.current.index
+            told["parameters"] = self._queue.current.names
         return told
 
     def __ddp_progress__(self) -> dict[str, object]:
         """How far the reductions are (the simulator reads it; see simulator/process_group/wrapper.py)."""
-        unreduced = self._line.next if self._stage is Stage.REDUCING else None
+        unreduced = self._queue.next if self._stage is Stage.REDUCING else None
         return {
             "step": self.steps.latest,
             "aligned_step": self.steps.aligned,

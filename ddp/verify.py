@@ -288,7 +288,7 @@ def _attribute_difference(ours: Entry, other: Entry, we: str, they: str) -> str:
 
 
 def _order_differences(kind: str, own: Sequence[Entry], common: Sequence[Entry], we: str, they: str) -> Iterator[str]:
-    """The places at which the names that both have come in another order."""
+    """The points at which the names that both have come in another order."""
     both = {entry.name for entry in own} & {entry.name for entry in common}
     mine = [(index, entry) for index, entry in enumerate(own) if entry.name in both]
     theirs = [entry for entry in common if entry.name in both]

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from enum import Enum
 
 from ddpsim import UsageError
-from ddpsim.ddp import standing_in_for_torch
+from ddpsim.ddp import patch_torch_ddp
 
 
 class Engine(str, Enum):
@@ -46,7 +46,7 @@ def installed(engine: Engine) -> Iterator[None]:
             "time: let the first one end, or use another process"
         )
     try:
-        with standing_in_for_torch():
+        with patch_torch_ddp():
             yield
     finally:
         _ONE_AT_A_TIME.release()

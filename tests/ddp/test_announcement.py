@@ -14,7 +14,7 @@ from ddpsim.ddp.announcement import (
     Kind,
     expected_next,
     latest_forward,
-    settle,
+    read_round,
     width_needed,
 )
 
@@ -58,21 +58,21 @@ JOINED, FAILED = Announcement(Kind.JOINED), Announcement(Kind.FAILED)
 
 
 def test_ranks_with_input_and_their_samples():
-    settled = settle([forward(samples=4), JOINED, forward(samples=2)], members=range(3))
-    assert settled.present == (0, 2)
-    assert settled.samples == (4, 0, 2)
-    assert settled.call == forward(samples=4)
-    assert (settled.failed, settled.disagreement) == ((), None)
+    held = read_round([forward(samples=4), JOINED, forward(samples=2)], members=range(3))
+    assert held.present == (0, 2)
+    assert held.samples == (4, 0, 2)
+    assert held.call == forward(samples=4)
+    assert (held.failed, held.disagreement) == ((), None)
 
 
 def test_nobody_has_input():
-    settled = settle([JOINED, JOINED], members=range(2))
-    assert (settled.present, settled.call, settled.disagreement) == ((), None, None)
+    held = read_round([JOINED, JOINED], members=range(2))
+    assert (held.present, held.call, held.disagreement) == ((), None, None)
 
 
 def test_a_rank_that_leaves_is_not_present():
-    settled = settle([JOINED, FAILED, bucket(0)], members=range(3))
-    assert (settled.present, settled.failed) == ((2,), (1,))
+    held = read_round([JOINED, FAILED, bucket(0)], members=range(3))
+    assert (held.present, held.failed) == ((2,), (1,))
 
 
 @pytest.mark.parametrize(
@@ -104,22 +104,22 @@ def test_a_rank_that_leaves_is_not_present():
     ],
 )
 def test_disagreement_in_words(one, other, words):
-    settled = settle(
+    held = read_round(
         [one, JOINED, other, one],
         members=(4, 5, 6, 7),
         describe=lambda details: f"<{', '.join(map(str, details))}>",
     )
-    assert settled.call is None
-    assert settled.disagreement == f"ranks 4, 7: {words[0]}; rank 6: {words[1]}"
+    assert held.call is None
+    assert held.disagreement == f"ranks 4, 7: {words[0]}; rank 6: {words[1]}"
 
 
 def test_samples_may_differ():
-    assert settle([forward(samples=1), forward(samples=5)], members=range(2)).disagreement is None
+    assert read_round([forward(samples=1), forward(samples=5)], members=range(2)).disagreement is None
 
 
 def test_calls_that_cannot_be_shadowed_agree():
     send, receive = (Announcement(Kind.UNSHADOWED, details=(place,)) for place in (0, 1))
-    assert settle([send, receive, JOINED], members=range(3)).call == send
+    assert read_round([send, receive, JOINED], members=range(3)).call == send
 
 
 # What is expected of a rank that leaves.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from ddpsim import Code, UsageError, simulate
-from ddpsim.ddp import standing_in_for_torch
+from ddpsim.ddp import patch_torch_ddp
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.comparison import Reference, by_oracle, first_differences
 from ddpsim.scenarios.model import Scenario
@@ -219,7 +219,7 @@ def test_a_compressing_hook_may_be_off_by_what_it_compresses_only(hook, seed):
     name = next(iter(snapshot(training.network(0)).parameters))
 
     def program(rank):
-        with standing_in_for_torch():
+        with patch_torch_ddp():
             history = train(rank, training)
         return changed(history, 0, "gradients", name, lambda gradient: gradient * 1.5)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddpsim import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from ddpsim.ddp.attendance import Attendance
+from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
 from ddpsim.scenarios.declared import of_program, of_training, training_in
 from ddpsim.scenarios.engines import Engine
@@ -213,8 +213,8 @@ def test_a_function_with_many_ranks(monkeypatch):
 
 
 def test_the_engine_of_the_failure_is_that_of_the_file(monkeypatch, tmp_path):
-    follow = Attendance.shadow_until_all_joined
-    monkeypatch.setattr(Attendance, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
+    follow = JoinCoordinator.shadow_until_all_joined
+    monkeypatch.setattr(JoinCoordinator, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
     bug = of_training(Training(iterations=(3, 2, 1), join=JoinTerms()), 3, name="joined")
     assert run_scenario(bug, "torch").findings == ()
     found = shrink_scenario(bug, "ddp")

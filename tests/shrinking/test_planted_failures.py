@@ -4,7 +4,7 @@ Where it is a program, all smaller ones that are made of the same operations are
 """
 
 from ddpsim import Code, Verdict, explore, replay, shrink, simulate
-from ddpsim.ddp.attendance import Attendance
+from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import run_scenario, shrink_scenario
 from ddpsim.scenarios.declared import program_in, training_in
 from ddpsim.scenarios.interpreter import run_steps
@@ -109,9 +109,9 @@ def test_a_fault_of_the_engine(monkeypatch):
 
     With one rank, or nobody who trains, all models are alike; where rank 1 is the last, its model is the right one.
     """
-    follow = Attendance.shadow_until_all_joined
+    follow = JoinCoordinator.shadow_until_all_joined
     assert run_scenario(planted.uneven_with_join(), "ddp").findings == ()
-    monkeypatch.setattr(Attendance, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
+    monkeypatch.setattr(JoinCoordinator, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
     found = shrunk(planted.uneven_with_join(), "ddp")
     assert found.size_before[:2] == (5, 12)
     assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinTerms())

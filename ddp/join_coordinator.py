@@ -45,12 +45,12 @@ from ddpsim.ddp.announcement import (
     Round,
     expected_next,
     latest_forward,
-    settle,
+    read_round,
     width_needed,
 )
 from ddpsim.ddp.collectives import OPERATIONS, Collective, describe, public_name
 from ddpsim.ddp.errors import JoinError
-from ddpsim.ddp.group_store import leave_word, read_word
+from ddpsim.ddp.group_store import post_message, read_message
 from ddpsim.ddp.interception import Interception
 from ddpsim.ddp.neutral import take_part
 from ddpsim.ddp.reducer import Reducer
@@ -72,7 +72,7 @@ class Member(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Roll:
+class Participants:
     """Who takes part in a forward; ranks are numbers within the group."""
 
     present: tuple[int, ...]
@@ -82,7 +82,7 @@ class Roll:
     """How many samples each rank has, by rank; empty if nobody counts."""
 
 
-class Attendance:
+class JoinCoordinator:
     """One rank's part in a join.
 
     `count_present`, for a join that has its own count of ranks with input (Note [Iterations]): called before each
@@ -135,7 +135,7 @@ class Attendance:
 
     # --- on a rank with input -----------------------------------------------------------------------------------------
 
-    def call_roll(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Roll:
+    def notify(self, member: Member, forward: Forward, samples: int, *, continues: bool = False) -> Participants:
         """Before a forward: say that this rank has input, and hear who else has.
 
         `continues`: the reduction of an earlier forward of the same iteration is still to come.
@@ -154,7 +154,7 @@ class Attendance:
             if self._announces or self._tells_samples:
                 told = self._hold(row).samples
         self._log.append(replace(row, samples=0))
-        return Roll(self.present, self.present[-1], told)
+        return Participants(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
         """The forward just called has nothing to reduce, or its gradients are reduced."""
@@ -163,7 +163,7 @@ class Attendance:
             self.close()
 
     @contextmanager
-    def step(self, member: Member, kind: Kind, bucket: int) -> Iterator[bool]:
+    def announce(self, member: Member, kind: Kind, bucket: int) -> Iterator[bool]:
         """Around a collective of a member's reducer; says whether joined ranks follow it."""
         if not self._is_quiet:
             self._tell(Announcement(kind, self.members.index(member), bucket))
@@ -212,10 +212,10 @@ class Attendance:
         self._is_following = self._joins_now = True
         while True:
             last = self.present
-            settled = self._hold(Announcement(Kind.JOINED))
-            if not settled.present:
+            held = self._hold(Announcement(Kind.JOINED))
+            if not held.present:
                 return last[-1]
-            self._follow(settled.call)
+            self._follow(held.call)
 
     def shadow_iteration(self) -> None:
         """Follow the others to the end of one iteration."""
@@ -230,16 +230,16 @@ class Attendance:
     def leave_by(self, error: BaseException) -> None:
         """Tell the others that this rank leaves by `error`, in a way that they notice in their next round."""
         self.has_been_left = self._size > 1
-        leave_word(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
+        post_message(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
         if len(self.present) == self._size:
             calls = expected_next([call for call in self._log if call.kind is not Kind.REBUILD])
             if calls is None:
                 self._abandon(self._latest_first, with_buffers=True)
             elif Kind.REBUILD in [call.kind for call in latest_forward(self._log)]:
                 # The buckets are others by now, and the models know them; what is not theirs comes before or after.
-                places = [place for place, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
-                first, last = (places[0], places[-1] + 1) if places else (0, 0)
-                reducing = {self.members[calls[place].engine] for place in places}
+                indices = [index for index, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
+                first, last = (indices[0], indices[-1] + 1) if indices else (0, 0)
+                reducing = {self.members[calls[index].engine] for index in indices}
                 self._follow_all(calls[:first])
                 self._abandon([member for member in self._latest_first if member in reducing], with_buffers=False)
                 self._follow_all(calls[last:])
@@ -288,18 +288,18 @@ class Attendance:
 
     def _hold(self, row: Announcement) -> Round:
         """Hold a round; raise JoinError, on all ranks alike, if it shows that they cannot go on together."""
-        settled = self._exchange(row)
-        self.present = settled.present or self.present
-        self.has_been_left = bool(settled.failed)
-        problem = self._problem(settled)
+        held = self._exchange(row)
+        self.present = held.present or self.present
+        self.has_been_left = bool(held.failed)
+        problem = self._problem(held)
         if problem is not None:
             self.close()
             self.is_over = True
             raise JoinError(problem)
-        if len(settled.present) < self._size and (not self._announces or self._interception is None):
+        if len(held.present) < self._size and (not self._announces or self._interception is None):
             self._announces = True
             self._watch()
-        return settled
+        return held
 
     def _exchange(self, row: Announcement) -> Round:
         width = WIDE if self._announces else NARROW
@@ -308,7 +308,7 @@ class Attendance:
         if needed > width:
             rows = self._all_rows(row.encode(needed))
         calls = [Announcement.decode(numbers) for numbers in rows]
-        return settle(calls, members=self._world_ranks, describe=_describe)
+        return read_round(calls, members=self._world_ranks, describe=_describe)
 
     def _all_rows(self, row: Sequence[int]) -> list[list[int]]:
         rows = torch.zeros(self._size, len(row), dtype=torch.int64)
@@ -320,21 +320,21 @@ class Attendance:
         listed: list[list[int]] = rows.tolist()
         return listed
 
-    def _problem(self, settled: Round) -> str | None:
-        if settled.failed:
+    def _problem(self, held: Round) -> str | None:
+        if held.failed:
             words = [
-                f"{self._text([rank])} left it by {read_word(self.group, f'ddp/join/{rank}')}"
-                for rank in settled.failed
+                f"{self._text([rank])} left it by {read_message(self.group, f'ddp/join/{rank}')}"
+                for rank in held.failed
             ]
             return f"the join is over: {'; '.join(words)}"
-        if not settled.present:
+        if not held.present:
             return None
-        joined = [rank for rank in range(self._size) if rank not in settled.present]
+        joined = [rank for rank in range(self._size) if rank not in held.present]
         if joined and self._throws:
             return f"{self._text(joined)} ran out of input (throw_on_early_termination)"
-        if settled.disagreement is not None:
-            return f"the ranks inside the join do different things: {settled.disagreement}"
-        return self._unshadowed(settled.call, joined) if settled.call is not None else None
+        if held.disagreement is not None:
+            return f"the ranks inside the join do different things: {held.disagreement}"
+        return self._unshadowed(held.call, joined) if held.call is not None else None
 
     def _unshadowed(self, call: Announcement, joined: Sequence[int]) -> str | None:
         away = f"{self._text(joined)}, which ran out of input"
@@ -361,7 +361,7 @@ class Attendance:
         self._interception = Interception(
             {
                 **{group: partial(self._part_of_group, ranks) for group, ranks in others},
-                **{group: partial(self._collective, place) for place, group in enumerate(self._groups)},
+                **{group: partial(self._collective, number) for number, group in enumerate(self._groups)},
             }
         )
 

@@ -16,7 +16,7 @@ _ROWS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class ReducerState:
     """Of one reducer; everything by index of the parameter."""
 
     steps: int
@@ -31,7 +31,7 @@ class Knowledge:
     """How many parameters there are."""
 
     @classmethod
-    def of(cls, steps: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> Knowledge:
+    def of(cls, steps: int, order: DiscoveredOrder, static_graph: StaticGraph | None, count: int) -> ReducerState:
         """What was found out here."""
         learned = static_graph if static_graph is not None and static_graph.is_learned else None
         return cls(
@@ -42,7 +42,7 @@ class Knowledge:
             count,
         )
 
-    def shared(self, source: int, group: ProcessGroup, device: torch.device) -> Knowledge:
+    def shared(self, source: int, group: ProcessGroup, device: torch.device) -> ReducerState:
         """What group rank `source` has found out; a collective that every rank of the group has to make."""
         rows = self.encode().to(device)
         dist.broadcast(rows, dist.get_global_rank(group, source), group=group)
@@ -59,7 +59,7 @@ class Knowledge:
         return rows
 
     @classmethod
-    def decode(cls, tensor: Tensor) -> Knowledge:
+    def decode(cls, tensor: Tensor) -> ReducerState:
         """From `encode`."""
         steps, order, times, unused = tensor.tolist()
         return cls(

@@ -1,6 +1,6 @@
 """Our engine where a program asks for torch's: to run unmodified programs on it.
 
-with standing_in_for_torch():
+with patch_torch_ddp():
     train()  # its DistributedDataParallel(module, ...) makes a ddp.DistributedDataParallel
 """
 
@@ -19,7 +19,7 @@ from ddpsim.ddp.errors import UsageError
 
 
 @contextmanager
-def standing_in_for_torch() -> Iterator[None]:
+def patch_torch_ddp() -> Iterator[None]:
     """Inside, torch's DistributedDataParallel becomes ours when it is made, under whatever name it was imported.
 
     A subclass of torch's class stays torch's. This is for the whole process, so not for two threads at a time.

@@ -18,7 +18,7 @@ from ddpsim.ddp.bucket_plan import Caps, Footprint, complete_order, plan_buckets
 from ddpsim.ddp.communication_hooks import CommunicationHook
 
 
-class BucketLine:
+class BucketQueue:
     """All buckets of `parameters` (by name); everything else is by the index of the parameter.
 
     `keeps_views`: gradients become views of the buckets and stay so.
@@ -77,7 +77,7 @@ class BucketLine:
 
     # --- one backward -------------------------------------------------------------------------------------------------
 
-    def settle(self, index: int) -> Bucket:
+    def mark_ready(self, index: int) -> Bucket:
         """One gradient less is waited for; return its bucket."""
         bucket = self._bucket_of[index]
         bucket.pending -= 1
@@ -123,7 +123,7 @@ class BucketLine:
             with self.calls_of(bucket):
                 bucket.finish()
 
-    def hand_out(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
+    def finalize(self, kept: Mapping[int, Tensor | None], unused: Container[int]) -> None:
         """Let the parameters have the reduced gradients; `kept` are theirs again that no rank has used."""
         if not self._keeps_views:
             for bucket in self.buckets:
@@ -134,7 +134,7 @@ class BucketLine:
                 if self._keeps_views:
                     self._bucket_of[index].take_in()
             elif self._keeps_views:
-                self._bucket_of[index].hand_out(index)
+                self._bucket_of[index].finalize(index)
 
     def shadow(self, number: int, *, unused: Container[int]) -> None:
         """On a joined rank: take part with nothing; the gradients become what all have, but for what no rank uses."""
@@ -150,7 +150,7 @@ class BucketLine:
             return
         for index in bucket.indices:
             if index not in unused:
-                bucket.hand_out(index)
+                bucket.finalize(index)
 
     def begin_anew(self) -> None:
         """The next backward starts with the first bucket."""

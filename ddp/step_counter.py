@@ -1,12 +1,12 @@
 """The number of a wrapper's synchronising forward, from 1: by it a diagnosis tells apart what meets on different ranks.
 
-What counts is in Note [Steps] in simulator/process_group/wrapper.py. Nothing that the engine does depends on it.
+What counts is in Note [StepCounter] in simulator/process_group/wrapper.py. Nothing that the engine does depends on it.
 """
 
 from __future__ import annotations
 
 
-class Steps:
+class StepCounter:
     """Counts the synchronising forwards of one wrapper."""
 
     __slots__ = ("_is_uncounted", "_reduced", "aligned", "latest")

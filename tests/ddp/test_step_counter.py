@@ -1,6 +1,6 @@
 """The count of synchronising forwards by itself; with both engines in tests/process_group/test_steps.py."""
 
-from ddpsim.ddp.steps import Steps
+from ddpsim.ddp.step_counter import StepCounter
 
 
 def forwards(steps, *modes):
@@ -9,7 +9,7 @@ def forwards(steps, *modes):
 
 
 def test_each_forward_in_training_mode_counts_from_1():
-    steps = Steps()
+    steps = StepCounter()
     assert steps.latest == 0
     forwards(steps, "train", "train")
     assert steps.latest == 2
@@ -18,7 +18,7 @@ def test_each_forward_in_training_mode_counts_from_1():
 
 
 def test_of_forwards_in_evaluation_mode_the_last_before_a_backward_counts():
-    steps = Steps()
+    steps = StepCounter()
     forwards(steps, "evaluation", "evaluation")
     assert steps.latest == 0
     steps.begin_backward()
@@ -27,14 +27,14 @@ def test_of_forwards_in_evaluation_mode_the_last_before_a_backward_counts():
 
 
 def test_a_forward_in_training_mode_makes_up_for_an_evaluation_before_it():
-    steps = Steps()
+    steps = StepCounter()
     forwards(steps, "train", "evaluation", "train")
     steps.begin_backward()
     assert steps.latest == 2
 
 
 def test_after_an_error_only_forwards_whose_gradients_were_reduced_count():
-    steps = Steps()
+    steps = StepCounter()
     for modes in (["train", "train"], ["evaluation"]):
         forwards(steps, *modes)
         steps.begin_backward()
@@ -49,7 +49,7 @@ def test_after_an_error_only_forwards_whose_gradients_were_reduced_count():
 
 
 def test_a_rank_that_ran_out_of_input_goes_on_from_where_the_others_are():
-    steps = Steps()
+    steps = StepCounter()
     forwards(steps, "train", "evaluation")
     steps.align(5)
     assert (steps.latest, steps.aligned) == (5, 5)
