@@ -8,27 +8,32 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
-    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.lookup.registry import registry
     from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds, repairs, scenario
     from ddpsim.scenarios.pytest_plugin.fixtures import per_rank
-    from ddpsim.scenarios.registered import registry
-    from ddpsim.scenarios.runner import replay_scenario, run_scenario
+    from ddpsim.scenarios.running.exploring import explore_scenario
+    from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
     from ddpsim.scenarios.shrinking.shrinker import ShrunkScenario, shrink_scenario
+    from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 _HOMES = {
     "CLEAN": "ddpsim.scenarios.model",
     "Expectation": "ddpsim.scenarios.model",
     "Scenario": "ddpsim.scenarios.model",
     "ShrunkScenario": "ddpsim.scenarios.shrinking.shrinker",
+    "Snapshot": "ddpsim.scenarios.training.snapshot",
+    "explore_scenario": "ddpsim.scenarios.running.exploring",
     "finds": "ddpsim.scenarios.model",
-    "load": "ddpsim.scenarios.loader",
+    "load": "ddpsim.scenarios.lookup.loader",
     "per_rank": "ddpsim.scenarios.pytest_plugin.fixtures",
-    "registry": "ddpsim.scenarios.registered",
+    "registry": "ddpsim.scenarios.lookup.registry",
     "repairs": "ddpsim.scenarios.model",
-    "replay_scenario": "ddpsim.scenarios.runner",
-    "run_scenario": "ddpsim.scenarios.runner",
+    "replay_scenario": "ddpsim.scenarios.running.runner",
+    "run_scenario": "ddpsim.scenarios.running.runner",
     "scenario": "ddpsim.scenarios.model",
     "shrink_scenario": "ddpsim.scenarios.shrinking.shrinker",
+    "snapshot": "ddpsim.scenarios.training.snapshot",
 }
 
 __all__ = [
@@ -36,6 +41,8 @@ __all__ = [
     "Expectation",
     "Scenario",
     "ShrunkScenario",
+    "Snapshot",
+    "explore_scenario",
     "finds",
     "load",
     "per_rank",
@@ -45,6 +52,7 @@ __all__ = [
     "run_scenario",
     "scenario",
     "shrink_scenario",
+    "snapshot",
 ]
 
 

@@ -25,10 +25,10 @@ from pathlib import Path
 from typing import Any
 
 from ddpsim import Code, Finding, Result, UsageError, Verdict
-from ddpsim.scenarios.comparison import Reference
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.program import of_a_rank
-from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.scenarios.ranks.function import of_a_rank
+from ddpsim.scenarios.training.reference import Reference
+from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.explain import rank_list
 from ddpsim.simulator.faults import Fault

@@ -19,14 +19,14 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.judgement import conclusion, judge
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.report import RankReport
 from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, check_usable, result_of
 from ddpsim.scenarios.processes.supervisor import supervise_to_status
-from ddpsim.scenarios.runner import PROCESSES, against_reference, check_engine_options
+from ddpsim.scenarios.running.runner import PROCESSES, against_reference, check_engine_options
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _MOST_PORT = 65535

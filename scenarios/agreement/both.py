@@ -12,7 +12,7 @@ from ddpsim.scenarios.agreement.breaking import LabelledProgram
 from ddpsim.scenarios.agreement.comparison import Comparison, compare, simulated
 from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
 from ddpsim.scenarios.agreement.pool import GlooPool, Job, PoolError
-from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.simulator.errors import InjectedCrashError
 
 MOST_RANKS = 64

@@ -21,7 +21,7 @@ from ddpsim.scenarios.agreement.breaking import LabelledProgram
 from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
 from ddpsim.scenarios.agreement.rounding import bounds, rounds
 from ddpsim.scenarios.agreement.silent import Silence
-from ddpsim.scenarios.interpreter import Output, run_steps, site_of
+from ddpsim.scenarios.ranks.interpreter import Output, run_steps, site_of
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import CRASH, Program

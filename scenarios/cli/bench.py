@@ -12,7 +12,7 @@ from ddpsim.scenarios.cli.options import EngineOrBoth, SimulatedTransport, engin
 from ddpsim.scenarios.cli.status import Status, worst
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.measuring import Case, Measurement
+    from ddpsim.scenarios.running.measuring import Case, Measurement
 
 _NAMES = ("join-baseline", "uneven-inputs-without-join")
 """A training that passes, and a deadlock that is explained."""
@@ -43,8 +43,8 @@ def bench(
     Rounds alternate between all that is measured. What counts is the ratio of two rows; the times are this machine's.
     """
     from ddpsim import UsageError
-    from ddpsim.scenarios.measuring import measurements, samples
-    from ddpsim.scenarios.runner import PROCESSES, check_options
+    from ddpsim.scenarios.running.measuring import measurements, samples
+    from ddpsim.scenarios.running.runner import PROCESSES, check_options
 
     if not 1 <= rounds <= _MOST_ROUNDS:
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: say how often each is run")
@@ -59,8 +59,8 @@ def bench(
 
 
 def _cases(names: Iterable[str], engine: str, world_sizes: Sequence[int | None]) -> list[Case]:
-    from ddpsim.scenarios.loader import load
-    from ddpsim.scenarios.measuring import Case
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.measuring import Case
 
     engines = engines_named(engine)
     return [

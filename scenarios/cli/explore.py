@@ -68,8 +68,8 @@ def explore(
     """
     from ddpsim import Budget
     from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.exploring import explore_scenario
-    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.exploring import explore_scenario
 
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)

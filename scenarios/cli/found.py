@@ -14,8 +14,8 @@ from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.fuzzing.campaign import Campaign
 from ddpsim.scenarios.fuzzing.corpus import State
 from ddpsim.scenarios.fuzzing.report import Failure
-from ddpsim.scenarios.loader import load
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.running.runner import run_scenario
 
 _HANGS = "it does not come to its end, so it was not run again for a report"
 

@@ -129,7 +129,7 @@ def _plan(
 ) -> Plan:
     from ddpsim.scenarios.fuzzing.named import saved_name, world_sizes
     from ddpsim.scenarios.fuzzing.plan import Plan
-    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.lookup.loader import load
 
     if name is None:
         return Plan(seed, engines, executions, for_torch="documented" if documented else True)
@@ -140,7 +140,7 @@ def _plan(
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
     """Say at once what fails under every schedule, or hangs; None if there is something to search for."""
     from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
-    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.lookup.loader import load
 
     scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ddpsim import Result, Verdict
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.model import Expectation, found_on_processes, found_place, found_text
-from ddpsim.scenarios.runner import PROCESSES
+from ddpsim.scenarios.running.runner import PROCESSES
 from ddpsim.simulator.policies.replay import Divergence
 
 _SCHEDULES = 10

@@ -33,7 +33,7 @@ def list_(
     with_twins: Annotated[bool, typer.Option("--all", help="List the repaired twins, too.")] = False,
 ) -> int:
     """List scenarios, each with what is expected of it."""
-    from ddpsim.scenarios.registered import registry
+    from ddpsim.scenarios.lookup.registry import registry
 
     found, broken = _scenarios_at(paths) if paths else (registry, registry.broken)
     for problem in broken:
@@ -57,8 +57,8 @@ def _show(scenarios: Mapping[str, Scenario], *, with_twins: bool) -> None:
 def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]]:
     """The scenarios in files, by what `ddpsim run` calls them, and why some files cannot be loaded."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.files import scenarios_in
-    from ddpsim.scenarios.loader import load
+    from ddpsim.scenarios.files.python_file import scenarios_in
+    from ddpsim.scenarios.lookup.loader import load
 
     chosen = list(paths)
     found: dict[str, Scenario] = {}
@@ -79,7 +79,7 @@ def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]
 def _files_at(path: Path) -> list[Path]:
     """A file, or the files of a folder that may hold scenarios."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.files import SUFFIXES
+    from ddpsim.scenarios.files.python_file import SUFFIXES
 
     try:
         found = [path] if not path.is_dir() else [each for each in sorted(path.iterdir()) if _is_listed(each)]
@@ -95,6 +95,6 @@ def _files_at(path: Path) -> list[Path]:
 
 def _is_listed(path: Path) -> bool:
     """True for a file of a folder that may hold scenarios."""
-    from ddpsim.scenarios.files import SUFFIXES
+    from ddpsim.scenarios.files.python_file import SUFFIXES
 
     return path.suffix in SUFFIXES and path.name[0] not in "_."

@@ -14,7 +14,7 @@ from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
 from ddpsim.scenarios.processes.run import refusal
-from ddpsim.scenarios.runner import PROCESSES, run_scenario
+from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from ddpsim.scenarios.cli.stepping import show_steps
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Expectation
-    from ddpsim.scenarios.replaying import Replayed
+    from ddpsim.scenarios.running.replaying import Replayed
     from ddpsim.simulator.steps import Step
 
 
@@ -54,8 +54,8 @@ def replay(
     and --report has how it went on.
     """
     from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.loader import load
-    from ddpsim.scenarios.replaying import replay_run
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.replaying import replay_run
 
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)

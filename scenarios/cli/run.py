@@ -44,8 +44,8 @@ def run(
     opens: Opens = False,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
-    from ddpsim.scenarios.loader import load
-    from ddpsim.scenarios.runner import run_scenario
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine) -> Result:
         return run_scenario(

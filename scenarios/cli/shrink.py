@@ -57,8 +57,8 @@ def shrink(
     Exit status: 0 saved, 1 it does not fail each time, 2 usage error.
     """
     from ddpsim import Budget, Verdict
-    from ddpsim.scenarios.loader import load
-    from ddpsim.scenarios.runner import run_scenario
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.runner import run_scenario
     from ddpsim.scenarios.shrinking.saved import check_free, default_path, save_shrunk
     from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
 
@@ -84,7 +84,7 @@ def shrink(
 def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
     """The scenario under the schedule that it is said to fail under."""
     from ddpsim import UsageError
-    from ddpsim.scenarios.runner import replay_scenario, run_scenario
+    from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
 
     if token is not None and policy is not None:
         raise UsageError(

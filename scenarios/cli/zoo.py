@@ -48,8 +48,8 @@ def zoo(
 ) -> int:
     """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
     from ddpsim import simulate
-    from ddpsim.scenarios.registered import registry
-    from ddpsim.scenarios.runner import check_options
+    from ddpsim.scenarios.lookup.registry import registry
+    from ddpsim.scenarios.running.runner import check_options
 
     engines = engines_named(engine)
     check_options(transport, policy, seed, timeout)  # once, and not in every row
@@ -94,8 +94,8 @@ def _run_all(
 
 def _chosen(names: Iterable[str] | None, tags: Iterable[str], *, with_twins: bool) -> list[Scenario]:
     """What to run, each twin below its bug. One that is named itself is run in any case."""
-    from ddpsim.scenarios.loader import load
-    from ddpsim.scenarios.registered import registry
+    from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.lookup.registry import registry
 
     named = {name: load(name) for name in names or ()}
     pool: Mapping[str, Scenario] = registry

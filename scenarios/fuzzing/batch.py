@@ -17,7 +17,7 @@ from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
 from ddpsim.scenarios.fuzzing.report import BatchReport, Execution, batch_report
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.strategies import schedules
 from ddpsim.scenarios.strategies.whole import scenarios

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.recorded_outcome import with_recorded
 from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
 from ddpsim.scenarios.fuzzing.report import Execution, Failure
-from ddpsim.scenarios.loader import load
-from ddpsim.scenarios.recorded import with_recorded
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.running.runner import run_scenario
 
 FOLDER = Path(".ddpsim/corpus")
 """Where failures are kept unless told, in the working directory."""

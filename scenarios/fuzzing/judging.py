@@ -14,15 +14,15 @@ from dataclasses import replace
 from math import inf
 
 from ddpsim import Budget, Code, Finding, Result, Verdict
-from ddpsim.scenarios.comparison import Reference, first_differences
-from ddpsim.scenarios.declared import program_in, training_in
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.saving import text_of
+from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.fuzzing.report import NO_CODE, Execution, Failure, Group
-from ddpsim.scenarios.interpreter import site_of
 from ddpsim.scenarios.model import Scenario, found_text
-from ddpsim.scenarios.runner import run_scenario
-from ddpsim.scenarios.saving import text_of
+from ddpsim.scenarios.ranks.interpreter import site_of
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.strategies.whole import Kind
+from ddpsim.scenarios.training.reference import Reference, first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Issue, Program

@@ -8,11 +8,11 @@ from os.path import relpath
 from pathlib import Path
 
 from ddpsim import Budget, Code, Pct, Policy, Result, UsageError, Verdict
-from ddpsim.scenarios.declared import program_in, training_in
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.files.value_scenarios import program_in, training_in
+from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.policies.round_robin import RoundRobin
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files import SUFFIXES
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.files.python_file import SUFFIXES
+from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.lookup.registry import registry
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.registered import registry
 
 LONGEST_SECONDS = 1200.0
 """gloo itself gives up after half an hour, and it must not be the first to speak."""

@@ -33,7 +33,7 @@ from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise
 
-_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.runner"]
+_PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
 """torch._dynamo is what the first DistributedDataParallel or optimizer imports."""
 _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """What torch's launcher handles."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.report import Position
-from ddpsim.scenarios.program import BETWEEN
+from ddpsim.scenarios.ranks.function import BETWEEN
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.runtime.call_sites import is_users
 

@@ -48,7 +48,7 @@ class ScenarioFile(pytest.File):
         if line := shadow():
             raise self.CollectError(line)
         from ddpsim import UsageError
-        from ddpsim.scenarios.loader import load
+        from ddpsim.scenarios.lookup.loader import load
 
         try:
             scenario = load(os.path.relpath(self.path))  # as the replay line then names it
@@ -67,7 +67,7 @@ class ScenarioItem(pytest.Item):
     def runtest(self) -> None:
         """Run it; raise UnexpectedOutcome if it comes to something else than the file expects."""
         from ddpsim.scenarios.cli.judgement import conclusion
-        from ddpsim.scenarios.runner import run_scenario
+        from ddpsim.scenarios.running.runner import run_scenario
 
         result = run_scenario(self._scenario)
         expected = self._scenario.expected_by(self._scenario.engine)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from ddpsim import Policy, Result, UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.shrinking.candidate import Candidate
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.strategy import RedundantRun

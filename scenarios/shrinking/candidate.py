@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from ddpsim.scenarios.declared import of_program, of_training, program_in, training_in
+from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.shrinking import trainings
 from ddpsim.scenarios.shrinking.declared import Declared

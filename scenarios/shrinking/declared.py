@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ddpsim.scenarios.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
+from ddpsim.scenarios.training.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.shrinking.order import Size
 

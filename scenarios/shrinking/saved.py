@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.saving import save
+from ddpsim.scenarios.files.toml_table import open_toml
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.saving import save
-from ddpsim.scenarios.toml_table import open_toml
 
 
 def default_path(name: str) -> Path:

@@ -7,9 +7,9 @@ from functools import partial
 
 from ddpsim import Budget, Result
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
 from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, size_of, ways_for
 from ddpsim.simulator.shrinking.answers import stripped

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ddpsim.scenarios.declared import program_in, training_in
+from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.model import Scenario
 from ddpsim.simulator.shrinking.order import Size
 

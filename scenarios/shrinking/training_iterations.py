@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from ddpsim.scenarios.shrinking.declared import Declared
-from ddpsim.scenarios.training import Exceptional, Rule
+from ddpsim.scenarios.training.training import Exceptional, Rule
 from ddpsim.simulator.shrinking.blocks import blocks
 
 Named = TypeVar("Named")

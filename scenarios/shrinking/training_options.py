@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from ddpsim.scenarios.models import outline
 from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.training.training import (
     CommunicationHook,
     Exceptional,
     JoinTerms,

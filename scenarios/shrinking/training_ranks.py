@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import combinations
 
 from ddpsim.scenarios.shrinking.declared import Declared
-from ddpsim.scenarios.training import Exceptional, Rule, Training
+from ddpsim.scenarios.training.training import Exceptional, Rule, Training
 from ddpsim.simulator.shrinking.blocks import blocks
 
 _FEW = 6

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     JoinTerms,

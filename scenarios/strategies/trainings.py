@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ddpsim.scenarios.models import NETWORKS
 from ddpsim.scenarios.strategies.limits import documented_by_torch, possible_for_torch, sensible
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     Exceptional,

@@ -9,8 +9,8 @@ from typing import Literal
 
 from hypothesis import strategies as st
 
-from ddpsim.scenarios.declared import of_program, of_training
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.value_scenarios import of_program, of_training
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.strategies.programs import broken_programs, programs
 from ddpsim.scenarios.strategies.schedules import schedules

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import finds, repairs, scenario
-from ddpsim.scenarios.snapshot import Snapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def model_of(rank: int) -> torch.nn.Linear:

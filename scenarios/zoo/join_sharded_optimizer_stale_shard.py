@@ -11,7 +11,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
-from ddpsim.scenarios.snapshot import Snapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, weights: list[float]) -> None:

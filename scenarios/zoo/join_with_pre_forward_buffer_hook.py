@@ -10,7 +10,7 @@ from torch.nn.parallel.distributed import DistributedDataParallel, _BufferCommHo
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
-from ddpsim.scenarios.snapshot import Snapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def average(weight: torch.Tensor, buffers: dict[str, torch.Tensor]) -> None:

@@ -8,7 +8,7 @@ import torch.distributed as dist
 
 from ddpsim import Code
 from ddpsim.scenarios.model import CLEAN, finds, repairs, scenario
-from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 
 
 def alone(world_size: int) -> Snapshot:

@@ -10,7 +10,7 @@ from torch.utils.data import DistributedSampler, TensorDataset
 
 from ddpsim import Code
 from ddpsim.scenarios.model import finds, repairs, scenario
-from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot
 
 
 def is_right(world_size: int) -> list[int]:

@@ -9,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code
 from ddpsim.scenarios.model import finds, repairs, scenario
-from ddpsim.scenarios.snapshot import Snapshot, snapshot
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot
 
 
 def frozen_projection(seed: int) -> torch.nn.Module:

@@ -9,7 +9,7 @@ from ddpsim.scenarios.agreement import both
 from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram
 from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
 from ddpsim.scenarios.agreement.pool import GlooPool, PoolError
-from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.simulator.programs.program import Crash
 from tests.programs.programs import barrier, program, waited
 

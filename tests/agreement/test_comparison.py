@@ -8,7 +8,7 @@ from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram, labelled
 from ddpsim.scenarios.agreement.comparison import compare, simulated
 from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
 from ddpsim.scenarios.agreement.table import disagreements, silences, table
-from ddpsim.scenarios.interpreter import Output
+from ddpsim.scenarios.ranks.interpreter import Output
 from ddpsim.simulator.programs.program import CRASH, Crash, Wait
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 

@@ -7,7 +7,7 @@ import pytest
 from ddpsim.scenarios.agreement.outcome import Ending
 from ddpsim.scenarios.agreement.parts import who_ends
 from ddpsim.scenarios.agreement.pool import GlooPool, Job
-from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.simulator.programs.program import Issue
 from tests.programs.programs import program, waited
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ddpsim.scenarios.agreement.rounding import bounds, rounds
-from ddpsim.scenarios.interpreter import sent
+from ddpsim.scenarios.ranks.interpreter import sent
 from ddpsim.simulator.programs.checked import Met
 from ddpsim.simulator.programs.program import Issue
 

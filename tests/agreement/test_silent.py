@@ -11,7 +11,7 @@ from ddpsim.scenarios.agreement.comparison import compare, simulated
 from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
 from ddpsim.scenarios.agreement.pool import GlooPool, Job
 from ddpsim.scenarios.agreement.silent import Silence
-from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait
 from tests.programs.programs import barrier, program, received, reduced, sent, waited

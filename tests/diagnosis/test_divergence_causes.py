@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from ddpsim import Code, simulate
-from ddpsim.scenarios.reference import divergence_from
-from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.scenarios.training.divergence import divergence_from
+from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.divergence import Apart, Circumstances, Moment, Side, divergence
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise

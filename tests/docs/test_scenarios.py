@@ -5,9 +5,10 @@ import re
 import pytest
 
 from ddpsim import UsageError
-from ddpsim.scenarios import load, run_scenario, toml_file
+from ddpsim.scenarios import load, run_scenario
+from ddpsim.scenarios.files import toml_file
 from ddpsim.scenarios.models import NETWORKS
-from ddpsim.scenarios.training import Action, CommunicationHook, OptimizerName
+from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerName
 from tests.docs.blocks import ROOT
 
 TEXT = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")

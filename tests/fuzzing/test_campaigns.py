@@ -17,7 +17,7 @@ from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.fuzzing.workers import WorkersLostError
 from ddpsim.scenarios.strategies.whole import Kind
-from ddpsim.scenarios.training import NetworkChoice, Rule
+from ddpsim.scenarios.training.training import NetworkChoice, Rule
 
 TRAININGS = Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ddpsim import Verdict
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.declared import of_training
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.saving import text_of
+from ddpsim.scenarios.files.value_scenarios import of_training
 from ddpsim.scenarios.fuzzing.drawing import draw_each
 from ddpsim.scenarios.fuzzing.quiet import quiet
-from ddpsim.scenarios.saving import text_of
 from ddpsim.scenarios.strategies import policies, scenarios, trainings
 from ddpsim.scenarios.strategies.limits import possible_for_torch
 from ddpsim.scenarios.strategies.whole import Kind

@@ -14,7 +14,7 @@ from ddpsim.scenarios.processes.findings import findings_of
 from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
 from ddpsim.scenarios.processes.run import result_of
 from ddpsim.scenarios.processes.stacks import call_program, place_of_death, stack_of
-from ddpsim.scenarios.program import BETWEEN, of_a_rank
+from ddpsim.scenarios.ranks.function import BETWEEN, of_a_rank
 from ddpsim.simulator.calls import Site
 
 SITE = Site("train.py", 7, "step")

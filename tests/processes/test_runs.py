@@ -13,9 +13,9 @@ import torch
 
 from ddpsim import Code, Verdict
 from ddpsim.scenarios import load, run_scenario
-from ddpsim.scenarios.comparison import first_differences
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import found_on_processes
+from ddpsim.scenarios.training.reference import first_differences
 from tests.processes.conftest import PROGRAMS, children
 
 ENGINES = pytest.mark.parametrize("engine", [engine.value for engine in Engine])

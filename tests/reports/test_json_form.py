@@ -15,7 +15,7 @@ from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.json_form import LARGEST_BYTES, from_json, read, schema, schema_text, to_json
 from ddpsim.reports.making.exploration import document_of_exploration
 from ddpsim.reports.making.result import document_of
-from ddpsim.scenarios.exploring import explore_scenario
+from ddpsim.scenarios.running.exploring import explore_scenario
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung, raised, returned
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile

@@ -23,7 +23,7 @@ from ddpsim.reports.making import result as making_result
 from ddpsim.reports.making.exploration import difference_of, document_of_exploration
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.exploring import explore_scenario
+from ddpsim.scenarios.running.exploring import explore_scenario
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of

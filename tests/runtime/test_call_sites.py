@@ -10,8 +10,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import EventKind, simulate
-from ddpsim.scenarios import interpreter
 from ddpsim.scenarios.pytest_plugin import running
+from ddpsim.scenarios.ranks import interpreter
 from ddpsim.simulator.runtime.call_sites import is_users
 
 SOURCE = """

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ddpsim import Result
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.comparison import Reference, by_oracle
 from ddpsim.scenarios.model import CLEAN, Scenario
-from ddpsim.scenarios.trainer import train
-from ddpsim.scenarios.training import Training
+from ddpsim.scenarios.training.reference import Reference, by_oracle
+from ddpsim.scenarios.training.trainer import train
+from ddpsim.scenarios.training.training import Training
 
 
 def run(

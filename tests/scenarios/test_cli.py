@@ -1,6 +1,5 @@
 """The command line, in this process: what it prints, its exit status, and one line for whatever it cannot work with."""
 
-import importlib
 import re
 import shutil
 import subprocess
@@ -12,7 +11,8 @@ import pytest
 from ddpsim.scenarios import registry, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status, worst
-from ddpsim.scenarios.registered import Registry
+from ddpsim.scenarios.lookup import registry as registry_module
+from ddpsim.scenarios.lookup.registry import Registry
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -189,8 +189,7 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "bad.toml").write_text("=")
     (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
-    module = importlib.import_module("ddpsim.scenarios.registered")  # in the package, that name is the registry itself
-    monkeypatch.setattr(module, "registry", Registry(tmp_path, ("zoo",)))
+    monkeypatch.setattr(registry_module, "registry", Registry(tmp_path, ("zoo",)))
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
     assert re.fullmatch(r"ddpsim: \S*bad\.toml.*\n", err)
@@ -482,7 +481,7 @@ def test_errors_of_ours_are_not_hidden(monkeypatch):
     def broken(*arguments, **options):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("ddpsim.scenarios.runner.run_scenario", broken)
+    monkeypatch.setattr("ddpsim.scenarios.running.runner.run_scenario", broken)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["run", "send-send"])
 

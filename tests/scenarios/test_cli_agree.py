@@ -15,7 +15,7 @@ from ddpsim.scenarios.agreement.pool import server_link
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.agree import _world_sizes
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.interpreter import run_steps
+from ddpsim.scenarios.ranks.interpreter import run_steps
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.bench import _table
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
-from ddpsim.scenarios.measuring import Case, Measurement
+from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.running.measuring import Case, Measurement
 
 UNEXPECTED = """\
 import torch.distributed as dist

@@ -11,7 +11,7 @@ from ddpsim import Schedule
 from ddpsim.reports.files import FORMS, OF_ONE
 from ddpsim.reports.forms.json_form import read
 from ddpsim.scenarios.cli import outcome
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung

@@ -5,8 +5,8 @@ import pytest
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.declared import training_in
-from ddpsim.scenarios.training import Training
+from ddpsim.scenarios.files.value_scenarios import training_in
+from ddpsim.scenarios.training.training import Training
 
 UNEVEN = """
 summary = "one rank has a batch less"
@@ -152,7 +152,7 @@ def test_bad_input_gets_one_line(shrink, tmp_path, words, message):
 
 @pytest.mark.parametrize(
     "module",
-    ["ddpsim.scenarios.shrinking.shrinker", "ddpsim.scenarios.runner"],
+    ["ddpsim.scenarios.shrinking.shrinker", "ddpsim.scenarios.running.runner"],
     ids=["while shrinking", "the saved file"],
 )
 def test_what_does_not_fail_each_time_is_said_and_not_saved(shrink, tmp_path, monkeypatch, module):

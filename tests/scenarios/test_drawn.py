@@ -5,8 +5,8 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from ddpsim.scenarios.comparison import by_oracle
 from ddpsim.scenarios.strategies import trainings
+from ddpsim.scenarios.training.reference import by_oracle
 from tests.scenarios.drawing import run
 
 pytestmark = [

@@ -11,7 +11,7 @@ from ddpsim import Code, Verdict
 from ddpsim.scenarios.agreement.breaking import labelled
 from ddpsim.scenarios.agreement.comparison import simulated
 from ddpsim.scenarios.agreement.drawing import COLLECTIVES
-from ddpsim.scenarios.interpreter import Output, run_steps, sent
+from ddpsim.scenarios.ranks.interpreter import Output, run_steps, sent
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait

@@ -8,8 +8,8 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import load, registry, replay_scenario, run_scenario
-from ddpsim.scenarios.files import scenarios_in
-from ddpsim.scenarios.registered import Registry
+from ddpsim.scenarios.files.python_file import scenarios_in
+from ddpsim.scenarios.lookup.registry import Registry
 
 PROGRAM = '''
 import torch
@@ -312,7 +312,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
 
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "leaves.py").write_text("")
-    monkeypatch.setattr("ddpsim.scenarios.registered.importlib.import_module", exits)
+    monkeypatch.setattr("ddpsim.scenarios.lookup.registry.importlib.import_module", exits)
     [problem] = Registry(tmp_path, ("own",)).broken
     assert "leaves.py raised SystemExit: 3 while it was imported" in problem
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from ddpsim.scenarios import measuring
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
-from ddpsim.scenarios.measuring import Case, measurements, samples
+from ddpsim.scenarios.lookup.loader import load
+from ddpsim.scenarios.running import measuring
+from ddpsim.scenarios.running.measuring import Case, measurements, samples
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 
 from ddpsim import Verdict
 from ddpsim.scenarios import registry, run_scenario
-from ddpsim.scenarios.comparison import first_differences
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.training.reference import first_differences
 
 JOIN_MATRIX = [
     pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}")

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from ddpsim import Code, UsageError
-from ddpsim.scenarios import oracle, registry
-from ddpsim.scenarios.comparison import by_oracle, first_differences
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios import registry
+from ddpsim.scenarios.training import oracle
+from ddpsim.scenarios.training.reference import by_oracle, first_differences
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     Exceptional,

@@ -6,8 +6,8 @@ import pytest
 
 from ddpsim import Code, UsageError, Verdict
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.recorded import Recorded, read_recorded, recorded_of, with_recorded
-from ddpsim.scenarios.toml_table import tomllib
+from ddpsim.scenarios.files.recorded_outcome import Recorded, read_recorded, recorded_of, with_recorded
+from ddpsim.scenarios.files.toml_table import tomllib
 
 RUN = Recorded(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_WORK), "0f2c", 23)
 

@@ -10,12 +10,12 @@ import torch
 from ddpsim import Code, UsageError, simulate
 from ddpsim.ddp import patch_torch_ddp
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.comparison import Reference, by_oracle, first_differences
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.reference import divergence_from
-from ddpsim.scenarios.snapshot import Snapshot, snapshot, together
-from ddpsim.scenarios.trainer import train
-from ddpsim.scenarios.training import CommunicationHook, JoinTerms, NetworkChoice, OptimizerChoice, Training
+from ddpsim.scenarios.training.divergence import divergence_from
+from ddpsim.scenarios.training.reference import Reference, by_oracle, first_differences
+from ddpsim.scenarios.training.snapshot import Snapshot, snapshot, together
+from ddpsim.scenarios.training.trainer import train
+from ddpsim.scenarios.training.training import CommunicationHook, JoinTerms, NetworkChoice, OptimizerChoice, Training
 from tests.scenarios.drawing import run
 
 TRAINING = Training((NetworkChoice("linear", {"features": 3, "outputs": 2}),), (3, 3))

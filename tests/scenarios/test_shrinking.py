@@ -8,15 +8,15 @@ import torch
 from ddpsim import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
-from ddpsim.scenarios.declared import of_program, of_training, training_in
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.saving import save
+from ddpsim.scenarios.files.value_scenarios import of_program, of_training, training_in
 from ddpsim.scenarios.models import NETWORKS
-from ddpsim.scenarios.saving import save
 from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
 from ddpsim.scenarios.shrinking.candidate import Candidate
 from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared, size_of
 from ddpsim.scenarios.shrinking.trainings import WAYS
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     Exceptional,

@@ -10,7 +10,7 @@ import torch
 from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from ddpsim.scenarios import load, registry, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     Exceptional,

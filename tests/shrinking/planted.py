@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.declared import of_program, of_training
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.files.value_scenarios import of_program, of_training
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     Exceptional,

@@ -6,9 +6,9 @@ Where it is a program, all smaller ones that are made of the same operations are
 from ddpsim import Code, Verdict, explore, replay, shrink, simulate
 from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import run_scenario, shrink_scenario
-from ddpsim.scenarios.declared import program_in, training_in
-from ddpsim.scenarios.interpreter import run_steps
-from ddpsim.scenarios.training import JoinTerms, Training
+from ddpsim.scenarios.files.value_scenarios import program_in, training_in
+from ddpsim.scenarios.ranks.interpreter import run_steps
+from ddpsim.scenarios.training.training import JoinTerms, Training
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.programs.program import Crash, Issue
 from tests.programs.programs import received, reduced, sent

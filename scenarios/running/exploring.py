@@ -8,10 +8,10 @@ from collections.abc import Callable
 from ddpsim import Budget, Exploration, Progress, Result, UsageError, Verdict, explore
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.reference import divergence_from
-from ddpsim.scenarios.runner import check_engine_options, check_options, replay_command
+from ddpsim.scenarios.running.runner import check_engine_options, check_options, replay_command
+from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.exploration.named import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy

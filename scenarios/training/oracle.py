@@ -29,9 +29,9 @@ from torch import Tensor
 
 from ddpsim import UsageError
 from ddpsim.scenarios.models import Network, outline
-from ddpsim.scenarios.snapshot import History, Snapshot, snapshot, together
-from ddpsim.scenarios.trainer import optimizer_of
-from ddpsim.scenarios.training import Action, CommunicationHook, Training
+from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
+from ddpsim.scenarios.training.trainer import optimizer_of
+from ddpsim.scenarios.training.training import Action, CommunicationHook, Training
 
 Gradients = dict[str, "Tensor | None"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files import SUFFIXES, import_problem, scenarios_in, scenarios_of
+from ddpsim.scenarios.files.python_file import SUFFIXES, import_problem, scenarios_in, scenarios_of
 from ddpsim.scenarios.model import TWIN, Scenario
 
 _FOLDERS = ("zoo", "join")
@@ -67,10 +67,10 @@ def _loaded(path: Path) -> tuple[Scenario, ...] | str:
 
 def _imported(path: Path) -> ModuleType:
     try:
-        return importlib.import_module(f"{__package__}.{path.parent.name}.{path.stem}")
+        return importlib.import_module(f"ddpsim.scenarios.{path.parent.name}.{path.stem}")
     except (Exception, SystemExit) as error:
         raise UsageError(import_problem(path, error)) from error
 
 
-registry = Registry(Path(__file__).parent, _FOLDERS)
+registry = Registry(Path(__file__).parents[1], _FOLDERS)
 """The scenarios that come with ddpsim."""

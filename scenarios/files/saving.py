@@ -13,11 +13,11 @@ import tomlkit
 import torch
 
 from ddpsim import Crash, Delay, EarlyReturn, UsageError
-from ddpsim.scenarios.declared import expectation_of, program_in, training_in
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.toml_file import VERSION
+from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.toml_file import VERSION
-from ddpsim.scenarios.training import Exceptional, JoinTerms, NetworkChoice, OptimizerChoice, Rule, Training
+from ddpsim.scenarios.training.training import Exceptional, JoinTerms, NetworkChoice, OptimizerChoice, Rule, Training
 from ddpsim.simulator.choices import answers_text
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.json_form import to_json

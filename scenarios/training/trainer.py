@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import ddp
-from ddpsim.scenarios.snapshot import History, Snapshot, snapshot, together
-from ddpsim.scenarios.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
+from ddpsim.scenarios.training.snapshot import History, Snapshot, snapshot, together
+from ddpsim.scenarios.training.training import Action, CommunicationHook, OptimizerChoice, OptimizerName, Training
 
 _HOOKS = {
     CommunicationHook.ALLREDUCE: default_hooks.allreduce_hook,

@@ -10,7 +10,7 @@ from typing import Any
 
 from ddpsim import UsageError
 
-BETWEEN = "<frozen scenarios.program>"
+BETWEEN = "<frozen scenarios.ranks.function>"
 """The file of the frames between a rank and a program that takes none: named as code that a library made, so that what
 ranks do stands in no line of ours."""
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from ddpsim import ReplayDivergedError, Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.recorded_outcome import Recorded, read_recorded, recorded_of
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.recorded import Recorded, read_recorded, recorded_of
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
 from ddpsim.simulator.steps import Choice, Step, steps_of

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files import SUFFIXES, program_in, scenarios_in
+from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_in
+from ddpsim.scenarios.lookup.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.registered import registry
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION"
 

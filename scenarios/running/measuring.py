@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from ddpsim import Result
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario, found_text
-from ddpsim.scenarios.runner import run_scenario
+from ddpsim.scenarios.running.runner import run_scenario
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from ddpsim import Code, Finding, Result, Trace
-from ddpsim.scenarios.comparison import Difference, Reference, first_differences
-from ddpsim.scenarios.snapshot import Snapshot
+from ddpsim.scenarios.training.reference import Difference, Reference, first_differences
+from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import rank_list, table
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise

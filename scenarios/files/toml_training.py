@@ -13,10 +13,10 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.toml_table import Table, is_whole
 from ddpsim.scenarios.models import Network, OptionError, outline
 from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.toml_table import Table, is_whole
-from ddpsim.scenarios.training import (
+from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
     Exceptional,

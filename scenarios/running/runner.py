@@ -12,13 +12,13 @@ from ddpsim import Budget, Policy, Result, Schedule, UsageError, Verdict, replay
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.loader import load
+from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout
 from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
-from ddpsim.scenarios.reference import divergence_from
-from ddpsim.scenarios.training import Training
+from ddpsim.scenarios.training.divergence import divergence_from
+from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.policies.guided import Guided
 
 PROCESSES = "processes"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from functools import partial
 
 from ddpsim import UsageError
-from ddpsim.scenarios import oracle, trainer
-from ddpsim.scenarios.comparison import by_oracle
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.interpreter import run_steps, site_of
 from ddpsim.scenarios.model import CLEAN, Expectation, Scenario, finds
-from ddpsim.scenarios.training import Training
+from ddpsim.scenarios.ranks.interpreter import run_steps, site_of
+from ddpsim.scenarios.training import oracle, trainer
+from ddpsim.scenarios.training.reference import by_oracle
+from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Program
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import tomlkit
 
 from ddpsim import Code, Result, Verdict
-from ddpsim.scenarios.toml_table import Table, open_toml
+from ddpsim.scenarios.files.toml_table import Table, open_toml
 
 KEY = "recorded"
 """The table's name."""

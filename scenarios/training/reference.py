@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from ddpsim import Code, UsageError
-from ddpsim.scenarios import oracle
-from ddpsim.scenarios.snapshot import History, Snapshot, Tensors
-from ddpsim.scenarios.training import Training
+from ddpsim.scenarios.training import oracle
+from ddpsim.scenarios.training.snapshot import History, Snapshot, Tensors
+from ddpsim.scenarios.training.training import Training
 
 _ROUNDINGS = 64
 """So many times the rounding of the oracle, and of one operation on the largest element, may a training show."""

@@ -11,10 +11,10 @@ from types import ModuleType
 from typing import Any
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.toml_file import Find, read_toml
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
-from ddpsim.scenarios.program import of_a_rank
-from ddpsim.scenarios.toml_file import Find, read_toml
+from ddpsim.scenarios.ranks.function import of_a_rank
 
 SUFFIXES = (".py", ".toml")
 

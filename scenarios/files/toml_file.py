@@ -31,15 +31,15 @@ from pathlib import Path
 from typing import Any
 
 from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from ddpsim.scenarios import oracle, trainer
-from ddpsim.scenarios.comparison import by_oracle
-from ddpsim.scenarios.declared import of_program
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.recorded_outcome import recorded_in
+from ddpsim.scenarios.files.toml_table import Table, open_toml
+from ddpsim.scenarios.files.toml_training import World, training_in
+from ddpsim.scenarios.files.value_scenarios import of_program
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.recorded import recorded_in
-from ddpsim.scenarios.toml_table import Table, open_toml
-from ddpsim.scenarios.toml_training import World, training_in
-from ddpsim.scenarios.training import Training
+from ddpsim.scenarios.training import oracle, trainer
+from ddpsim.scenarios.training.reference import by_oracle
+from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.choices import answers_in
 from ddpsim.simulator.errors import ReplayError

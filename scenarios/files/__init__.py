@@ -1,0 +1,1 @@
+"""Scenarios in files: Python files, and TOML files of trainings and of steps, read and written."""

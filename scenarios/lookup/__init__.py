@@ -1,0 +1,1 @@
+"""How a scenario is found: by its name in the registry, or in a file."""
