@@ -8,8 +8,8 @@ from ddpsim.reports.making.result import events_left_out, run_of
 from ddpsim.reports.wording import VERBS
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.steps import event_text
 from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.transcript import event_text
 
 
 def document_of_exploration(

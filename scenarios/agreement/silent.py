@@ -15,7 +15,7 @@ import torch
 
 from ddpsim.scenarios.agreement.parts import ONE_ALGORITHM, is_of_nothing, stages, who_ends
 from ddpsim.simulator.calls import POINT_TO_POINT
-from ddpsim.simulator.diagnosis.situation import Standing
+from ddpsim.simulator.diagnosis.snapshot import RankState
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
@@ -96,7 +96,7 @@ def _waits_that_end(program: Program, checked: CheckedProgram) -> Iterator[tuple
 def _stuck_in(program: Program, checked: CheckedProgram) -> Iterator[tuple[int, Issue]]:
     """Each rank that waits for a collective in the end, and which."""
     for rank, (steps, end) in enumerate(zip(program.ranks, checked.ends, strict=True)):
-        if end.standing is Standing.WAITING:
+        if end.state is RankState.WAITING:
             stuck = [step for step in steps if isinstance(step, Issue) and Wait(step.name) == steps[end.step]]
             yield from ((rank, issue) for issue in stuck if issue.operation not in POINT_TO_POINT)
 

@@ -17,7 +17,7 @@ from ddpsim.scenarios.cli.stepping import show_steps
 if TYPE_CHECKING:
     from ddpsim.scenarios.model import Expectation
     from ddpsim.scenarios.running.replaying import Replayed
-    from ddpsim.simulator.steps import Step
+    from ddpsim.simulator.transcript import Line
 
 
 def replay(
@@ -80,7 +80,7 @@ def replay(
     return status
 
 
-def _between(steps: list[Step], first: int | None, last: int | None) -> list[Step]:
+def _between(steps: list[Line], first: int | None, last: int | None) -> list[Line]:
     """The steps from one number to another. Raises UsageError if there are none."""
     from ddpsim import UsageError
 

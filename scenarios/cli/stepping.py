@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ddpsim.simulator.steps import Step
+    from ddpsim.simulator.transcript import Line
 
 HELP = "Enter: one step on; a number: so many; r N: on to the next step of rank N; q: no more steps"
 
 
-def show_steps(steps: Sequence[Step]) -> None:
+def show_steps(steps: Sequence[Line]) -> None:
     """Show the steps: one after the other on a terminal, where somebody can say how far to go; else all."""
     if sys.stdin.isatty() and sys.stdout.isatty():
         print(HELP)
@@ -22,11 +22,11 @@ def show_steps(steps: Sequence[Step]) -> None:
         _print_all(steps)
 
 
-def walk(steps: Sequence[Step], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
+def walk(steps: Sequence[Line], *, ask: Callable[[], str], show: Callable[[str], object]) -> None:
     """Show steps as far as the answers say, until there are no more or the answer is `q`."""
-    from ddpsim.simulator.steps import step_lines
+    from ddpsim.simulator.transcript import transcript_lines
 
-    head, *lines = step_lines(steps) or [""]
+    head, *lines = transcript_lines(steps) or [""]
     show(head)
     stop = 0
     for index, line in enumerate(lines):
@@ -40,7 +40,7 @@ def walk(steps: Sequence[Step], *, ask: Callable[[], str], show: Callable[[str],
         stop = following
 
 
-def stop_after(word: str, steps: Sequence[Step], at: int) -> int | None:
+def stop_after(word: str, steps: Sequence[Line], at: int) -> int | None:
     """The step to stop at next, for an answer at step `at`: that one again for no more, None if it is no answer."""
     if word in ("", "q"):
         return at if word else at + 1
@@ -58,10 +58,10 @@ def _ask() -> str:
         return "q"
 
 
-def _print_all(steps: Sequence[Step]) -> None:
-    from ddpsim.simulator.steps import step_lines
+def _print_all(steps: Sequence[Line]) -> None:
+    from ddpsim.simulator.transcript import transcript_lines
 
     try:
-        print("\n".join(step_lines(steps)), flush=True)
+        print("\n".join(transcript_lines(steps)), flush=True)
     except BrokenPipeError:  # whoever reads, such as `less`, has seen enough, also of what follows
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -15,8 +15,8 @@ from ddpsim.scenarios.agreement.outcome import Ending
 from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.errors import kind, ran_out, rank_error
 from ddpsim.simulator.diagnosis.explain import rank_list, shortened
+from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """What gloo raises on the others when a process is gone."""

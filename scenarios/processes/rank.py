@@ -41,7 +41,7 @@ from ddpsim.scenarios.processes.progress import PATIENCE, Progress
 from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
 from ddpsim.scenarios.processes.stacks import below_call, call_program, stack_of
 from ddpsim.simulator.calls import NOWHERE
-from ddpsim.simulator.diagnosis.errors import unused_indices
+from ddpsim.simulator.diagnosis.rank_errors import unused_indices
 from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
 

@@ -11,7 +11,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
-from ddpsim.simulator.steps import Choice, Step, steps_of
+from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Replayed:
         """What a strict replay raises."""
         return None if self.divergence is None else diverged(self.divergence, self.result.trace, self.choices)
 
-    def steps(self, *, as_recorded: bool = True) -> list[Step]:
+    def steps(self, *, as_recorded: bool = True) -> list[Line]:
         """The steps of the run, or those until it left the recording."""
         if self.divergence is None or not as_recorded:
-            return steps_of(self.result.trace, self.choices)
-        return steps_of(*until(self.divergence, self.result.trace, self.choices))
+            return transcript_of(self.result.trace, self.choices)
+        return transcript_of(*until(self.divergence, self.result.trace, self.choices))
 
 
 def replay_run(

@@ -7,10 +7,10 @@ from collections.abc import Collection, Sequence
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis import wait_graph
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
+from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, indent, rank_list, shortened, table
-from ddpsim.simulator.diagnosis.one_off import detour
-from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
-from ddpsim.simulator.diagnosis.threads import cycle_text, together, waits_of_thread
+from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
@@ -19,43 +19,43 @@ _MOST_PLACES = 4
 """So many different calls does a summary tell that ranks wait in."""
 
 
-def deadlocks(situation: Situation) -> tuple[Finding, ...]:
+def deadlocks(snapshot: Snapshot) -> tuple[Finding, ...]:
     """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
-    rows = _Rows(situation)
-    return tuple(_finding(situation, rows, reading) for reading in together(situation, wait_graph.read(situation)))
+    rows = _Rows(snapshot)
+    return tuple(_finding(snapshot, rows, reading) for reading in together(snapshot, wait_graph.read(snapshot)))
 
 
-def waiting_lines(situation: Situation) -> list[str]:
+def waiting_lines(snapshot: Snapshot) -> list[str]:
     """A line for each rank, or thread of one, that waits, for a run that ended for another reason."""
-    rows = _Rows(situation)
-    waiting = [row for rank in situation.ranks for row in rows.waiting_of(rank)]
+    rows = _Rows(snapshot)
+    waiting = [row for rank in snapshot.ranks for row in rows.waiting_of(rank)]
     return table(waiting) if waiting else []
 
 
-def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
-    ranks = [situation.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
+def _finding(snapshot: Snapshot, rows: _Rows, reading: Reading) -> Finding:
+    ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines = [
-        heading("DEADLOCK", reading.code, situation.step),
+        heading("DEADLOCK", reading.code, snapshot.step),
         *table([row for rank in ranks for row in rows.all_of(rank)]),
         *_origin_lines(ranks),
     ]
     if reading.cycle:
         lines.append(indent("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
-        lines.append(indent("cycle", cycle_text(situation, reading.threads)))
+        lines.append(indent("cycle", cycle_text(snapshot, reading.threads)))
     sites: list[Site] = []
-    one_off = detour(situation, reading)
+    one_off = detour(snapshot, reading)
     if one_off is not None:
         culprits, sites = one_off.culprits, one_off.sites
         lines += one_off.lines()
     else:
-        culprits = at_fault(situation, reading)
-        lines += advise(situation, reading, culprits)
+        culprits = at_fault(snapshot, reading)
+        lines += advise(snapshot, reading, culprits)
     sites += [site for rank in _culprits_first(ranks, culprits) for site in _sites(rank)]
     return Finding(
         reading.code,
         culprits,
-        _summary(situation, reading),
+        _summary(snapshot, reading),
         "\n".join(lines),
         tuple(dict.fromkeys(sites)),
         reading.cycle,
@@ -63,11 +63,11 @@ def _finding(situation: Situation, rows: _Rows, reading: Reading) -> Finding:
     )
 
 
-def _culprits_first(ranks: Sequence[RankSituation], culprits: Collection[int]) -> list[RankSituation]:
+def _culprits_first(ranks: Sequence[RankSnapshot], culprits: Collection[int]) -> list[RankSnapshot]:
     return sorted(ranks, key=lambda rank: (rank.rank not in culprits, rank.rank))
 
 
-def _sites(rank: RankSituation) -> list[Site]:
+def _sites(rank: RankSnapshot) -> list[Site]:
     calls = [call.site for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls]
     if rank.waits:
         return calls + [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
@@ -77,40 +77,40 @@ def _sites(rank: RankSituation) -> list[Site]:
 
 
 class _Rows:
-    """The line of each rank in the table. What a meeting is short of is put in words once for all its ranks."""
+    """The line of each rank in the table. What a slot is short of is put in words once for all its ranks."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
         self._presence: dict[int, str] = {}
-        """By index of the meeting."""
+        """By index of the slot."""
 
-    def all_of(self, rank: RankSituation) -> list[Row]:
+    def all_of(self, rank: RankSnapshot) -> list[Row]:
         """What its program does, and each of its threads that waits."""
         return [self._of(rank), *self._threads_of(rank)]
 
-    def waiting_of(self, rank: RankSituation) -> list[Row]:
+    def waiting_of(self, rank: RankSnapshot) -> list[Row]:
         """Its program, if it waits, and each of its threads that does."""
         return [*([] if rank.wait is None else [self._of(rank)]), *self._threads_of(rank)]
 
-    def _threads_of(self, rank: RankSituation) -> list[Row]:
+    def _threads_of(self, rank: RankSnapshot) -> list[Row]:
         return [
             Row(rank.rank, *self._waiting(rank, thread.number, thread.wait), thread.name)
             for thread in rank.threads
             if thread.wait is not None
         ]
 
-    def _of(self, rank: RankSituation) -> Row:
+    def _of(self, rank: RankSnapshot) -> Row:
         """Rank, what it does, where, and who is missing there."""
-        if rank.standing is Standing.RAISED:
+        if rank.state is RankState.RAISED:
             return Row(rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank))
-        if rank.standing is Standing.RETURNED:
+        if rank.state is RankState.RETURNED:
             what, site = _end(rank)
             last = rank.last_call
             where = last.place if last is not None and site is last.site else str(site or "")
             return Row(rank.rank, f"{what} {_after(rank)}", where)
         return Row(rank.rank, *self._waiting(rank, rank.rank, rank.wait))
 
-    def _waiting(self, rank: RankSituation, number: int, wait: Wait | None) -> tuple[str, str, str]:
+    def _waiting(self, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
         if isinstance(wait, StoreWait):
             return f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
         if isinstance(wait, (LockWait, ThreadWait)):
@@ -122,15 +122,15 @@ class _Rows:
         return f"waits in {call}{more}", call.place, self._presence_at(call)
 
     def _presence_at(self, call: Call) -> str:
-        index = self._situation.meeting_by_call.get(call)
+        index = self._snapshot.slot_by_call.get(call)
         if index is None:
             return ""
         if index not in self._presence:
-            self._presence[index] = _presence(self._situation.meetings[index], call)
+            self._presence[index] = _presence(self._snapshot.open_slots[index], call)
         return self._presence[index]
 
 
-def _end(rank: RankSituation) -> tuple[str, Site | None]:
+def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
     """How a rank ended, and at which line."""
     last = rank.last_call
     if last is not None and last.group in rank.destroyed:
@@ -138,18 +138,18 @@ def _end(rank: RankSituation) -> tuple[str, Site | None]:
     return "returned", last.site if last else None
 
 
-def _presence(meeting: Meeting, call: Call) -> str:
+def _presence(slot: OpenSlot, call: Call) -> str:
     if call.is_point_to_point:
         needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
         return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
-    return f"arrived {_short(meeting.arrived)} · missing {_short(meeting.missing)}"
+    return f"arrived {_short(slot.arrived)} · missing {_short(slot.missing)}"
 
 
 def _short(ranks: tuple[int, ...]) -> str:
     return rank_list(ranks).partition(" ")[2]
 
 
-def _origin_lines(ranks: Sequence[RankSituation]) -> list[str]:
+def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[str]:
     """What the calls that ranks wait in belong to, if not to the user's own program; once for all ranks."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts = [
@@ -167,7 +167,7 @@ def _origin(call: Call) -> str:
     return f"{call.origin} ({names})" if names else str(call.origin)
 
 
-def _after(rank: RankSituation) -> str:
+def _after(rank: RankSnapshot) -> str:
     call, steps = rank.last_call, rank.optimizer_steps
     text = f"after {call.operation} #{call.sequence}" + _on_group(call) if call else "before its first call"
     return text + (f" ({steps} iteration{'s' * (steps != 1)})" if steps else "")
@@ -177,7 +177,7 @@ def _on_group(call: Call) -> str:
     return "" if call.group == "default" else f' on "{call.group}"'
 
 
-def _summary(situation: Situation, reading: Reading) -> str:
+def _summary(snapshot: Snapshot, reading: Reading) -> str:
     victims = _who_waits(reading.victims)
     culprits = ("any of " if reading.any_suffices else "") + rank_list(reading.culprits)
     if reading.code is Code.DEADLOCK_CYCLE:
@@ -185,7 +185,7 @@ def _summary(situation: Situation, reading: Reading) -> str:
     if reading.code is Code.DEADLOCK_THREADS:
         return f"threads of {culprits} wait for " + ("each other" if reading.threads else "what nobody will do")
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return _at_dead_ranks(situation, reading.victims, culprits)
+        return _at_dead_ranks(snapshot, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that nobody will do"
     return f"{victims} for {culprits}, which returned"
@@ -195,11 +195,11 @@ def _who_waits(ranks: Sequence[int]) -> str:
     return rank_list(ranks) + (" wait" if len(ranks) > 1 else " waits")
 
 
-def _at_dead_ranks(situation: Situation, victims: Sequence[int], culprits: str) -> str:
+def _at_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) -> str:
     """With where ranks wait: below the error of the others, a line may be all that is told of them."""
     places: dict[str, list[int]] = {}
     for rank in victims:
-        places.setdefault(_place(situation.ranks[rank]), []).append(rank)
+        places.setdefault(_place(snapshot.ranks[rank]), []).append(rank)
     dead = f"for {culprits}, which raised"
     if len(places) == 1:
         return f"{_who_waits(victims)}{next(iter(places))} {dead}"
@@ -208,7 +208,7 @@ def _at_dead_ranks(situation: Situation, victims: Sequence[int], culprits: str) 
     return f"{_who_waits(victims)} {dead}: {', '.join(told)}"
 
 
-def _place(rank: RankSituation) -> str:
+def _place(rank: RankSnapshot) -> str:
     """The first call that its program or a thread of it waits in; "" if it waits for something else."""
     calls = [call for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls]
     return f" in {calls[0].operation} #{calls[0].sequence}{_on_group(calls[0])} at {calls[0].place}" if calls else ""

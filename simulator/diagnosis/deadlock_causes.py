@@ -15,8 +15,8 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
     is_later_bucket,
     post_hooks_differ,
 )
-from ddpsim.simulator.diagnosis.situation import Meeting, Situation
-from ddpsim.simulator.diagnosis.threads import advise_threads
+from ddpsim.simulator.diagnosis.snapshot import OpenSlot, Snapshot
+from ddpsim.simulator.diagnosis.thread_findings import advise_threads
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
@@ -25,29 +25,29 @@ CREATING = frozenset({"new_group", "split_group"})
 """The calls that make a group."""
 
 
-def at_fault(situation: Situation, reading: Reading) -> tuple[int, ...]:
+def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
     """The ranks to blame: those that are missing, dead or in the cycle, unless few wait for many.
 
     One rank that makes a call which most of its group never comes to is the odd one out.
     """
-    if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(situation, reading):
+    if reading.code is Code.DEADLOCK_MISSING_RANK and _is_call_of_few(snapshot, reading):
         return reading.victims
     if reading.code is Code.DEADLOCK_CYCLE:
-        return _absent_from_creation(situation, reading) or _odd_ones(situation, reading) or reading.culprits
+        return _absent_from_creation(snapshot, reading) or _odd_ones(snapshot, reading) or reading.culprits
     return reading.culprits
 
 
-def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
+def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
     """The cause and what to try; `culprits` are the ranks at fault."""
     if reading.code is Code.DEADLOCK_THREADS:
-        return advise_threads(situation, reading)
+        return advise_threads(snapshot, reading)
     if reading.code is Code.DEADLOCK_DEAD_RANK:
         return Cause.DIED.lines(culprits=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
-        return _advise_cycle(situation, reading, culprits)
-    calls = _calls_of(situation, reading.victims)
+        return _advise_cycle(snapshot, reading, culprits)
+    calls = _calls_of(snapshot, reading.victims)
     if not calls or any(
-        isinstance(wait, StoreWait) for rank in reading.culprits for wait in situation.ranks[rank].waits
+        isinstance(wait, StoreWait) for rank in reading.culprits for wait in snapshot.ranks[rank].waits
     ):
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
@@ -57,21 +57,19 @@ def advise(situation: Situation, reading: Reading, culprits: tuple[int, ...]) ->
         return Cause.UNPAIRED_MESSAGE.lines(culprits=rank_list(culprits), operation=counterpart)
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
-        return _advise_wrappers(situation, reading, wrappers)
-    return _advise_users(situation, reading, calls, culprits)
+        return _advise_wrappers(snapshot, reading, wrappers)
+    return _advise_users(snapshot, reading, calls, culprits)
 
 
-def _calls_of(situation: Situation, ranks: Sequence[int]) -> list[Call]:
-    waits = [wait for rank in ranks for wait in situation.ranks[rank].waits]
+def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
+    waits = [wait for rank in ranks for wait in snapshot.ranks[rank].waits]
     return [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
 
 
 # --- somebody is missing ----------------------------------------------------------------------------------------------
 
 
-def _advise_users(
-    situation: Situation, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]
-) -> list[str]:
+def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[str]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(reading.culprits))
@@ -79,35 +77,35 @@ def _advise_users(
         return post_hooks_differ(calls)
     if culprits == reading.victims:
         return Cause.ONE_CALL_MORE.lines(culprits=rank_list(culprits), operation=operation)
-    destroyed = {situation.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
+    destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
     if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
         return Cause.GROUP_DESTROYED.lines(culprits=rank_list(culprits), operation=operation, site=str(site))
     return Cause.RETURNED_EARLY.lines(culprits=rank_list(culprits), operation=operation)
 
 
-def _advise_wrappers(situation: Situation, reading: Reading, calls: Sequence[Call]) -> list[str]:
+def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> list[str]:
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
         return Cause.JOINED_ON_SOME_RANKS.lines(culprits=missing)
     if phases <= WRAPPING:
         return Cause.WRAPPED_ALONE.lines(culprits=missing)
-    has_passed = _has_passed(situation, reading, calls)
+    has_passed = _has_passed(snapshot, reading, calls)
     if has_passed and are_of_hooks(calls):
         return Cause.HOOK_MADE_NO_CALL.lines(culprits=missing, site=sites_of(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)
     if has_passed:
         return Cause.BACKWARD_WITHOUT_BUCKET.lines(culprits=missing)
-    if _may_evaluate(situation, calls):
+    if _may_evaluate(snapshot, calls):
         return Cause.FORWARD_ALONE.lines(culprits=rank_list({call.rank for call in calls}))
     return Cause.RAN_OUT_OF_INPUT.lines(culprits=missing)
 
 
-def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -> bool:
+def _has_passed(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> bool:
     """True if ranks wait in a bucket of a step that the missing ones have behind them, or have made the forward of."""
-    done = [situation.ranks[rank] for rank in reading.culprits]
-    waiting = max(situation.ranks[rank].optimizer_steps for rank in reading.victims)
+    done = [snapshot.ranks[rank] for rank in reading.culprits]
+    waiting = max(snapshot.ranks[rank].optimizer_steps for rank in reading.victims)
     forwards = {
         Origin(Phase.BUFFERS, call.origin.wrapper, step=call.origin.step, shadow=call.origin.shadow) for call in calls
     }
@@ -117,61 +115,61 @@ def _has_passed(situation: Situation, reading: Reading, calls: Sequence[Call]) -
     )
 
 
-def _may_evaluate(situation: Situation, calls: Sequence[Call]) -> bool:
+def _may_evaluate(snapshot: Snapshot, calls: Sequence[Call]) -> bool:
     """True if ranks wait in the buffers of a step that they have behind them: a forward without grad counts as none."""
     return all(
         call.origin.phase is Phase.BUFFERS
         and call.origin.step is not None
-        and call.origin.step <= situation.ranks[call.rank].optimizer_steps
+        and call.origin.step <= snapshot.ranks[call.rank].optimizer_steps
         for call in calls
     )
 
 
-def _is_call_of_few(situation: Situation, reading: Reading) -> bool:
+def _is_call_of_few(snapshot: Snapshot, reading: Reading) -> bool:
     """True if the ranks that wait make a call of their own, or evaluate, and are fewer than those that returned."""
-    calls = _calls_of(situation, reading.victims)
+    calls = _calls_of(snapshot, reading.victims)
     if len(reading.victims) >= len(reading.culprits) or not calls or set(reading.culprits) & set(reading.victims):
         return False
     if any(call.is_point_to_point or call.operation in CREATING or call.origin.shadow for call in calls):
         return False
-    return all(call.origin.phase is Phase.USER for call in calls) or _may_evaluate(situation, calls)
+    return all(call.origin.phase is Phase.USER for call in calls) or _may_evaluate(snapshot, calls)
 
 
 # --- a cycle ----------------------------------------------------------------------------------------------------------
 
 
-def _absent_from_creation(situation: Situation, reading: Reading) -> tuple[int, ...]:
+def _absent_from_creation(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
     """The ranks that wait elsewhere while others of the cycle make a group with them; () if there are none."""
-    calls = _cycle_calls(situation, reading)
+    calls = _cycle_calls(snapshot, reading)
     creating = [call for call in calls if call.operation in CREATING]
-    missing = {rank for meeting in _meetings(situation, creating) for rank in meeting.missing}
+    missing = {rank for slot in _slots_of(snapshot, creating) for rank in slot.missing}
     return tuple(sorted(missing & set(reading.victims) - {call.rank for call in creating}))
 
 
-def _odd_ones(situation: Situation, reading: Reading) -> tuple[int, ...]:
+def _odd_ones(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
     """The ranks whose wrappers' order is not that of most, in a cycle of groups with the same members; () if unclear.
 
     Most ranks do not decide about the user's own groups: either order may be the one that was meant.
     """
-    calls = _cycle_calls(situation, reading)
-    meetings = _meetings(situation, calls)
-    if len(meetings) < max(2, len(reading.cycle)) or any(call.origin.phase is Phase.USER for call in calls):
+    calls = _cycle_calls(snapshot, reading)
+    slots = _slots_of(snapshot, calls)
+    if len(slots) < max(2, len(reading.cycle)) or any(call.origin.phase is Phase.USER for call in calls):
         return ()
-    members = {frozenset((*meeting.arrived, *meeting.missing)) for meeting in meetings}
-    *few, most = sorted(meetings, key=lambda meeting: len(meeting.arrived))
+    members = {frozenset((*slot.arrived, *slot.missing)) for slot in slots}
+    *few, most = sorted(slots, key=lambda slot: len(slot.arrived))
     if len(members) > 1 or len(few[-1].arrived) == len(most.arrived):
         return ()
-    return tuple(sorted({rank for meeting in few for rank in meeting.arrived}))
+    return tuple(sorted({rank for slot in few for rank in slot.arrived}))
 
 
-def _meetings(situation: Situation, calls: Sequence[Call]) -> list[Meeting]:
+def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
     """Where calls wait for others; one of several that a rank waits for may be complete."""
-    indices = situation.meeting_by_call
-    return [situation.meetings[indices[call]] for call in calls if call in indices]
+    indices = snapshot.slot_by_call
+    return [snapshot.open_slots[indices[call]] for call in calls if call in indices]
 
 
-def _advise_cycle(situation: Situation, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
-    calls = _cycle_calls(situation, reading)
+def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
+    calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:
         return Cause.KEYS_IN_A_CIRCLE.lines()
@@ -193,6 +191,6 @@ def _advise_cycle(situation: Situation, reading: Reading, culprits: tuple[int, .
     return cause.lines(groups=f"{', '.join(elided(groups))} and {last}")
 
 
-def _cycle_calls(situation: Situation, reading: Reading) -> list[Call]:
-    waits = [wait for rank in reading.cycle for wait in situation.ranks[rank].waits]
+def _cycle_calls(snapshot: Snapshot, reading: Reading) -> list[Call]:
+    waits = [wait for rank in reading.cycle for wait in snapshot.ranks[rank].waits]
     return [wait.calls[0] for wait in waits if isinstance(wait, CallWait)]

@@ -1,7 +1,7 @@
 """The wait-for graph: who waits for whom, and its readings.
 
-Nodes are ranks and the meetings they wait in; an edge goes from a rank to its meeting and from a meeting to each rank
-that has not come. The meetings in between keep the graph small: half of 1,024 ranks waiting for the other half are
+Nodes are ranks and the slots they wait in; an edge goes from a rank to its slot and from a slot to each rank
+that has not come. The slots in between keep the graph small: half of 1,024 ranks waiting for the other half are
 1,024 edges, not 262,144.
 
 An AND node needs all its successors, an OR node (a receive from any source, a wait for one of several calls, a store
@@ -13,7 +13,7 @@ another's, which is read as a cycle; ranks that wait for one key, or one rank al
 
 Note [Thread nodes]. A rank's node stands for its program, and each thread that it has started is a node of its own: an
 edge goes to the thread whose end it waits for, and by way of a lock to who has it. At an event or a queue it waits for
-ANY of the rank's other threads. A rank that is missing in a meeting may be missed in any of its threads; its program is
+ANY of the rank's other threads. A rank that is missing in a slot may be missed in any of its threads; its program is
 as good as them, as it waits for them in the end.
 """
 
@@ -27,7 +27,7 @@ from typing import Any, TypeAlias
 import networkx as nx
 
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.diagnosis.situation import Situation, Standing
+from ddpsim.simulator.diagnosis.snapshot import RankState, Snapshot
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
@@ -54,34 +54,34 @@ class Reading:
     """The numbers of the threads of a cycle within one rank."""
 
 
-def build(situation: Situation) -> Graph:
-    """The wait-for graph. Rank nodes are ints; meeting nodes are ("meeting", index) with attribute `any_suffices`.
+def build(snapshot: Snapshot) -> Graph:
+    """The wait-for graph. Rank nodes are ints; slot nodes are ("slot", index) with attribute `any_suffices`.
 
     Other nodes are ("store", index), ("thread", rank, number) and ("lock", ...).
     """
     graph: Graph = nx.DiGraph()
-    waits = _waits(situation)
+    waits = _waits(snapshot)
     graph.add_nodes_from(waits)
     for node, wait in waits.items():
         if isinstance(wait, CallWait):
             graph.nodes[node]["any_suffices"] = len(wait.calls) > 1
             for call in wait.calls:
-                if call in situation.meeting_by_call:
-                    graph.add_edge(node, ("meeting", situation.meeting_by_call[call]))
+                if call in snapshot.slot_by_call:
+                    graph.add_edge(node, ("slot", snapshot.slot_by_call[call]))
         elif isinstance(wait, (ThreadWait, LockWait)):
             _add_thread_wait(graph, node, wait)
-    for index, meeting in enumerate(situation.meetings):
-        if ("meeting", index) in graph:
-            graph.nodes["meeting", index]["any_suffices"] = meeting.any_suffices
-            graph.add_edges_from((("meeting", index), rank) for rank in meeting.missing)
-    _add_store_waits(graph, situation)
+    for index, slot in enumerate(snapshot.open_slots):
+        if ("slot", index) in graph:
+            graph.nodes["slot", index]["any_suffices"] = slot.any_suffices
+            graph.add_edges_from((("slot", index), rank) for rank in slot.missing)
+    _add_store_waits(graph, snapshot)
     return graph
 
 
-def _waits(situation: Situation) -> dict[Any, Wait | None]:
+def _waits(snapshot: Snapshot) -> dict[Any, Wait | None]:
     """What each rank and thread waits for, by its node; see Note [Thread nodes]."""
-    waits: dict[Any, Wait | None] = {rank.rank: rank.wait for rank in situation.ranks}
-    for rank in situation.ranks:
+    waits: dict[Any, Wait | None] = {rank.rank: rank.wait for rank in snapshot.ranks}
+    for rank in snapshot.ranks:
         threads = [thread for thread in rank.threads if not isinstance(thread.wait, (ClockWait, NoneType))]
         waits |= {("thread", rank.rank, thread.number): thread.wait for thread in threads}  # others only beat
     return waits
@@ -113,10 +113,10 @@ def _number(node: Any) -> int:
     return node if isinstance(node, int) else int(node[2])
 
 
-def _add_store_waits(graph: Graph, situation: Situation) -> None:
+def _add_store_waits(graph: Graph, snapshot: Snapshot) -> None:
     """See Note [Store keys]. A ring of the different waits keeps the graph small."""
     by_keys: dict[tuple[str, ...], list[Any]] = {}
-    for node, wait in _waits(situation).items():
+    for node, wait in _waits(snapshot).items():
         if isinstance(wait, StoreWait):
             by_keys.setdefault(wait.keys, []).append(node)
     alike = list(by_keys.values())
@@ -127,11 +127,11 @@ def _add_store_waits(graph: Graph, situation: Situation) -> None:
             graph.add_edge(("store", index), alike[(index + 1) % len(alike)][0])
 
 
-def waiting(situation: Situation) -> tuple[Waiting, ...]:
-    """Who waits, and for whom, in the order of ranks: the graph as values, with the meetings in between left out."""
-    graph = build(situation)
-    names = {thread.number: thread.name for rank in situation.ranks for thread in rank.threads}
-    beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one meeting share the tuple of those it misses
+def waiting(snapshot: Snapshot) -> tuple[Waiting, ...]:
+    """Who waits, and for whom, in the order of ranks: the graph as values, with the slots in between left out."""
+    graph = build(snapshot)
+    names = {thread.number: thread.name for rank in snapshot.ranks for thread in rank.threads}
+    beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one slot share the tuple of those it misses
 
     def through(node: Any) -> tuple[Who, ...]:
         if node not in beyond:
@@ -140,7 +140,7 @@ def waiting(situation: Situation) -> tuple[Waiting, ...]:
         return beyond[node]
 
     found = []
-    for node, wait in _waits(situation).items():
+    for node, wait in _waits(snapshot).items():
         if wait is not None:
             after = list(graph.successors(node))
             targets = through(after[0]) if len(after) == 1 else tuple(who for each in after for who in through(each))
@@ -149,10 +149,10 @@ def waiting(situation: Situation) -> tuple[Waiting, ...]:
     return tuple(sorted(found, key=lambda each: each.who))
 
 
-def read(situation: Situation) -> tuple[Reading, ...]:
+def read(snapshot: Snapshot) -> tuple[Reading, ...]:
     """The readings: one for each cycle, and for each set of ends that the same ranks wait for; by lowest victim."""
-    graph = build(situation)
-    readings = [*_cycles(graph), *_ends(graph, situation)]
+    graph = build(snapshot)
+    readings = [*_cycles(graph), *_ends(graph, snapshot)]
     return tuple(sorted(readings, key=lambda reading: (reading.victims, reading.code, reading.culprits)))
 
 
@@ -179,29 +179,29 @@ def _with_a_way_out(graph: Graph, component: set[Any]) -> set[Any]:
     }
 
 
-def _ends(graph: Graph, situation: Situation) -> Iterator[Reading]:
+def _ends(graph: Graph, snapshot: Snapshot) -> Iterator[Reading]:
     """What waits end in: ranks that raised or returned, and store keys that nobody sets."""
-    ends: dict[tuple[Standing, frozenset[Any]], list[Any]] = {}
-    waits = _waits(situation)
+    ends: dict[tuple[RankState, frozenset[Any]], list[Any]] = {}
+    waits = _waits(snapshot)
     for node in graph:
         if graph.out_degree(node) == 0:
             is_over = isinstance(node, int) and waits[node] is None
-            standing = situation.ranks[node].standing if is_over else Standing.WAITING
-            if graph.in_degree(node) or standing is Standing.WAITING:
-                alone = (node,) if standing is Standing.WAITING else ()
-                ends.setdefault((standing, frozenset([*alone, *graph.predecessors(node)])), []).append(node)
-    merged: dict[tuple[Standing, tuple[int, ...]], list[Any]] = {}
-    for (standing, _), nodes in ends.items():
-        waiting = nx.ancestors(graph, nodes[0]) | ({nodes[0]} if standing is Standing.WAITING else set())
-        merged.setdefault((standing, _ranks(waiting)), []).extend(nodes)
-    for (standing, victims), nodes in merged.items():
-        if standing is Standing.WAITING:
+            state = snapshot.ranks[node].state if is_over else RankState.WAITING
+            if graph.in_degree(node) or state is RankState.WAITING:
+                alone = (node,) if state is RankState.WAITING else ()
+                ends.setdefault((state, frozenset([*alone, *graph.predecessors(node)])), []).append(node)
+    merged: dict[tuple[RankState, tuple[int, ...]], list[Any]] = {}
+    for (state, _), nodes in ends.items():
+        waiting = nx.ancestors(graph, nodes[0]) | ({nodes[0]} if state is RankState.WAITING else set())
+        merged.setdefault((state, _ranks(waiting)), []).extend(nodes)
+    for (state, victims), nodes in merged.items():
+        if state is RankState.WAITING:
             culprits = _ranks({*nodes, *(rank for node in nodes for rank in graph.predecessors(node))})
         else:
             culprits = _ranks(nodes)
         before = {node for end in nodes for node in graph.predecessors(end)}
         any_suffices = len(nodes) > 1 and all(graph.nodes[node].get("any_suffices") for node in before)
-        code = Code.DEADLOCK_DEAD_RANK if standing is Standing.RAISED else Code.DEADLOCK_MISSING_RANK
+        code = Code.DEADLOCK_DEAD_RANK if state is RankState.RAISED else Code.DEADLOCK_MISSING_RANK
         if any(isinstance(waits.get(node), (LockWait, ThreadWait)) for node in nodes):
             code, culprits = Code.DEADLOCK_THREADS, _ranks(nodes)
         yield Reading(code, culprits, victims, any_suffices=any_suffices)

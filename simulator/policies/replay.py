@@ -13,8 +13,8 @@ from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, answers_
 from ddpsim.simulator.diagnosis.explain import shortened, table
 from ddpsim.simulator.errors import ReplayDivergedError
 from ddpsim.simulator.events import Event, EventKind
-from ddpsim.simulator.steps import Choice, call_texts, step_lines, steps_of
 from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.transcript import Choice, call_texts, transcript_lines, transcript_of
 
 _STEPS_BEFORE = 5
 """So many of the steps before a divergence are shown."""
@@ -91,12 +91,12 @@ class Replay:
 
 def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) -> ReplayDivergedError:
     """The error that tells a divergence: what was recorded, what is open, and the steps before."""
-    before = steps_of(*until(divergence, trace, choices))[-_STEPS_BEFORE:]
+    before = transcript_of(*until(divergence, trace, choices))[-_STEPS_BEFORE:]
     lines = [divergence.summary, f"  recorded   {_recorded_text(divergence)}"]
     if divergence.point is not None:
         lines += _titled("open now", _table(divergence, trace, is_open=True))
         lines += _titled("not open", _table(divergence, trace, is_open=False))
-    lines += _titled("before", step_lines(before))
+    lines += _titled("before", transcript_lines(before))
     point = divergence.point
     return ReplayDivergedError(
         "\n".join(lines),

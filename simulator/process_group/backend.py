@@ -11,10 +11,10 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
-  see Note [Static graphs]; both in reducer.py;
-- `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer.py;
+  see Note [Static graphs]; both in reducer_patches.py;
+- `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer_patches.py;
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
-  `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrappers.py.
+  `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
 Besides, a hook on every optimizer counts steps (optimizer_steps.py), and one on every module tells check="replicas"
 of evaluations (replicas.py).
@@ -34,14 +34,14 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim.simulator.process_group import reducer
+from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.optimizer_steps import watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.replicas import Replicas
 from ddpsim.simulator.process_group.work import wait_for_future
-from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.execution import Execution
 from ddpsim.simulator.verdict import Finding
 
@@ -51,7 +51,7 @@ class Backend:
 
     def __init__(self, execution: Execution, *, check_replicas: bool = False) -> None:
         self._execution = execution
-        self._wrappers = Wrappers(self._running_rank)
+        self._wrappers = WrapperRegistry(self._running_rank)
         self._replicas = Replicas(self._wrappers, execution.hazards.unwaited) if check_replicas else None
         self._groups = GroupMaker(execution, self._wrappers)
 
@@ -84,9 +84,9 @@ class Backend:
             (dist, "_verify_params_across_processes", parameter_check),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
-            (_c10d.Reducer, "_set_forward_pass_work_handle", reducer.keep_forward_work),
-            (_c10d.Reducer, "_delay_all_reduce", partial(reducer.reduce_at_once, self._execution)),
-            (DistributedDataParallel, "_register_builtin_comm_hook", reducer.builtin_hook),
+            (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
+            (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._execution)),
+            (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.builtin_hook),
             (DistributedDataParallel, "_ddp_init_helper", self._wrappers.reducer_maker),
             (_c10d.Reducer, "prepare_for_forward", self._wrappers.forward_marker),
             (_c10d.Reducer, "prepare_for_backward", self._wrappers.backward_marker),

@@ -22,7 +22,7 @@ from ddpsim.simulator.process_group.monitored_barrier import BrokenBarriers
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.phases import PhaseTable
 from ddpsim.simulator.process_group.store import MemoryStore, StoreContents
-from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.execution import Execution
 
@@ -38,7 +38,7 @@ _NAME_LENGTH = 8
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
-    def __init__(self, execution: Execution, wrappers: Wrappers) -> None:
+    def __init__(self, execution: Execution, wrappers: WrapperRegistry) -> None:
         self._execution = execution
         self._contents = StoreContents()
         phases = PhaseTable()

@@ -1,7 +1,7 @@
 """Origins: which DDP wrapper, phase, bucket and step a call belongs to, or that it is the user's.
 
 Asked at every call. What Python issues is read from the stack (phases.py); what the Reducer issues from C++, inside
-backward, is told by the order in which it launches its buckets (wrappers.py).
+backward, is told by the order in which it launches its buckets (wrapper_registry.py).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
 from ddpsim.simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
-from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
 from ddpsim.simulator.runtime.execution import Execution
 
@@ -32,7 +32,7 @@ class OriginTracker:
 
     __slots__ = ("_execution", "_phases", "_rank", "_wrappers")
 
-    def __init__(self, execution: Execution, wrappers: Wrappers, phases: PhaseTable, rank: int) -> None:
+    def __init__(self, execution: Execution, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
         self._execution = execution
         self._wrappers = wrappers
         self._phases = phases

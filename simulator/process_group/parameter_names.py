@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.diagnosis.errors import FROZEN
+from ddpsim.simulator.diagnosis.rank_errors import FROZEN
 from ddpsim.simulator.process_group.wrapper import Wrapper
-from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 
 _NO_PARAMETER = ""
 """In no bucket of any model."""
 
 
-def parameter_names(wrappers: Wrappers, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
+def parameter_names(wrappers: WrapperRegistry, rank: int, indices: Sequence[int]) -> tuple[str, ...]:
     """The names behind a Reducer's indices on a rank; () if the rank has several wrappers, or its model is gone.
 
     Of those that require no gradient any more, FROZEN follows the name.

@@ -234,8 +234,8 @@ _TORCH: dict[tuple[str, str], Reader] = {
     (_JOIN, "_notify_procs_to_terminate"): _ends_training,
     (_JOIN, "__exit__"): _shadows,
     ("torch.autograd.graph", "_engine_run_backward"): backward_runs,
-    ("ddpsim.simulator.process_group.wrappers", "communication_hook"): _runs_hook,
-    ("ddpsim.simulator.process_group.reducer", "delay_all_reduce"): _reduces_at_once,
+    ("ddpsim.simulator.process_group.wrapper_registry", "communication_hook"): _runs_hook,
+    ("ddpsim.simulator.process_group.reducer_patches", "delay_all_reduce"): _reduces_at_once,
     ("ddpsim.simulator.process_group.work", "_receive_completion"): _continues,
 }
 """By module and name of the function. What calls from one that a later torch renames counts as the user's."""

@@ -45,7 +45,7 @@ from ddpsim.simulator.process_group.replica_tensors import (
     syncs_buffers_last,
 )
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper, WrapperKey
-from ddpsim.simulator.process_group.wrappers import Wrappers
+from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.verdict import Code, Finding
 
@@ -66,7 +66,7 @@ class Replicas:
     """Compares the replicas of one execution."""
 
     def __init__(
-        self, wrappers: Wrappers, unwaited: Callable[[int], Sequence[Call]], *, tolerance: float = 0.0
+        self, wrappers: WrapperRegistry, unwaited: Callable[[int], Sequence[Call]], *, tolerance: float = 0.0
     ) -> None:
         self._wrappers = wrappers
         self._unwaited = unwaited

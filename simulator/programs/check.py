@@ -13,10 +13,10 @@ from math import prod
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis import hazards
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.errors import rank_error
-from ddpsim.simulator.diagnosis.meetings import early_mismatches, open_meetings
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.situation import Situation, Standing
+from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
+from ddpsim.simulator.diagnosis.rank_errors import rank_error
+from ddpsim.simulator.diagnosis.snapshot import RankState, Snapshot
 from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
@@ -85,19 +85,19 @@ class _Run:
         """Let every rank go as far as it can."""
         rank: Progress | None = self.ranks[0]
         while rank is not None:
-            while rank.standing is None and not self._found:
+            while rank.state is None and not self._found:
                 self._go_on(rank)
             rank = self._next(rank.rank)
-        if not self._found and any(rank.standing is Standing.WAITING for rank in self.ranks):
+        if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
             for calls, finding in early_mismatches(self._slots, self._steps):
                 self._clash(calls, finding)
-            self._found.extend([] if self._found else deadlocks(self._situation()))
+            self._found.extend([] if self._found else deadlocks(self._snapshot()))
 
     def _next(self, rank: int) -> Progress | None:
         if self._found:
             return None
         in_a_circle = (*self.ranks[rank:], *self.ranks[:rank])
-        return next((each for each in in_a_circle if each.standing is None), None)
+        return next((each for each in in_a_circle if each.state is None), None)
 
     def _go_on(self, rank: Progress) -> None:
         self._steps += 1
@@ -107,7 +107,7 @@ class _Run:
             self._return(rank)
         else:
             self._do(rank, rank.steps[rank.step])
-            if rank.standing is None and not self._found:
+            if rank.state is None and not self._found:
                 rank.step += 1
 
     def _create(self, rank: Progress, group: Group) -> None:
@@ -124,11 +124,11 @@ class _Run:
         elif isinstance(step, Return):
             self._return(rank)
         else:
-            rank.standing = Standing.RAISED
+            rank.state = RankState.RAISED
             self._crashed.append(rank.rank)
 
     def _return(self, rank: Progress) -> None:
-        rank.standing = Standing.RETURNED
+        rank.state = RankState.RETURNED
         self._unwaited.extend(rank.unwaited.values())
 
     def _wait(self, rank: Progress, call: Call) -> None:
@@ -202,14 +202,14 @@ class _Run:
         self.clashing.append(self._sides(calls))
         self._found.append(finding)
 
-    def _situation(self) -> Situation:
-        stands = tuple(rank.situation() for rank in self.ranks)
-        return Situation(stands, open_meetings(self._slots, self._messages), self._steps, tuple(self._issued))
+    def _snapshot(self) -> Snapshot:
+        stands = tuple(rank.snapshot() for rank in self.ranks)
+        return Snapshot(stands, open_slots(self._slots, self._messages), self._steps, tuple(self._issued))
 
     def all_findings(self) -> tuple[Finding, ...]:
         """Crashes, then what ended the run, then hazards."""
         crashes = [rank_error(dict.fromkeys(self._crashed, ERROR), None, "", {})] if self._crashed else []
-        have_all_returned = all(rank.standing is Standing.RETURNED for rank in self.ranks)
+        have_all_returned = all(rank.state is RankState.RETURNED for rank in self.ranks)
         order = hazards.group_order(self._issued) if have_all_returned else None
         lines_met = [hazards.call_site(calls) for calls in self._lines_met.values()]
         unwaited = hazards.unwaited_work(self._unwaited)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddpsim.simulator.diagnosis.situation import Standing
+from ddpsim.simulator.diagnosis.snapshot import RankState
 from ddpsim.simulator.programs.program import Issue
 from ddpsim.simulator.verdict import Finding, Verdict, combine
 
@@ -13,7 +13,7 @@ from ddpsim.simulator.verdict import Finding, Verdict, combine
 class RankEnd(NamedTuple):
     """Where a rank stopped."""
 
-    standing: Standing | None
+    state: RankState | None
     """None if it could have gone on when a mismatch ended the run."""
     step: int
     """The step it stopped in; the number of its steps if it did them all."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import POINT_TO_POINT, Call, Signature, Site
-from ddpsim.simulator.diagnosis.situation import RankSituation, Standing
+from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, RankState
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.checked import RankEnd
 from ddpsim.simulator.programs.program import CRASH, Group, Step
@@ -25,7 +25,7 @@ class Progress:
         """The groups it makes before its first step, the next one last."""
         self.steps = steps
         self.step = 0
-        self.standing: Standing | None = None
+        self.state: RankState | None = None
         """None while it can go on."""
         self.wait: CallWait | None = None
         self.calls: dict[str, Call] = {}
@@ -44,20 +44,20 @@ class Progress:
 
     def block(self, call: Call) -> None:
         """It waits for a call until it is woken."""
-        self.standing, self.wait = Standing.WAITING, CallWait((call,), call.site)
+        self.state, self.wait = RankState.WAITING, CallWait((call,), call.site)
 
     def wake(self) -> None:
         """It can go on."""
-        self.standing = self.wait = None
+        self.state = self.wait = None
 
     def end(self) -> RankEnd:
         """Where it has stopped."""
-        return RankEnd(self.standing, self.step)
+        return RankEnd(self.state, self.step)
 
-    def situation(self) -> RankSituation:
+    def snapshot(self) -> RankSnapshot:
         """Where it stands, for the diagnosis."""
-        assert self.standing is not None
-        error = ERROR if self.standing is Standing.RAISED else ""
-        return RankSituation(
-            self.rank, self.standing, self.wait, self.last_call, calls_made=self._sequences.total(), error=error
+        assert self.state is not None
+        error = ERROR if self.state is RankState.RAISED else ""
+        return RankSnapshot(
+            self.rank, self.state, self.wait, self.last_call, calls_made=self._sequences.total(), error=error
         )

@@ -20,9 +20,9 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature
 from ddpsim.simulator.choices import ChoiceKind, Policy
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.meetings import early_mismatches
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
-from ddpsim.simulator.diagnosis.situation import Situation
+from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import waiting
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.events import Event, EventKind
@@ -33,7 +33,7 @@ from ddpsim.simulator.matching.slots import Slot, SlotTable, call_object, order_
 from ddpsim.simulator.runtime import limits, outcome
 from ddpsim.simulator.runtime.garbage import fewer_collections
 from ddpsim.simulator.runtime.observer import Observer
-from ddpsim.simulator.runtime.outcome import situation_of
+from ddpsim.simulator.runtime.outcome import snapshot_of
 from ddpsim.simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThread, RankUnwound, Status
 from ddpsim.simulator.runtime.scheduler import Scheduler
 from ddpsim.simulator.runtime.threads import Threads
@@ -122,7 +122,7 @@ class Execution:
         self._isolation.install()
         try:
             with fewer_collections(self.world_size):
-                limits.run(self.scheduler, self._budget, report=self.findings.append, situation=self.situation)
+                limits.run(self.scheduler, self._budget, report=self.findings.append, snapshot=self.snapshot)
         finally:
             self._isolation.uninstall()
             for rank in self.ranks:
@@ -198,7 +198,7 @@ class Execution:
     def fail(self, *findings: Finding) -> None:
         """End the run with findings; the caller is unwound."""
         self.findings.extend(findings)
-        self.waiting = waiting(self.situation())
+        self.waiting = waiting(self.snapshot())
         if self.observer is not None:
             self.observer.cut_short(self.scheduler.enabled)
         self.scheduler.stop()
@@ -233,7 +233,7 @@ class Execution:
             self.observer.intends(self.me.number, intent)
         me = scheduler.checkpoint()
         if scheduler.steps > self._budget.steps:
-            self.fail(outcome.out_of_steps(self.me, self._budget, self.situation()))
+            self.fail(outcome.out_of_steps(self.me, self._budget, self.snapshot()))
         if me.of.completed:
             self._deliver(me)
 
@@ -243,9 +243,9 @@ class Execution:
             self.observer.intends(self.me.number, intent, looks_again=True)
         polls = self.scheduler.yield_to_others()
         if polls > self._budget.polls:
-            self.fail(outcome.spins(self.me, polls, self.situation()))
+            self.fail(outcome.spins(self.me, polls, self.snapshot()))
         if self.scheduler.steps > self._budget.steps:
-            self.fail(outcome.out_of_steps(self.me, self._budget, self.situation()))
+            self.fail(outcome.out_of_steps(self.me, self._budget, self.snapshot()))
         self._deliver(self.me)
 
     def begin_call(self, intent: Accesses = ()) -> None:
@@ -451,15 +451,15 @@ class Execution:
         if self.threads.aside.await_outsiders():
             return True
         mismatches = [finding for _, finding in early_mismatches(self.slots, self.scheduler.steps)]
-        situation = self.situation()
-        self.waiting = waiting(situation)
-        self.findings.extend(mismatches or deadlocks(situation))
+        snapshot = self.snapshot()
+        self.waiting = waiting(snapshot)
+        self.findings.extend(mismatches or deadlocks(snapshot))
         return False
 
-    def situation(self) -> Situation:
-        """Every rank and every open meeting, as frozen values."""
+    def snapshot(self) -> Snapshot:
+        """Every rank and every open slot, as frozen values."""
         steps = self.scheduler.steps
-        return situation_of(self.ranks, self.slots, self.messages, self.optimizer_steps, steps, self.events)
+        return snapshot_of(self.ranks, self.slots, self.messages, self.optimizer_steps, steps, self.events)
 
     def all_findings(self) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""

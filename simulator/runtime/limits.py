@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.diagnosis.situation import Situation
+from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.ending import stop_signalling
 from ddpsim.simulator.runtime.rank_thread import RankThread
@@ -40,12 +40,12 @@ def run(
     budget: Budget,
     *,
     report: Callable[[Finding], None],
-    situation: Callable[[], Situation],
+    snapshot: Callable[[], Snapshot],
 ) -> None:
     """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
     try:
         scheduler.start()
-        _watch(scheduler, budget, report, situation)
+        _watch(scheduler, budget, report, snapshot)
     except BaseException:
         scheduler.end_from_outside()
         while not scheduler.has_ended:
@@ -57,7 +57,7 @@ def run(
 
 
 def _watch(
-    scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None], situation: Callable[[], Situation]
+    scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None], snapshot: Callable[[], Snapshot]
 ) -> None:
     start = time.monotonic()
     seen: tuple[object, ...] = ()
@@ -73,11 +73,11 @@ def _watch(
             seen, seen_at, cpu_seen = progress, now, cpu
         asleep = now - seen_at
         if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
-            report(outcome.stuck(rank, budget, situation()))
+            report(outcome.stuck(rank, budget, snapshot()))
             scheduler.stop()
             return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         if now - start > budget.seconds:
-            report(outcome.out_of_time(rank, budget, situation()))
+            report(outcome.out_of_time(rank, budget, snapshot()))
             scheduler.stop()
             return _drain(scheduler)
 

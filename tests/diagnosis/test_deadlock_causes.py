@@ -1,10 +1,10 @@
-"""Which cause a deadlock is put down to, and to which ranks: on situations written down by hand."""
+"""Which cause a deadlock is put down to, and to which ranks: on snapshots written down by hand."""
 
 import pytest
 
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.waits import CallWait, StoreWait
 
 LOOP, LATER = Site("train.py", 10, "train"), Site("train.py", 20, "main")
@@ -14,11 +14,11 @@ BUFFERS = Origin(Phase.BUFFERS, 0, None, 4)
 
 def waiting(rank, operation, origin=USER_ORIGIN, *, group="default", peer=None, steps=3):
     call = Call(rank, group, 8, Signature(operation), LOOP, origin, peer)
-    return RankSituation(rank, Standing.WAITING, CallWait((call,)), call, 8, steps)
+    return RankSnapshot(rank, RankState.WAITING, CallWait((call,)), call, 8, steps)
 
 
 def returned(rank, *, steps=3, last=None):
-    return RankSituation(rank, Standing.RETURNED, None, last, 7, steps)
+    return RankSnapshot(rank, RankState.RETURNED, None, last, 7, steps)
 
 
 def found(*ranks):
@@ -27,12 +27,12 @@ def found(*ranks):
     for rank in ranks:
         for call in rank.wait.calls if isinstance(rank.wait, CallWait) else ():
             by_group.setdefault((call.group, call.peer, call.rank if call.is_point_to_point else -1), []).append(call)
-    meetings = []
+    slots = []
     for (_, peer, _), calls in by_group.items():
         here = {call.rank for call in calls}
         missing = tuple(rank.rank for rank in ranks if rank.rank not in here) if peer is None else (peer,)
-        meetings.append(Meeting(tuple(calls), missing))
-    (finding,) = deadlocks(Situation(ranks, tuple(meetings), 9))
+        slots.append(OpenSlot(tuple(calls), missing))
+    (finding,) = deadlocks(Snapshot(ranks, tuple(slots), 9))
     return finding
 
 
@@ -45,8 +45,8 @@ def end(finding):
 
 def ring_of(*ranks):
     """The one finding for ranks of which each waits for the next one."""
-    meetings = [Meeting(rank.wait.calls, ((rank.rank + 1) % len(ranks),)) for rank in ranks]
-    (finding,) = deadlocks(Situation(ranks, tuple(meetings), 9))
+    slots = [OpenSlot(rank.wait.calls, ((rank.rank + 1) % len(ranks),)) for rank in ranks]
+    (finding,) = deadlocks(Snapshot(ranks, tuple(slots), 9))
     return finding
 
 
@@ -230,13 +230,13 @@ def test_a_message_without_its_other_side():
 
 
 def test_store_keys():
-    ranks = [RankSituation(rank, Standing.WAITING, StoreWait((f"key {rank}",))) for rank in range(2)]
+    ranks = [RankSnapshot(rank, RankState.WAITING, StoreWait((f"key {rank}",))) for rank in range(2)]
     assert end(found(*ranks))[0].startswith("each rank of the cycle waits for a store key")
     assert end(found(ranks[0], returned(1)))[0] == "nobody who still runs will set the key"
 
 
 def test_a_dead_rank():
-    dead = RankSituation(2, Standing.RAISED, error="ValueError: no", error_site=LATER)
+    dead = RankSnapshot(2, RankState.RAISED, error="ValueError: no", error_site=LATER)
     finding = three_and(dead, origin=BUCKET)
     assert (finding.code, finding.ranks) == ("deadlock.dead_rank", (2,))
     assert finding.sites[0] == LATER

@@ -5,7 +5,7 @@ from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.policies.replay import Divergence, Replay
 from ddpsim.simulator.policies.round_robin import RoundRobin
-from ddpsim.simulator.steps import Choice
+from ddpsim.simulator.transcript import Choice
 
 POINT = ChoicePoint(ChoiceKind.RANK, 7, 0)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.simulator.calls import ANY_SOURCE, Site
-from ddpsim.simulator.diagnosis.situation import Standing
+from ddpsim.simulator.diagnosis.snapshot import RankState
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import Met, RankEnd
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait
@@ -81,7 +81,7 @@ def test_passes(healthy):
     checked = check(healthy)
     assert found(checked) == []
     assert checked.verdict is Verdict.PASS
-    assert {end.standing for end in checked.ends} == {Standing.RETURNED}
+    assert {end.state for end in checked.ends} == {RankState.RETURNED}
 
 
 def test_groups_in_other_order_pass_without_waits_with_a_hazard():
@@ -95,22 +95,22 @@ def test_groups_in_other_order_pass_without_waits_with_a_hazard():
 def test_a_crash_leads_and_the_wait_for_it_follows():
     checked = check(program((A, Crash(), Wait("a")), waited(A, B)))
     assert found(checked) == [(Code.RANK_ERROR, (0,)), (Code.DEADLOCK_DEAD_RANK, (0,))]
-    assert checked.ends == (RankEnd(Standing.RAISED, 1), RankEnd(Standing.WAITING, 3))
+    assert checked.ends == (RankEnd(RankState.RAISED, 1), RankEnd(RankState.WAITING, 3))
     assert "a crash that is a step of the program" in str(checked)
 
 
 def test_where_ranks_stop():
     checked = check(program((A, Return(), Wait("a")), waited(A, B), waited(A, B)))
     assert checked.ends == (
-        RankEnd(Standing.RETURNED, 1),
-        RankEnd(Standing.WAITING, 3),
-        RankEnd(Standing.WAITING, 3),
+        RankEnd(RankState.RETURNED, 1),
+        RankEnd(RankState.WAITING, 3),
+        RankEnd(RankState.WAITING, 3),
     )
 
 
 def test_a_mismatch_ends_the_run_where_it_is_found():
     checked = check(program(waited(A, B), waited(reduced("a", 5), B)))
-    assert checked.ends == (RankEnd(Standing.WAITING, 1), RankEnd(None, 0))
+    assert checked.ends == (RankEnd(RankState.WAITING, 1), RankEnd(None, 0))
     assert checked.clashing == ((Met(0, A), Met(1, reduced("a", 5))),)
     assert checked.met == ()
 

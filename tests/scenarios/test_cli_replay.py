@@ -12,7 +12,7 @@ from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.stepping import HELP, show_steps, stop_after, walk
 from ddpsim.scenarios.files.recorded_outcome import Recorded, recorded_of
 from ddpsim.simulator.choices import answers_text, program_on
-from ddpsim.simulator.steps import Step
+from ddpsim.simulator.transcript import Line
 
 RACE = "results-taken-in-order-of-arrival"
 
@@ -92,7 +92,7 @@ def test_a_run_that_hangs_shows_its_steps_up_to_there(replay):
     assert "DEADLOCK  deadlock.cycle" in out
 
 
-STEPS = [Step(number, 0.0, rank, "", "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
+STEPS = [Line(number, 0.0, rank, "", "note", f"n{number}", None) for number, rank in enumerate([0, 1, 0, 2, 1, 1, 0])]
 
 
 @pytest.mark.parametrize(

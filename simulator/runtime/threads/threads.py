@@ -35,7 +35,7 @@ from weakref import WeakKeyDictionary
 
 from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.threads import thread_error
+from ddpsim.simulator.diagnosis.thread_findings import thread_error
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.runtime.call_sites import site_here, site_of_error, traceback_text
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter

@@ -50,7 +50,7 @@ def test_a_call_of_some_ranks_that_meets_another_line(ranks, world_size, culprit
     assert "calls of different lines met in barrier #0, " in cause
     assert (
         remedy
-        == f"  try     make the call at test_one_off.py:{first.__code__.co_firstlineno + 1} on every rank, or on none"
+        == f"  try     make the call at test_detour.py:{first.__code__.co_firstlineno + 1} on every rank, or on none"
     )
 
 
@@ -86,7 +86,7 @@ def test_a_rank_that_destroys_the_group(how_often):
 
     finding = found(program)
     assert (finding.ranks, names(finding)[0]) == ((1,), "second")
-    assert f"rank 1 destroyed the group at test_one_off.py:{second.__code__.co_firstlineno + 1}" in finding.text
+    assert f"rank 1 destroyed the group at test_detour.py:{second.__code__.co_firstlineno + 1}" in finding.text
     assert f"without making barrier #{how_often}" in finding.text
 
 

@@ -4,8 +4,8 @@ import pytest
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
-from ddpsim.simulator.diagnosis.errors import kind, ran_out, rank_error, unused_indices
-from ddpsim.simulator.diagnosis.situation import Meeting, RankSituation, Situation, Standing
+from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
+from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.waits import CallWait, StoreWait
 
 SITE = Site("train.py", 3, "main")
@@ -162,10 +162,10 @@ def dead_rank(*calls):
     made = [
         Call(rank, group, 2, Signature(name), Site("t.py", at, "f")) for rank, (name, group, at) in enumerate(calls)
     ]
-    waiting = [RankSituation(call.rank, Standing.WAITING, CallWait((call,))) for call in made]
-    dead = RankSituation(len(made), Standing.RAISED, error="ValueError: no")
-    meetings = tuple(Meeting((call,), (dead.rank,)) for call in made)
-    (finding,) = deadlocks(Situation((*waiting, dead), meetings))
+    waiting = [RankSnapshot(call.rank, RankState.WAITING, CallWait((call,))) for call in made]
+    dead = RankSnapshot(len(made), RankState.RAISED, error="ValueError: no")
+    slots = tuple(OpenSlot((call,), (dead.rank,)) for call in made)
+    (finding,) = deadlocks(Snapshot((*waiting, dead), slots))
     assert (finding.code.value, finding.ranks) == ("deadlock.dead_rank", (dead.rank,))
     return finding.summary
 
@@ -189,18 +189,18 @@ def test_ranks_that_wait_for_it_in_other_calls_are_told_apart():
 def test_a_rank_that_waits_for_another_one_that_waits():
     call = Call(0, "default", 0, Signature("barrier"), Site("t.py", 4, "f"))
     ranks = (
-        RankSituation(0, Standing.WAITING, CallWait((call,))),
-        RankSituation(1, Standing.WAITING, StoreWait(("key",))),
-        RankSituation(2, Standing.RAISED),
+        RankSnapshot(0, RankState.WAITING, CallWait((call,))),
+        RankSnapshot(1, RankState.WAITING, StoreWait(("key",))),
+        RankSnapshot(2, RankState.RAISED),
     )
-    dead, missing = deadlocks(Situation(ranks, (Meeting((call,), (1, 2)),)))
+    dead, missing = deadlocks(Snapshot(ranks, (OpenSlot((call,), (1, 2)),)))
     assert dead.summary == "rank 0 waits in barrier #0 at t.py:4 for rank 2, which raised"
     assert "which raised" not in missing.summary
 
 
 def test_any_of_several_that_raised_would_have_been_enough():
     call = Call(0, "default", 0, Signature("recv"), Site("t.py", 4, "f"), peer=ANY_SOURCE)
-    dead = (RankSituation(1, Standing.RAISED), RankSituation(2, Standing.RAISED))
-    ranks = (RankSituation(0, Standing.WAITING, CallWait((call,))), *dead)
-    (finding,) = deadlocks(Situation(ranks, (Meeting((call,), (1, 2), any_suffices=True),)))
+    dead = (RankSnapshot(1, RankState.RAISED), RankSnapshot(2, RankState.RAISED))
+    ranks = (RankSnapshot(0, RankState.WAITING, CallWait((call,))), *dead)
+    (finding,) = deadlocks(Snapshot(ranks, (OpenSlot((call,), (1, 2), any_suffices=True),)))
     assert finding.summary == "rank 0 waits in recv #0 at t.py:4 for any of ranks 1, 2, which raised"

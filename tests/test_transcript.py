@@ -10,7 +10,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import ChoiceKind, ChoicePoint, simulate
 from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.steps import Choice, step_lines, steps_of
+from ddpsim.simulator.transcript import Choice, transcript_lines, transcript_of
 
 
 def run(program, world_size, *answers, args=()):
@@ -18,7 +18,7 @@ def run(program, world_size, *answers, args=()):
     policy = Replay(Schedule(answers), keeps_choices=True)
     result = simulate(program, world_size, args=args, policy=policy)
     assert policy.divergence is None
-    return result, steps_of(result.trace, policy.choices)
+    return result, transcript_of(result.trace, policy.choices)
 
 
 def adds(rank):
@@ -30,8 +30,8 @@ def adds(rank):
 def test_the_lines_of_a_run():
     line = adds.__code__.co_firstlineno + 1
     _, steps = run(adds, 2, 1, 1)
-    call = f'all_reduce #0  SUM float32[2]  group "default"  test_steps.py:{line}'
-    assert step_lines(steps) == [
+    call = f'all_reduce #0  SUM float32[2]  group "default"  test_transcript.py:{line}'
+    assert transcript_lines(steps) == [
         "    step      time  choice        rank  what",
         "       0       0 s  0 > 1 of 0 1     1  goes on",
         "       1       0 s  1 > 0 of 1 0     0  goes on",
@@ -49,7 +49,7 @@ def test_the_lines_of_a_run():
 
 def test_without_choices_there_are_the_events():
     result = simulate(adds, 2)
-    steps = steps_of(result.trace)
+    steps = transcript_of(result.trace)
     assert [(step.number, step.rank, step.kind) for step in steps] == [
         (event.step, event.rank, event.kind.value) for event in result.trace
     ]
@@ -110,7 +110,7 @@ def test_threads_are_told_by_rank_and_name():
     numbers = {(step.rank, step.thread): step.choice.chosen for step in steps if step.choice}
     assert {number for (_, thread), number in numbers.items() if thread} == {2, 3}
     assert all((step.rank, step.thread) == step.choice.leads_to for step in steps if step.choice)
-    head, *lines = step_lines(steps)
+    head, *lines = transcript_lines(steps)
     column = head.index("what")
     assert all(line[: column - 2].endswith((' "metrics"', "  ")) or len(line) < column for line in lines)
     assert any(line[:column].endswith('1 "metrics"  ') for line in lines)
@@ -124,4 +124,4 @@ def test_options_in_few_words():
 
 
 def test_no_steps_no_lines():
-    assert step_lines([]) == []
+    assert transcript_lines([]) == []

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 from ddpsim.simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
 
 
-class Wrappers:
+class WrapperRegistry:
     """The wrappers of one execution."""
 
     def __init__(self, running_rank: Callable[[], int | None]) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import elided, rank_list, shortened
-from ddpsim.simulator.diagnosis.situation import RankSituation, Situation
+from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
@@ -27,14 +27,14 @@ def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | N
     return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, "\n".join(lines), (site,) if site else ())
 
 
-def together(situation: Situation, readings: Sequence[Reading]) -> list[Reading]:
+def together(snapshot: Snapshot, readings: Sequence[Reading]) -> list[Reading]:
     """The readings, those of threads that wait alike within several ranks as one, in the place of the first."""
     alike: dict[object, Reading] = {}
     for index, reading in enumerate(readings):
         key: object = index
         if reading.code is Code.DEADLOCK_THREADS:
             numbers = reading.threads or reading.culprits
-            key = tuple((_name_of(situation, number), _kind(_wait_of(situation, number))) for number in numbers)
+            key = tuple((_name_of(snapshot, number), _kind(_wait_of(snapshot, number))) for number in numbers)
         first = alike.setdefault(key, reading)
         if first is not reading:
             culprits = tuple(sorted({*first.culprits, *reading.culprits}))
@@ -48,7 +48,7 @@ def _kind(wait: Wait | None) -> tuple[str, Site | None]:
     return what, wait.site if wait is not None else None
 
 
-def waits_of_thread(rank: RankSituation, number: int, wait: LockWait | ThreadWait) -> tuple[str, str, str]:
+def waits_of_thread(rank: RankSnapshot, number: int, wait: LockWait | ThreadWait) -> tuple[str, str, str]:
     """What a thread of a rank waits for, where, and who has it."""
     site = str(wait.site) if wait.site.line else ""
     if isinstance(wait, ThreadWait):
@@ -60,16 +60,16 @@ def waits_of_thread(rank: RankSituation, number: int, wait: LockWait | ThreadWai
     return f"waits for {wait.what}", site, f"held by {who}"
 
 
-def cycle_text(situation: Situation, threads: Sequence[int]) -> str:
+def cycle_text(snapshot: Snapshot, threads: Sequence[int]) -> str:
     """The threads of a cycle, by name."""
-    names = _names(situation.ranks)
+    names = _names(snapshot.ranks)
     return " -> ".join(elided([names[number] for number in (*threads, threads[0])]))
 
 
-def advise_threads(situation: Situation, reading: Reading) -> list[str]:
+def advise_threads(snapshot: Snapshot, reading: Reading) -> list[str]:
     """Why threads of one rank wait for each other, and what to try."""
     culprits = rank_list(reading.culprits)
-    waits = [_wait_of(situation, number) for number in reading.threads]
+    waits = [_wait_of(snapshot, number) for number in reading.threads]
     holders = [wait.holder for wait in waits if isinstance(wait, LockWait) and wait.holder is not None]
     if len(reading.threads) == 1 and holders:
         return Cause.LOCK_TAKEN_TWICE.lines(culprits=culprits)
@@ -78,18 +78,18 @@ def advise_threads(situation: Situation, reading: Reading) -> list[str]:
     return (Cause.LOCK_HELD_IN_WAIT if holders else Cause.NOBODY_ACTS).lines(culprits=culprits)
 
 
-def _names(ranks: Sequence[RankSituation]) -> dict[int, str]:
+def _names(ranks: Sequence[RankSnapshot]) -> dict[int, str]:
     names = {rank.rank: "the main thread" for rank in ranks}
     return names | {thread.number: f'thread "{thread.name}"' for rank in ranks for thread in rank.threads}
 
 
-def _name_of(situation: Situation, number: int) -> str:
-    names = {thread.number: thread.name for rank in situation.ranks for thread in rank.threads}
+def _name_of(snapshot: Snapshot, number: int) -> str:
+    names = {thread.number: thread.name for rank in snapshot.ranks for thread in rank.threads}
     return names.get(number, "")
 
 
-def _wait_of(situation: Situation, number: int) -> Wait | None:
-    if number < len(situation.ranks):
-        return situation.ranks[number].wait
-    threads = (thread for rank in situation.ranks for thread in rank.threads)
+def _wait_of(snapshot: Snapshot, number: int) -> Wait | None:
+    if number < len(snapshot.ranks):
+        return snapshot.ranks[number].wait
+    threads = (thread for rank in snapshot.ranks for thread in rank.threads)
     return next(thread.wait for thread in threads if thread.number == number)

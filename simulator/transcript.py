@@ -43,7 +43,7 @@ class Choice(NamedTuple):
         return f"{self.point.rank} {sign} {self.chosen} of {_options_text(self.options)}"
 
 
-class Step(NamedTuple):
+class Line(NamedTuple):
     """One line: what a rank did, and the choice that led there."""
 
     number: int
@@ -59,9 +59,9 @@ class Step(NamedTuple):
     choice: Choice | None
 
 
-def steps_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Step]:
+def transcript_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Line]:
     """The events of a run in order, each with the choice just before it; a choice that nothing follows stands alone."""
-    steps: list[Step] = []
+    steps: list[Line] = []
     time, waiting = 0.0, None
     for item in _in_order(trace, choices):
         if isinstance(item, Choice):
@@ -72,12 +72,12 @@ def steps_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Step]:
             steps += _alone(waiting, time)
             waiting = None
         time = item.time
-        steps.append(Step(item.step, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting))
+        steps.append(Line(item.step, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting))
         waiting = None
     return [*steps, *_alone(waiting, time)]
 
 
-def step_lines(steps: Sequence[Step]) -> list[str]:
+def transcript_lines(steps: Sequence[Line]) -> list[str]:
     """The steps as lines in columns, the names of the columns first."""
     if not steps:
         return []
@@ -129,10 +129,10 @@ def _who(event: Event) -> Who:
     return Who(event.rank, event.thread)
 
 
-def _alone(choice: Choice | None, time: float) -> list[Step]:
+def _alone(choice: Choice | None, time: float) -> list[Line]:
     if choice is None:
         return []
-    return [Step(choice.point.step, time, *choice.leads_to, "", "", choice)]
+    return [Line(choice.point.step, time, *choice.leads_to, "", "", choice)]
 
 
 def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choice]:

@@ -6,25 +6,25 @@ from collections.abc import Iterator
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.diagnosis.mismatch import mismatch
-from ddpsim.simulator.diagnosis.situation import Meeting
+from ddpsim.simulator.diagnosis.snapshot import OpenSlot
 from ddpsim.simulator.matching.agreement import disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import SlotTable
 from ddpsim.simulator.verdict import Code, Finding
 
 
-def open_meetings(slots: SlotTable, messages: PointToPointTable) -> tuple[Meeting, ...]:
+def open_slots(slots: SlotTable, messages: PointToPointTable) -> tuple[OpenSlot, ...]:
     """Where waiting calls meet: slots first, then messages."""
-    meetings = [Meeting(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
-    return (*meetings, *(_half_message(call, slots) for call in messages.open_calls()))
+    collectives = [OpenSlot(tuple(slot.calls.values()), slot.missing) for slot in slots.open_slots()]
+    return (*collectives, *(_half_message(call, slots) for call in messages.open_calls()))
 
 
-def _half_message(call: Call, slots: SlotTable) -> Meeting:
+def _half_message(call: Call, slots: SlotTable) -> OpenSlot:
     assert call.peer is not None
     if call.peer != ANY_SOURCE:
-        return Meeting((call,), (call.peer,))
+        return OpenSlot((call,), (call.peer,))
     others = tuple(rank for rank in slots.members(call.group) if rank != call.rank)
-    return Meeting((call,), others, any_suffices=True)
+    return OpenSlot((call,), others, any_suffices=True)
 
 
 def early_mismatches(slots: SlotTable, step: int) -> Iterator[tuple[list[Call], Finding]]:

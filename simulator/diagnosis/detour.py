@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import rank_list
-from ddpsim.simulator.diagnosis.situation import Situation
+from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Code
@@ -50,9 +50,9 @@ class Detour(NamedTuple):
         return Cause.CALLS_ONE_OFF.lines(operation=self.operation, sides=sides, site=surplus)
 
 
-def detour(situation: Situation, reading: Reading) -> Detour | None:
+def detour(snapshot: Snapshot, reading: Reading) -> Detour | None:
     """Where calls got one off, if ranks wait because of that; None if not."""
-    waits = [situation.ranks[rank].wait for rank in reading.victims]
+    waits = [snapshot.ranks[rank].wait for rank in reading.victims]
     calls = [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
     is_one_line = len(calls) == len(waits) and len({(call.group, call.site) for call in calls}) == 1
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_one_line:
@@ -60,7 +60,7 @@ def detour(situation: Situation, reading: Reading) -> Detour | None:
     last = calls[0]
     if last.is_point_to_point or last.origin.phase is not Phase.USER:
         return None
-    on_group = [each for each in situation.issued if each.group == last.group and not each.is_point_to_point]
+    on_group = [each for each in snapshot.issued if each.group == last.group and not each.is_point_to_point]
     times = Counter(call.rank for call in on_group if call.site == last.site)
     if len({times[rank] for rank in (*reading.victims, *reading.culprits)}) > 1:
         return None

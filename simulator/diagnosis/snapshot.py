@@ -11,7 +11,7 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.waits import Wait
 
 
-class Standing(Enum):
+class RankState(Enum):
     """Where a rank stands when nobody is enabled."""
 
     WAITING = "waiting"
@@ -20,7 +20,7 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class ThreadSituation:
+class ThreadSnapshot:
     """A thread that a rank has started, and that has not ended."""
 
     number: int
@@ -29,11 +29,11 @@ class ThreadSituation:
 
 
 @dataclass(frozen=True, slots=True)
-class RankSituation:
+class RankSnapshot:
     """One rank."""
 
     rank: int
-    standing: Standing
+    state: RankState
     wait: Wait | None = None
     last_call: Call | None = None
     calls_made: int = 0
@@ -43,7 +43,7 @@ class RankSituation:
     error_site: Site | None = None
     destroyed: Mapping[str, Site] = field(default_factory=dict)
     """The groups that it destroyed, and the lines that did."""
-    threads: tuple[ThreadSituation, ...] = ()
+    threads: tuple[ThreadSnapshot, ...] = ()
 
     @property
     def waits(self) -> tuple[Wait, ...]:
@@ -52,7 +52,7 @@ class RankSituation:
 
 
 @dataclass(frozen=True, slots=True)
-class Meeting:
+class OpenSlot:
     """Where waiting calls meet: a slot that is not full, or one side of a message."""
 
     calls: tuple[Call, ...]
@@ -68,16 +68,16 @@ class Meeting:
 
 
 @dataclass(frozen=True)
-class Situation:
-    """All ranks and all open meetings, when nobody was enabled."""
+class Snapshot:
+    """All ranks and all open slots, when nobody was enabled."""
 
-    ranks: tuple[RankSituation, ...]
-    meetings: tuple[Meeting, ...]
+    ranks: tuple[RankSnapshot, ...]
+    open_slots: tuple[OpenSlot, ...]
     step: int = 0
     issued: tuple[Call, ...] = ()
     """All calls that were made so far."""
 
     @cached_property
-    def meeting_by_call(self) -> dict[Call, int]:
-        """The index of the meeting that each call waits in."""
-        return {call: index for index, meeting in enumerate(self.meetings) for call in meeting.calls}
+    def slot_by_call(self) -> dict[Call, int]:
+        """The index of the slot that each call waits in."""
+        return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
