@@ -13,9 +13,11 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple
 
+from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT, Shapes
+
 Shape = tuple[int, ...]
 
-POINT_TO_POINT = frozenset({"send", "recv"})
+_IN_AND_OUT = frozenset(row.name for row in OPERATIONS.values() if row.shapes is Shapes.IN_AND_OUT)
 
 ANY_SOURCE = -1
 """The peer of a `recv` that takes a message from whoever sends one."""
@@ -50,7 +52,7 @@ class Signature(NamedTuple):
         return " ".join(parts)
 
     def _shapes_text(self) -> str:
-        if self.operation == "all_to_all_single":  # has what is sent and what is received
+        if self.operation in _IN_AND_OUT:
             return " -> ".join(str(list(shape)) for shape in self.shapes)
         return shapes_text(self.shapes)
 

@@ -40,6 +40,7 @@ _FAMILY = {
     "barrier": 2,
     "monitored_barrier": 2,
     "new_group": 4,
+    "split_group": 4,
     "destroy_process_group": 4,
 }
 

@@ -13,8 +13,9 @@ from itertools import count, pairwise
 from random import Random
 
 from ddpsim.scenarios.agreement.drawing import COLLECTIVES, WORLD_SIZES, collective, drawn
-from ddpsim.simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
+from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
 
@@ -182,7 +183,7 @@ def _operation(random: Random, program: Program, rank: int, issue: Issue) -> Iss
 def _alike(issue: Issue, model: Issue) -> Issue:
     """With as much of the model's shape, dtype and reduction as its operation takes: backends notice less then."""
     one = {Shapes.ONE, Shapes.SEVERAL}
-    if OPERATIONS[issue.operation].shapes in one and OPERATIONS[model.operation].shapes in one:
+    if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
         if issue.operation not in ("all_gather_into_tensor", "reduce_scatter_tensor"):
             issue = replace(issue, shapes=model.shapes[:1])
         if not issue.reduction or issue.reduction in reductions_of(str(model.dtype)):
@@ -246,7 +247,7 @@ def _group(random: Random, program: Program, rank: int, issue: Issue) -> Issue |
     """The call goes to another group of the rank, of as many members where it says something of each."""
     members = members_of(program)
     own = members[issue.group]
-    per_member = OPERATIONS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)
+    per_member = IN_PROGRAMS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)
     needs_size = per_member or issue.operation == "reduce_scatter_tensor"
     needed = {rank, *(each for each in (issue.root, issue.peer) if each is not None and each != ANY_SOURCE)}
     others = [

@@ -13,12 +13,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from random import Random
 
-from ddpsim.simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
+from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
 
-COLLECTIVES = tuple(operation for operation in OPERATIONS if operation not in POINT_TO_POINT)
+COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in POINT_TO_POINT)
 
 WORLD_SIZES = (2, 4)
 """The smallest and the largest, unless told; 2 or more."""
@@ -57,7 +58,7 @@ def drawn(random: Random, world_sizes: tuple[int, int]) -> Program:
 
 def collective(random: Random, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
     """Calls of an operation, that agree."""
-    takes = OPERATIONS[operation]
+    takes = IN_PROGRAMS[operation]
     dtype = random.choice(DTYPES) if takes.shapes is not Shapes.NONE else None
     reduction = random.choice(reductions_of(str(dtype))) if takes.reduces else None
     root = random.choice(members) if takes.has_root else None
@@ -101,7 +102,7 @@ def _message(random: Random, number: int, group: str, members: Sequence[int]) ->
 
 
 def _shapes(random: Random, operation: str, size: int) -> tuple[Shape, ...]:
-    wanted = OPERATIONS[operation].shapes
+    wanted = IN_PROGRAMS[operation].shapes
     if wanted is Shapes.NONE:
         return ()
     if wanted is Shapes.SEVERAL:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, prod
 from typing import NamedTuple
 
-from ddpsim.simulator.programs.operations import OPERATIONS, Shapes
+from ddpsim.simulator.operations import IN_PROGRAMS, Algorithm
 from ddpsim.simulator.programs.program import Issue
 
 
@@ -45,18 +45,26 @@ def who_ends(calls: Mapping[int, Issue], members: Sequence[int]) -> set[int]:
 
 def is_of_nothing(issue: Issue) -> bool:
     """True if there is no element, and gloo leaves at once for that."""
-    return issue.operation in _LEAVES_AT_ONCE and not _elements(issue)
+    on_gloo = IN_PROGRAMS[issue.operation].on_gloo
+    return on_gloo is not None and on_gloo.ends_when_empty and not _elements(issue)
+
+
+def algorithm_of(operation: str) -> Algorithm:
+    """What gloo does for an operation of programs."""
+    on_gloo = IN_PROGRAMS[operation].on_gloo
+    assert on_gloo is not None, f"programs have {operation}, which gloo does not"
+    return on_gloo.algorithm
 
 
 def stages(issue: Issue, number: int, members: Sequence[int]) -> Stages:
     """What a rank posts and waits for; `number` is the rank's in the group."""
     if is_of_nothing(issue):
         return []
-    size, part = len(members), _ROOTED.get(issue.operation)
+    size, part = len(members), ROOTED.get(algorithm_of(issue.operation))
     if part is not None:
         assert issue.root is not None
         return part(number, members.index(issue.root), size, issue)
-    return [_with_all(number, size, _ALGORITHMS.get(issue.operation, issue.operation))]
+    return [_with_all(number, size, algorithm_of(issue.operation).value)]
 
 
 def _other(rank: int, message: Message, members: Sequence[int]) -> int:
@@ -113,23 +121,9 @@ def _reduce(number: int, root: int, size: int, issue: Issue) -> Stages:
     return [*hops, to_root]
 
 
-_ROOTED: Mapping[str, Callable[[int, int, int, Issue], Stages]] = {
-    "broadcast": _broadcast,
-    "gather": _gather,
-    "reduce": _reduce,
-    "scatter": _scatter,
+ROOTED: Mapping[Algorithm, Callable[[int, int, int, Issue], Stages]] = {
+    Algorithm.BROADCAST: _broadcast,
+    Algorithm.GATHER: _gather,
+    Algorithm.REDUCE: _reduce,
+    Algorithm.SCATTER: _scatter,
 }
-
-ONE_ALGORITHM = (
-    frozenset({"all_reduce", "all_reduce_coalesced", "reduce_scatter_tensor"}),
-    frozenset({"all_gather", "all_gather_coalesced", "all_gather_into_tensor"}),
-)
-"""Operations that are one to gloo."""
-
-_ALGORITHMS = {operation: min(alike) for alike in ONE_ALGORITHM for operation in alike}
-
-_LEAVES_AT_ONCE = frozenset(
-    operation
-    for operation, takes in OPERATIONS.items()
-    if takes.shapes is not Shapes.NONE and (takes.reduces or operation.startswith("all_gather"))
-)

@@ -20,8 +20,9 @@ import torch
 from torch import Tensor
 
 from ddpsim.scenarios.ranks.interpreter import sent
+from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.checked import Met
-from ddpsim.simulator.programs.operations import FRACTIONAL, OPERATIONS
+from ddpsim.simulator.programs.dtypes import FRACTIONAL
 
 _ROUNDING = frozenset({"SUM", "AVG", "PRODUCT"})
 
@@ -29,7 +30,7 @@ _ROUNDING = frozenset({"SUM", "AVG", "PRODUCT"})
 def rounds(met: Sequence[Met]) -> bool:
     """True if the result of calls that met depends on the order in which they are reduced."""
     issue = met[0].issue
-    return OPERATIONS[issue.operation].reduces and issue.dtype in FRACTIONAL and issue.reduction in _ROUNDING
+    return IN_PROGRAMS[issue.operation].reduces and issue.dtype in FRACTIONAL and issue.reduction in _ROUNDING
 
 
 def bounds(met: Sequence[Met], rank: int) -> list[Tensor]:

@@ -13,9 +13,9 @@ from math import prod
 
 import torch
 
-from ddpsim.scenarios.agreement.parts import ONE_ALGORITHM, is_of_nothing, stages, who_ends
-from ddpsim.simulator.calls import POINT_TO_POINT
+from ddpsim.scenarios.agreement.parts import algorithm_of, is_of_nothing, stages, who_ends
 from ddpsim.simulator.diagnosis.snapshot import RankState
+from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
@@ -130,7 +130,7 @@ def _is_of_equal_size(code: Code, calls: Sequence[Met]) -> bool:
 
 def _has_room(code: Code, calls: Sequence[Met]) -> bool:
     """True if there is room for all that is sent, and for more."""
-    if code not in _OF_SIZE or calls[0].issue.operation not in _MOVES:
+    if code not in _OF_SIZE or calls[0].issue.operation not in _WITH_ROOM_TO_SPARE:
         return False
     sizes = [_size(call.issue) for call in calls]
     return all(sizes[sender] <= sizes[receiver] for sender, receiver in _ends(calls))
@@ -149,20 +149,21 @@ def _ends(calls: Sequence[Met]) -> Iterator[tuple[int, int]]:
 
 def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
     operations = {call.issue.operation for call in calls}
-    return code is Code.MISMATCH_OPERATION and any(operations <= alike for alike in ONE_ALGORITHM)
+    return code is Code.MISMATCH_OPERATION and len({algorithm_of(operation) for operation in operations}) == 1
 
 
 def _size(issue: Issue) -> int:
     """Bytes; of a row in all_to_all_single, to which each rank brings rows of its own number."""
     dtype: torch.dtype = getattr(torch, str(issue.dtype))
-    shapes = [shape[1:] for shape in issue.shapes] if issue.operation == "all_to_all_single" else issue.shapes
+    shapes = [shape[1:] for shape in issue.shapes] if issue.splits is not None else issue.shapes
     return sum(prod(shape) for shape in shapes) * dtype.itemsize
 
 
 _OF_SIZE = (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE)
 
-_MOVES = frozenset({"send", "recv", "broadcast", "scatter", "gather"})
-"""What sends tensors as they are."""
+_WITH_ROOM_TO_SPARE = frozenset(
+    row.name for row in OPERATIONS.values() if row.on_gloo is not None and row.on_gloo.has_room_to_spare
+)
 
 _LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[Met]], bool]] = {
     Silence.ANOTHER_REDUCTION: _is_reduction,

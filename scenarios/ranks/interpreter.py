@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import ANY_SOURCE, Shape, Site
 from ddpsim.simulator.errors import InjectedCrashError
-from ddpsim.simulator.programs.operations import FRACTIONAL
+from ddpsim.simulator.programs.dtypes import FRACTIONAL
 from ddpsim.simulator.programs.program import CRASH, DEFAULT, Crash, Issue, Program, Return, Wait
 
 _reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
@@ -68,7 +68,7 @@ def run_steps(rank: int, program: Program) -> Outputs:
     outputs.works = works = []
     for step in program.ranks[rank]:
         if isinstance(step, Issue):
-            issued[step.name] = _ISSUE[step.operation](step, rank, groups[step.group])
+            issued[step.name] = ISSUE[step.operation](step, rank, groups[step.group])
             works.append(issued[step.name])
         elif isinstance(step, Wait):
             issued[step.name].work.wait()
@@ -227,7 +227,7 @@ def _receive(issue: Issue, rank: int, group: Any) -> _Issued:
     return _Issued(dist.irecv(output, source, group=group, tag=issue.tag), [], [output])
 
 
-_ISSUE: dict[str, Callable[[Issue, int, Any], _Issued]] = {
+ISSUE: dict[str, Callable[[Issue, int, Any], _Issued]] = {
     "all_reduce": _all_reduce,
     "all_reduce_coalesced": _all_reduce_coalesced,
     "broadcast": _broadcast,

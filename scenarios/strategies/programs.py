@@ -16,7 +16,8 @@ from ddpsim import UsageError
 from ddpsim.scenarios.agreement.breaking import Kind, broken
 from ddpsim.scenarios.agreement.drawing import COLLECTIVES, Round
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.operations import IN_PROGRAMS, Shapes
+from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
 
@@ -107,7 +108,7 @@ def _rounds(draw: st.DrawFn, number: int, members: Mapping[str, Sequence[int]], 
     if is_message and len(ranks) > 1:
         return draw(_messages(number, group, ranks))
     operation = draw(st.sampled_from(COLLECTIVES))
-    dtype = draw(st.sampled_from(DTYPES)) if OPERATIONS[operation].shapes is not Shapes.NONE else None
+    dtype = draw(st.sampled_from(DTYPES)) if IN_PROGRAMS[operation].shapes is not Shapes.NONE else None
     if operation == "all_to_all_single":
         return draw(_exchanges(Issue(f"c{number}", operation, group, dtype=dtype), ranks))
     return dict.fromkeys(ranks, draw(_collectives(Issue(f"c{number}", operation, group, dtype=dtype), ranks)))
@@ -116,7 +117,7 @@ def _rounds(draw: st.DrawFn, number: int, members: Mapping[str, Sequence[int]], 
 @st.composite
 def _collectives(draw: st.DrawFn, plain: Issue, ranks: Sequence[int]) -> Issue:
     """The call that all members make alike."""
-    takes = OPERATIONS[plain.operation]
+    takes = IN_PROGRAMS[plain.operation]
     return Issue(
         plain.name,
         plain.operation,
@@ -164,7 +165,7 @@ def _exchanges(draw: st.DrawFn, plain: Issue, ranks: Sequence[int]) -> Round:
 
 
 def _shape_lists(operation: str, size: int) -> st.SearchStrategy[tuple[Shape, ...]]:
-    wanted = OPERATIONS[operation].shapes
+    wanted = IN_PROGRAMS[operation].shapes
     if wanted is Shapes.NONE:
         return st.just(())
     if wanted is Shapes.SEVERAL:

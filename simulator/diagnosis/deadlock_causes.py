@@ -18,11 +18,9 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
 from ddpsim.simulator.diagnosis.snapshot import OpenSlot, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
 from ddpsim.simulator.diagnosis.wait_graph import Reading
+from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
-
-CREATING = frozenset({"new_group", "split_group"})
-"""The calls that make a group."""
 
 
 def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:

@@ -8,9 +8,9 @@ from itertools import combinations, pairwise
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.deadlock_causes import CREATING
 from ddpsim.simulator.diagnosis.explain import Row, rank_list, table
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks
+from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
 
 Slot = tuple[str, int]

@@ -13,6 +13,7 @@ from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import rank_list
 from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_of
 from ddpsim.simulator.matching.agreement import compared_values
+from ddpsim.simulator.operations import OPERATIONS, Root
 from ddpsim.simulator.verdict import Code
 
 FIELDS = {
@@ -83,12 +84,12 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[str]:
 
 def _other_argument(calls: Sequence[Call], code: Code) -> Cause:
     """For one line of the program that passes something else on some ranks."""
-    operation = calls[0].operation
+    operation = OPERATIONS[calls[0].operation]
     if code is Code.MISMATCH_ROOT:
-        return Cause.OTHER_DESTINATION if operation in ("reduce", "gather") else Cause.OTHER_ROOT
+        return Cause.OTHER_DESTINATION if operation.root is Root.DESTINATION else Cause.OTHER_ROOT
     if code in _BY_FIELD:
         return _BY_FIELD[code]
-    if code is Code.MISMATCH_SHAPE and "gather" in operation:
+    if code is Code.MISMATCH_SHAPE and operation.gathers:
         return Cause.OTHER_SHAPE_GATHERED
     if code is Code.MISMATCH_SHAPE and len({_elements(call.signature.shapes) for call in calls}) == 1:
         return Cause.OTHER_LAYOUT

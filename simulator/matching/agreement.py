@@ -11,9 +11,10 @@ from collections.abc import Hashable, Iterable, Sequence
 from math import prod
 
 from ddpsim.simulator.calls import Call, Phase, Shape, Signature
+from ddpsim.simulator.operations import OPERATIONS, Splits
 from ddpsim.simulator.verdict import Code
 
-_BY_SPLITS = frozenset({"all_to_all", "all_to_all_single"})
+_BY_SPLITS = frozenset(row.name for row in OPERATIONS.values() if row.splits is not Splits.NONE)
 """Operations whose ranks may bring different sizes: the splits say which part goes where."""
 
 
@@ -97,7 +98,7 @@ def _extent(signature: Signature) -> Hashable:
 
 def _row_elements(signature: Signature) -> tuple[int, int]:
     """How many elements a split of 1 stands for, in what is sent and in what is received."""
-    if signature.operation == "all_to_all":
+    if OPERATIONS[signature.operation].splits is Splits.TENSORS:
         return 1, 1
     sent, received = signature.shapes
     return prod(sent[1:]), prod(received[1:])

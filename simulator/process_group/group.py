@@ -230,10 +230,11 @@ class SimulatedGroup(ProcessGroup):
 
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
         """Collect every rank's tensor on the root."""
-        outputs = output_lists[0] if output_lists else []
+        is_root = opts.rootRank == self._group_rank
+        outputs = output_lists[0] if output_lists and is_root else []
         arguments.check_tensors("gather_", inputs)
         root = self._root("gather", opts.rootRank)
-        if opts.rootRank == self._group_rank:
+        if is_root:
             arguments.check_list_of_all("gather", "output", outputs, len(self._members))
             arguments.check_like("gather", outputs, inputs[0])
         signature = Signature("gather", shapes_of(inputs), dtype_of(inputs[0]), root=root)
@@ -246,10 +247,11 @@ class SimulatedGroup(ProcessGroup):
 
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
         """Hand out the root's tensors, one to each rank."""
-        inputs = input_lists[0] if input_lists else []
+        is_root = opts.rootRank == self._group_rank
+        inputs = input_lists[0] if input_lists and is_root else []
         arguments.check_tensors("scatter_", outputs)
         root = self._root("scatter", opts.rootRank)
-        if opts.rootRank == self._group_rank:
+        if is_root:
             arguments.check_list_of_all("scatter", "input", inputs, len(self._members))
             arguments.check_like("scatter", inputs, outputs[0])
         signature = Signature("scatter", shapes_of(outputs), dtype_of(outputs[0]), root=root)

@@ -20,6 +20,7 @@ from ddpsim.simulator.diagnosis.snapshot import RankState, Snapshot
 from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
+from ddpsim.simulator.operations import OPERATIONS, Splits
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import Group, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.progress import ERROR, Progress
@@ -45,7 +46,7 @@ def check(program: Program, *, site_of: SiteOf | None = None) -> CheckedProgram:
 def signature_of(issue: Issue) -> Signature:
     """What must agree across the ranks of a call."""
     splits = issue.splits
-    if issue.operation == "all_to_all":
+    if OPERATIONS[issue.operation].splits is Splits.TENSORS:
         lengths = tuple(prod(shape) for shape in issue.shapes)
         splits = (lengths, lengths)
     return Signature(issue.operation, issue.shapes, issue.dtype, issue.reduction, issue.root, splits)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpsim.simulator.calls import POINT_TO_POINT, Call, Signature, Site
+from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, RankState
 from ddpsim.simulator.errors import InjectedCrashError
+from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.programs.checked import RankEnd
 from ddpsim.simulator.programs.program import CRASH, Group, Step
 from ddpsim.simulator.waits import CallWait

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Set
 from math import prod
 
-from ddpsim.simulator.calls import ANY_SOURCE, POINT_TO_POINT, Shape
+from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, Shapes, reductions_of
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
+from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Wait
 
 MOST_TAG = 2**31 - 1
@@ -88,8 +89,8 @@ def _name_problems(name: str) -> Iterator[str]:
 
 
 def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ...]]) -> Iterator[str]:
-    if issue.operation not in OPERATIONS:
-        yield f"operation is {issue.operation!r}, expected one of {', '.join(OPERATIONS)}"
+    if issue.operation not in IN_PROGRAMS:
+        yield f"operation is {issue.operation!r}, expected one of {', '.join(IN_PROGRAMS)}"
         return
     if rank not in members.get(issue.group, ()):
         own = ", ".join(name for name, ranks in members.items() if rank in ranks)
@@ -102,7 +103,7 @@ def _issue_problems(issue: Issue, rank: int, members: Mapping[str, tuple[int, ..
 
 
 def _option_problems(issue: Issue, members: tuple[int, ...]) -> Iterator[str]:
-    operation = OPERATIONS[issue.operation]
+    operation = IN_PROGRAMS[issue.operation]
     dtypes = DTYPES if operation.shapes is not Shapes.NONE else (None,)
     if issue.dtype not in dtypes:
         yield f"{issue.operation} has dtype {issue.dtype!r}, expected {_one_of(dtypes)}"
@@ -128,7 +129,7 @@ def _peer_problems(issue: Issue, rank: int, members: tuple[int, ...]) -> Iterato
 
 
 def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
-    wanted, count = OPERATIONS[issue.operation].shapes, len(issue.shapes)
+    wanted, count = IN_PROGRAMS[issue.operation].shapes, len(issue.shapes)
     fits = {
         Shapes.NONE: count == 0,
         Shapes.ONE: count == 1,
@@ -151,13 +152,14 @@ def _shape_problems(issue: Issue, size: int) -> Iterator[str]:
 def _fitting_problems(issue: Issue, size: int) -> Iterator[str]:
     """What of a call's own shapes and splits has to fit together."""
     shapes, operation = issue.shapes, issue.operation
-    if operation in ("all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single") and () in shapes:
+    row = IN_PROGRAMS[operation]
+    if row.rows is not Rows.ANY and () in shapes:
         yield f"{operation} has a shape without dimensions, expected rows to divide"
-    elif operation == "reduce_scatter_tensor" and shapes[0][0] % size:
+    elif row.rows is Rows.DIVISIBLE and shapes[0][0] % size:
         yield f"{operation} has {shapes[0][0]} rows, expected a multiple of the {size} members"
-    elif operation == "all_to_all" and any(shape != shapes[0] for shape in shapes):
+    elif row.splits is Splits.TENSORS and any(shape != shapes[0] for shape in shapes):
         yield f"{operation} has shapes {list(shapes)}, expected the same for each member"
-    if (issue.splits is not None) != (operation == "all_to_all_single"):
+    if (issue.splits is not None) != (row.splits is Splits.ROWS):
         yield f"{operation} has splits {issue.splits}, expected " + ("none" if issue.splits else "two lists")
     elif issue.splits is not None:
         sides = zip(issue.splits, shapes, strict=True)

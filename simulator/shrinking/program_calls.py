@@ -11,7 +11,8 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from ddpsim.simulator.calls import Shape
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS, Shapes
+from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
+from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
 from ddpsim.simulator.programs.program import Issue, Program
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.shrinking.program_ranks import changed
@@ -78,13 +79,13 @@ def _plain_shapes(call: Issue, members: tuple[int, ...]) -> Issue:
     size = len(members)
     if call.splits is not None:
         return replace(call, splits=((1,) * size,) * 2, shapes=((size,),) * 2)
-    if OPERATIONS[call.operation].shapes is Shapes.PER_MEMBER:
+    if IN_PROGRAMS[call.operation].shapes is Shapes.PER_MEMBER:
         return replace(call, shapes=((1,),) * size)
     return replace(call, shapes=((_unit(call, members),),) if call.shapes else ())
 
 
 def _fewer_shapes(call: Issue, members: tuple[int, ...]) -> Issue:
-    several = OPERATIONS[call.operation].shapes is Shapes.SEVERAL
+    several = IN_PROGRAMS[call.operation].shapes is Shapes.SEVERAL
     return replace(call, shapes=call.shapes[:-1]) if several and len(call.shapes) > 1 else call
 
 
@@ -113,7 +114,7 @@ def _reshaped(call: Issue, smaller: Callable[[Shape], Shape]) -> Issue:
 
 
 def _unit(call: Issue, members: tuple[int, ...]) -> int:
-    return len(members) if call.operation == "reduce_scatter_tensor" else 1
+    return len(members) if IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE else 1
 
 
 def _plain_shape(call: Issue, members: tuple[int, ...], *, place: int) -> Issue:

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import combinations
 
 from ddpsim.simulator.calls import ANY_SOURCE
-from ddpsim.simulator.programs.operations import OPERATIONS, Shapes
+from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
 from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.shrinking.blocks import blocks
@@ -104,9 +104,9 @@ def _with_parts(call: Issue, places: Sequence[int], size: int) -> Issue:
         sent, received = (tuple(side[place] for place in places) for side in call.splits)
         rows = zip((sent, received), call.shapes, strict=True)
         return replace(call, splits=(sent, received), shapes=tuple((sum(side), *shape[1:]) for side, shape in rows))
-    if OPERATIONS[call.operation].shapes is Shapes.PER_MEMBER:
+    if IN_PROGRAMS[call.operation].shapes is Shapes.PER_MEMBER:
         return replace(call, shapes=tuple(call.shapes[place] for place in places))
-    if call.operation == "reduce_scatter_tensor":
+    if IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE:
         ((rows_of_all, *rest),) = call.shapes
         return replace(call, shapes=((rows_of_all // size * len(places), *rest),))
     return call

@@ -5,7 +5,8 @@ from __future__ import annotations
 from math import prod
 
 from ddpsim.simulator.calls import Shape
-from ddpsim.simulator.programs.operations import DTYPES, REDUCTIONS
+from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Splits
+from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.shrinking.order import Size
@@ -32,7 +33,8 @@ def size_of(program: Program) -> Size:
 
 def _shapes_weight(call: Issue, size: int) -> int:
     """0 for one number, or one for each member where there has to be one."""
-    unit = size if call.operation in ("reduce_scatter_tensor", "all_to_all_single") else 1
+    row = IN_PROGRAMS[call.operation]
+    unit = size if row.rows is Rows.DIVISIBLE or row.splits is Splits.ROWS else 1
     parts = [part for side in call.splits or () for part in side]
     return sum(_weight(shape, unit) for shape in call.shapes) + len(call.shapes) + sum(abs(part - 1) for part in parts)
 

@@ -25,8 +25,9 @@ from torch.distributed import ProcessGroup
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.operations import OPERATIONS, Kind
 from ddpsim.simulator.runtime.rank_thread import Pending
-from ddpsim.simulator.transport.gloo_calls import CALLS
+from ddpsim.simulator.transport.gloo_calls import ask
 from ddpsim.simulator.transport.payload import Payload
 from ddpsim.simulator.transport.staging import Stage
 
@@ -37,9 +38,6 @@ _SPARE_FILES = 32
 """Files that a process opens on its way, roughly."""
 
 _REMEDY = "raise it (`ulimit -n`), take fewer ranks or groups, or transport='memory'"
-
-_MOVES_NOTHING = frozenset({"new_group", "split_group"})
-"""A group is connected when it first moves data."""
 
 
 class Gloo:
@@ -56,7 +54,7 @@ class Gloo:
 
     def move(self, signature: Signature, pendings: Sequence[Pending], members: Sequence[int]) -> Exception | None:
         """Let gloo do it; return what gloo says if it cannot."""
-        if signature.operation in _MOVES_NOTHING:
+        if OPERATIONS[signature.operation].on_gloo is None:
             return None
         label = pendings[0].call.group
         try:
@@ -163,13 +161,12 @@ def _error_of(
     try:
         stages = [Stage(pending.payload) for pending in pendings]
         payloads = [stage.payload for stage in stages]
-        if signature.operation == "send":
+        if OPERATIONS[signature.operation].kind is Kind.MESSAGE:
             works = _message(groups, pendings, payloads, members)
         else:
             root = None if signature.root is None else members.index(signature.root)
-            call = CALLS[signature.operation]
             each = zip(groups, payloads, strict=True)
-            works = [call(group, payload, signature.reduction, root) for group, payload in each]
+            works = [ask(signature.operation, group, payload, signature.reduction, root) for group, payload in each]
         error = _first_error(works)
         if error is None:
             for stage in stages:

@@ -1,139 +1,89 @@
-"""What each operation asks of a real process group: the counterpart of memory.py's table, one rank at a time.
+"""What each operation asks of a real process group, one rank at a time; what moves data in memory is in memory.py.
 
-Operations go through torch's `ProcessGroup`, which hands them to gloo (torch/csrc/distributed/c10d/Ops.cpp): so sparse
-tensors take the same way as without a simulator.
+Which method, and how it takes its tensors, says the table of operations. Operations go through torch's `ProcessGroup`,
+which hands them to gloo (torch/csrc/distributed/c10d/Ops.cpp): so sparse tensors take the same way as without a
+simulator.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 import torch._C._distributed_c10d as _c10d
+from torch import Tensor
 from torch.distributed import ReduceOp
 
+from ddpsim.simulator.errors import InternalError
+from ddpsim.simulator.operations import OPERATIONS, Operation, Passing
 from ddpsim.simulator.transport.payload import Payload
 
-ask: Any = _c10d
+_UNTYPED: Any = _c10d
 """torch's stubs lack some of the options' fields."""
 
-Asking = Callable[[Any, Payload, str | None, int | None], Any]
-"""A rank's process group, its payload, name of the reduction, group rank of the root -> the work."""
+
+def ask(operation: str, group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
+    """Make a rank's call on its real group, and return the work. `root` is a group rank."""
+    if payload.gathered is not None:
+        return _gather_into_one(group, payload.inputs[0], payload.gathered)
+    row = OPERATIONS[operation]
+    if row.on_gloo is None:
+        raise InternalError(f"{operation} asks nothing of gloo: correct its row in simulator/operations.py")
+    tensors = ARGUMENTS[row.on_gloo.passing](payload)
+    options = [_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
+    return getattr(group, row.on_gloo.method)(*tensors, *options)
 
 
 def reduce_op(reduction: str | None, payload: Payload) -> Any:
     """torch's value for a reduction."""
     if reduction == "PREMUL_SUM":
-        return ask._make_nccl_premul_sum(payload.factor)
+        return _UNTYPED._make_nccl_premul_sum(payload.factor)
     return getattr(ReduceOp, str(reduction))
 
 
-def _options(kind: str, **fields: Any) -> Any:
-    options = getattr(ask, kind)()
-    for name, value in fields.items():
-        setattr(options, name, value)
+def _options(row: Operation, kind: str, payload: Payload, reduction: str | None, root: int | None) -> Any:
+    options = getattr(_UNTYPED, kind)()
+    if row.reduces:
+        options.reduceOp = reduce_op(reduction, payload)
+    if row.has_root:
+        options.rootRank = root
+    if hasattr(options, "device"):  # a barrier's: without tensors, nothing else says where it is made
+        options.device = torch.device("cpu")
     return options
 
 
-def _all_reduce(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    options = _options("AllreduceOptions", reduceOp=reduce_op(reduction, payload))
-    return group.allreduce(list(payload.inputs), options)
-
-
-def _all_reduce_coalesced(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    options = _options("AllreduceCoalescedOptions", reduceOp=reduce_op(reduction, payload))
-    return group.allreduce_coalesced(list(payload.inputs), options)
-
-
-def _reduce(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    options = _options("ReduceOptions", reduceOp=reduce_op(reduction, payload), rootRank=root)
-    return group.reduce(list(payload.inputs), options)
-
-
-def _broadcast(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    return group.broadcast(list(payload.inputs), _options("BroadcastOptions", rootRank=root))
-
-
-def _all_gather(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    tensor = payload.inputs[0]
-    if payload.gathered is None:
-        return group.allgather([list(payload.outputs)], [tensor])
+def _gather_into_one(group: Any, tensor: Tensor, gathered: list[Tensor]) -> Any:
+    """Where an all_gather has no output tensors of its own."""
     together = tensor.new_empty(group.size() * tensor.shape[0], *tensor.shape[1:])
-    payload.gathered.append(together)
+    gathered.append(together)
     return group._allgather_base(together, tensor)
 
 
-def _all_gather_into_tensor(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    return group._allgather_base(payload.outputs[0], payload.inputs[0])
-
-
-def _all_gather_into_tensor_coalesced(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    return group.allgather_into_tensor_coalesced(list(payload.outputs), list(payload.inputs))
-
-
-def _all_gather_coalesced(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
+def _lists_from_tensors(payload: Payload) -> tuple[Any, ...]:
     count = len(payload.inputs)
-    lists = [list(payload.outputs[start : start + count]) for start in range(0, len(payload.outputs), count)]
-    return group.allgather_coalesced(lists, list(payload.inputs))
+    starts = range(0, len(payload.outputs), count)
+    return [list(payload.outputs[start : start + count]) for start in starts], list(payload.inputs)
 
 
-def _gather(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    outputs = [list(payload.outputs)] if group.rank() == root else []
-    return group.gather(outputs, list(payload.inputs), _options("GatherOptions", rootRank=root))
-
-
-def _scatter(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    inputs = [list(payload.inputs)] if group.rank() == root else []
-    return group.scatter(list(payload.outputs), inputs, _options("ScatterOptions", rootRank=root))
-
-
-def _reduce_scatter(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    options = _options("ReduceScatterOptions", reduceOp=reduce_op(reduction, payload))
-    return group.reduce_scatter(list(payload.outputs), [list(payload.inputs)], options)
-
-
-def _reduce_scatter_tensor(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    options = _options("ReduceScatterOptions", reduceOp=reduce_op(reduction, payload))
-    return group._reduce_scatter_base(payload.outputs[0], payload.inputs[0], options)
-
-
-def _reduce_scatter_tensor_coalesced(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    options = _options("ReduceScatterOptions", reduceOp=reduce_op(reduction, payload))
-    return group.reduce_scatter_tensor_coalesced(list(payload.outputs), list(payload.inputs), options)
-
-
-def _all_to_all(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    return group.alltoall(list(payload.outputs), list(payload.inputs))
-
-
-def _all_to_all_single(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
+def _split_tensors(payload: Payload) -> tuple[Any, ...]:
     assert payload.splits is not None
     sent, received = (list(part) for part in payload.splits)
-    return group.alltoall_base(payload.outputs[0], payload.inputs[0], received, sent)
+    return payload.outputs[0], payload.inputs[0], received, sent
 
 
-def _barrier(group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    return group.barrier(_options("BarrierOptions", device=torch.device("cpu")))
+def _in_list(tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    return [list(tensors)] if tensors else []
 
 
-CALLS: dict[str, Asking] = {
-    "all_reduce": _all_reduce,
-    "all_reduce_coalesced": _all_reduce_coalesced,
-    "reduce": _reduce,
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "all_gather_into_tensor": _all_gather_into_tensor,
-    "all_gather_into_tensor_coalesced": _all_gather_into_tensor_coalesced,
-    "all_gather_coalesced": _all_gather_coalesced,
-    "gather": _gather,
-    "scatter": _scatter,
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_tensor": _reduce_scatter_tensor,
-    "reduce_scatter_tensor_coalesced": _reduce_scatter_tensor_coalesced,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-    "barrier": _barrier,
-    "monitored_barrier": _barrier,
+ARGUMENTS: dict[Passing, Callable[[Payload], tuple[Any, ...]]] = {
+    Passing.NOTHING: lambda payload: (),
+    Passing.TENSORS: lambda payload: (list(payload.inputs),),
+    Passing.TENSOR_FROM_TENSOR: lambda payload: (payload.outputs[0], payload.inputs[0]),
+    Passing.TENSORS_FROM_TENSORS: lambda payload: (list(payload.outputs), list(payload.inputs)),
+    Passing.LIST_FROM_TENSORS: lambda payload: (_in_list(payload.outputs), list(payload.inputs)),
+    Passing.TENSORS_FROM_LIST: lambda payload: (list(payload.outputs), _in_list(payload.inputs)),
+    Passing.LISTS_FROM_TENSORS: _lists_from_tensors,
+    Passing.SPLIT_TENSORS: _split_tensors,
 }
-"""By operation; messages have two sides and stand in gloo.py."""
+"""All but those of messages, which have two sides and stand in gloo.py."""

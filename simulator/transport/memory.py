@@ -1,8 +1,8 @@
-"""Transport `memory`: what each operation does to the tensors of all ranks, once, in group-rank order.
+"""Transport `memory`: how the tensors of all ranks move, once, in group-rank order.
 
-One function an operation. Each gets the payloads of all ranks in group-rank order, so a sum adds rank 0 first and is
-the same to the last bit whatever the schedule. Everything is read before anything is written, so inputs may be
-outputs.
+One function for each `Movement` of the table of operations. Each gets the payloads of all ranks in group-rank order, so
+a sum adds rank 0 first and is the same to the last bit whatever the schedule. Everything is read before anything is
+written, so inputs may be outputs.
 
 Tensors are written below autograd and without touching their version counters, as a real backend writes memory. What
 lies between the elements of a tensor that is not dense is left alone (gloo writes over it). Where ranks bring tensors
@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Signature
+from ddpsim.simulator.operations import OPERATIONS, Movement
 from ddpsim.simulator.runtime.rank_thread import Pending
 from ddpsim.simulator.transport.payload import Payload
 
-Movement = Callable[[Sequence[Payload], str | None, int | None], None]
+Moving = Callable[[Sequence[Payload], str | None, int | None], None]
 """Payloads in group-rank order, name of the reduction, group rank of the root."""
 
 _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -56,7 +57,7 @@ class Memory:
 def move(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     """Move the data of one operation."""
     with torch._C._AutoDispatchBelowADInplaceOrView():
-        MOVEMENTS[operation](payloads, reduction, root)
+        MOVEMENTS[OPERATIONS[operation].movement](payloads, reduction, root)
 
 
 def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = ()) -> Tensor:
@@ -203,25 +204,19 @@ def _nothing(payloads: Sequence[Payload], reduction: str | None, root: int | Non
     """A call that only synchronises."""
 
 
-MOVEMENTS: dict[str, Movement] = {
-    "all_reduce": _all_reduce,
-    "all_reduce_coalesced": _all_reduce,
-    "reduce": _reduce,
-    "broadcast": _broadcast,
-    "all_gather": _all_gather,
-    "all_gather_into_tensor": _all_gather_into_tensor,
-    "all_gather_into_tensor_coalesced": _all_gather_into_tensor,
-    "all_gather_coalesced": _all_gather_coalesced,
-    "gather": _gather,
-    "scatter": _scatter,
-    "reduce_scatter": _reduce_scatter,
-    "reduce_scatter_tensor": _reduce_scatter_tensor,
-    "reduce_scatter_tensor_coalesced": _reduce_scatter_tensor,
-    "all_to_all": _all_to_all,
-    "all_to_all_single": _all_to_all_single,
-    "send": _message,
-    "barrier": _nothing,
-    "monitored_barrier": _nothing,
-    "new_group": _nothing,
-    "split_group": _nothing,
+MOVEMENTS: dict[Movement, Moving] = {
+    Movement.NOTHING: _nothing,
+    Movement.ALL_REDUCE: _all_reduce,
+    Movement.REDUCE: _reduce,
+    Movement.BROADCAST: _broadcast,
+    Movement.ALL_GATHER: _all_gather,
+    Movement.ALL_GATHER_INTO_TENSOR: _all_gather_into_tensor,
+    Movement.ALL_GATHER_COALESCED: _all_gather_coalesced,
+    Movement.GATHER: _gather,
+    Movement.SCATTER: _scatter,
+    Movement.REDUCE_SCATTER: _reduce_scatter,
+    Movement.REDUCE_SCATTER_TENSOR: _reduce_scatter_tensor,
+    Movement.ALL_TO_ALL: _all_to_all,
+    Movement.ALL_TO_ALL_SINGLE: _all_to_all_single,
+    Movement.MESSAGE: _message,
 }

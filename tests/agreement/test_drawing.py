@@ -8,8 +8,9 @@ import pytest
 from ddpsim.scenarios.agreement.breaking import Kind, labelled
 from ddpsim.scenarios.agreement.drawing import draw
 from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS, REDUCTIONS
+from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
 from ddpsim.simulator.programs.program import Crash, Issue, Return, Wait
 from ddpsim.simulator.programs.validation import validate
 from ddpsim.simulator.verdict import Code, Verdict
@@ -35,7 +36,7 @@ def test_what_is_drawn_passes():
 
 def test_everything_is_drawn():
     calls = [issue for program in DRAWN for issue in issues(program)]
-    assert {call.operation for call in calls} == set(OPERATIONS)
+    assert {call.operation for call in calls} == set(IN_PROGRAMS)
     assert {call.dtype for call in calls} == {*DTYPES, None}
     assert {call.reduction for call in calls} == {*REDUCTIONS, None}
     assert {program.world_size for program in DRAWN} == {2, 3, 4}
@@ -43,7 +44,7 @@ def test_everything_is_drawn():
     assert {call.peer for call in calls} == {None, 0, 1, 2, 3, ANY_SOURCE}
     assert {call.root for call in calls} == {None, 0, 1, 2, 3}
     of_nothing = {call.operation for call in calls if (0,) in call.shapes}
-    assert of_nothing == set(OPERATIONS) - {"all_to_all_single", "barrier"}
+    assert of_nothing == set(IN_PROGRAMS) - {"all_to_all_single", "barrier"}
 
 
 def overlap(program):

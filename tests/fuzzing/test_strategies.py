@@ -17,10 +17,11 @@ from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.oracle import check_has_meaning
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training
 from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.programs.check import check
-from ddpsim.simulator.programs.operations import DTYPES, OPERATIONS
+from ddpsim.simulator.programs.dtypes import DTYPES
 from ddpsim.simulator.programs.program import Issue, Program, Wait
 from ddpsim.simulator.programs.validation import validate
 
@@ -98,7 +99,7 @@ def test_programs_are_valid_and_nothing_is_wrong_with_them():
 
 def test_each_kind_of_program_occurs():
     counted = Counter(feature for program in healthy() for feature in set(features(program)))
-    expected = {"2 ranks", "3 ranks", "4 ranks", "0 groups", "1 groups", "2 groups", *OPERATIONS, *DTYPES}
+    expected = {"2 ranks", "3 ranks", "4 ranks", "0 groups", "1 groups", "2 groups", *IN_PROGRAMS, *DTYPES}
     expected |= {"never waited for", "waited for in another order", "from any source"}
     expected |= {"a scalar", "empty", "large", "two dimensions"}
     assert {name for name in expected if counted[name] < 10} == set()

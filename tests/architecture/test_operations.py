@@ -1,0 +1,130 @@
+"""The table of operations is the only one: whatever else has to know an operation is held to it here.
+
+Each test says which file lacks what.
+"""
+
+import ast
+from pathlib import Path
+
+import pytest
+import torch._C._distributed_c10d as c10d
+import torch.distributed as dist
+
+from ddpsim.ddp import collectives
+from ddpsim.reports.forms.view import FAMILIES, family_of
+from ddpsim.scenarios.agreement import parts
+from ddpsim.scenarios.ranks import interpreter
+from ddpsim.simulator.calls import Call, Signature, Site
+from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing, Shapes
+from ddpsim.simulator.process_group import group
+from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.transport import gloo_calls, memory
+from tests.semantics.cases import CASES
+
+METHODS = {method for row in OPERATIONS.values() for method in row.methods}
+
+OTHER_METHODS = {
+    "_start_coalescing",  # collects calls, and is none
+    "gather_into_tensor",  # of a torch to come
+}
+"""What the engine in ddp knows of groups, and the simulated group need not have as an operation."""
+
+
+def lacking(where, wanted, found):
+    """What is missing, and what nobody asked for, as one text; "" if nothing."""
+    missing = sorted(map(str, set(wanted) - set(found)))
+    surplus = sorted(map(str, set(found) - set(wanted)))
+    return "".join(
+        f"{where} {what} {names}; "
+        for what, names in (("lacks", missing), ("has, and simulator/operations.py has not,", surplus))
+        if names
+    )
+
+
+def issued_by_name():
+    """The operations that methods of the simulated group name in a `Signature`."""
+    tree = ast.parse(Path(group.__file__).read_text())
+    constants = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)}
+    return constants & set(OPERATIONS) | {
+        node.args[0].value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Signature"
+        if node.args and isinstance(node.args[0], ast.Constant)
+    }
+
+
+def test_the_simulated_group_has_the_methods():
+    own = {method for method in METHODS if method in vars(SimulatedGroup)}
+    assert not lacking("simulator/process_group/group.py", METHODS, own)
+    assert not lacking("simulator/process_group/group.py, in signatures,", OPERATIONS, issued_by_name())
+
+
+def test_torchs_group_has_no_other_methods_that_communicate():
+    """Told by their documentation: what returns a work is an operation."""
+    theirs = {name for name in dir(dist.ProcessGroup) if "Work" in (getattr(dist.ProcessGroup, name).__doc__ or "")}
+    left = theirs - METHODS - OTHER_METHODS - {"_end_coalescing", "_register_on_completion_hook"}
+    assert not left, "simulator/operations.py lacks these"
+
+
+def test_memory_moves_every_movement():
+    assert not lacking("simulator/transport/memory.py:MOVEMENTS", Movement, memory.MOVEMENTS)
+
+
+def test_every_movement_is_some_operations():
+    assert not lacking("simulator/operations.py:Movement", Movement, {row.movement for row in OPERATIONS.values()})
+
+
+def test_gloo_takes_tensors_in_every_way_of_passing_them():
+    ways = set(Passing) - {Passing.PEER}
+    assert not lacking("simulator/transport/gloo_calls.py:ARGUMENTS", ways, gloo_calls.ARGUMENTS)
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_gloo_has_the_method_and_its_options(name):
+    row = OPERATIONS[name]
+    if row.on_gloo is None:
+        assert row.kind is Kind.CREATION, f"the row of {name} in simulator/operations.py says nothing of gloo"
+        return
+    assert hasattr(dist.ProcessGroup, row.on_gloo.method)
+    options = getattr(c10d, row.on_gloo.options)() if row.on_gloo.options else None
+    assert hasattr(options, "reduceOp") == row.reduces
+    assert hasattr(options, "rootRank") == row.has_root
+
+
+def test_programs_make_their_operations():
+    assert not lacking("scenarios/ranks/interpreter.py", IN_PROGRAMS, interpreter.ISSUE)
+
+
+def test_what_a_rank_with_a_root_does_on_gloo_is_known():
+    rooted = {row.on_gloo.algorithm for row in IN_PROGRAMS.values() if row.has_root}
+    assert not lacking("scenarios/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
+
+
+def test_a_join_intercepts_every_method():
+    assert not lacking("ddp/collectives.py:OPERATIONS", METHODS | OTHER_METHODS, collectives.OPERATIONS)
+
+
+def test_a_join_and_the_simulator_call_an_operation_by_one_name():
+    names = {method: row.name for row in OPERATIONS.values() for method in row.methods}
+    names["gather_single"] = "gather_single"  # what a program calls, from torch 2.14 on
+    assert {method: collectives.public_name(method) for method in names} == names
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_reports_draw_an_operation_as_what_it_is(name):
+    row = OPERATIONS[name]
+    call = Call(0, "default", 0, Signature(name), Site("", 0, ""))
+    if row.kind is Kind.MESSAGE:
+        wanted = "message"
+    elif row.kind is Kind.CREATION:
+        wanted = "group"
+    elif row.shapes is Shapes.NONE:
+        wanted = "barrier"
+    else:
+        wanted = "rooted" if row.has_root else "collective"
+    assert FAMILIES[family_of(call)] == wanted, "reports/forms/view.py"
+
+
+def test_every_operation_runs_on_the_simulator_and_on_gloo():
+    said = " ".join(case.id for case in CASES)
+    assert not [name for name in OPERATIONS if name not in said], "tests/semantics"
