@@ -30,6 +30,14 @@ BEHAVIOURS: tuple[Case, ...] = tuple(
 
 CASES = SWEEPS + BEHAVIOURS
 
+_ALWAYS = frozenset(case.id for case in (*SWEEPS[::3], *BEHAVIOURS))
+
+
+def runs_always(case: Case) -> bool:
+    """Of the sweeps a third: each collective's is another one, so every setting is among them."""
+    return case.id in _ALWAYS
+
+
 WARNINGS = (
     "ignore:.*deprecated:FutureWarning",
     "ignore:Running .* on global rank:UserWarning",

@@ -8,11 +8,13 @@ import pytest
 
 from tests.semantics.argument_errors import ERROR_CASES
 from tests.semantics.case import Case, difference
-from tests.semantics.cases import CASES, WARNINGS
+from tests.semantics.cases import CASES, WARNINGS, runs_always
 from tests.semantics.error_case import ErrorCase
 from tests.semantics.real_gloo import GlooWorld, Outcome, state_per_thread
+from tests.tiers import sweep
 
-pytestmark = [pytest.mark.filterwarnings(each) for each in WARNINGS]
+# It is the cases that are tested here, and not the simulator.
+pytestmark = [pytest.mark.tier("ci"), *(pytest.mark.filterwarnings(each) for each in WARNINGS)]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +37,7 @@ def world_of() -> Iterator[Callable[[int], GlooWorld]]:
             world.close()
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", sweep(CASES, runs_always), ids=lambda case: case.id)
 def test_case(case: Case, world_of: Callable[[int], GlooWorld]) -> None:
     outcomes = world_of(case.world_size).run(case.program)
     _skip_what_is_missing(outcomes)

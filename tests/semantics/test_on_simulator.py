@@ -8,13 +8,14 @@ from ddpsim import Result, simulate
 from ddpsim.simulator.transport import staging
 from tests.semantics.argument_errors import ERROR_CASES
 from tests.semantics.case import Case, difference
-from tests.semantics.cases import BEHAVIOURS, CASES, WARNINGS
+from tests.semantics.cases import BEHAVIOURS, CASES, WARNINGS, runs_always
 from tests.semantics.error_case import ErrorCase
+from tests.tiers import sweep
 
 pytestmark = [pytest.mark.filterwarnings(each) for each in WARNINGS]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", sweep(CASES, runs_always), ids=lambda case: case.id)
 def test_case(case: Case) -> None:
     result = simulate(case.program, world_size=case.world_size)
     assert _differences(case, result) == [None] * case.world_size
@@ -26,7 +27,7 @@ def test_case_in_random_order(case: Case) -> None:
     assert _differences(case, result) == [None] * case.world_size
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+@pytest.mark.parametrize("case", sweep(CASES, runs_always), ids=lambda case: case.id)
 def test_case_on_gloo(case: Case) -> None:
     _check_on_gloo(case)
 
