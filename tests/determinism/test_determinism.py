@@ -99,6 +99,7 @@ print(result.trace.digest(), result.schedule)
 """
 
 
+@pytest.mark.tier("ci")
 def test_two_interpreters_with_different_hash_seeds_agree():
     outputs = []
     for hash_seed in ("1", "4242"):

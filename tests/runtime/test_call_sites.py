@@ -51,6 +51,7 @@ def test_a_library_of_the_users_own_counts_as_the_users():
     assert site_of(lambda rank: rank and helper()).function == "helper"
 
 
+@pytest.mark.tier("ci")
 def test_code_without_a_file_has_lines():
     script = SOURCE + "\nfrom ddpsim import simulate\nprint(simulate(program, 2).findings[0].sites[-1])\n"
     done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=60, check=True)

@@ -259,6 +259,7 @@ print(simulate(lambda rank: rank or dist.barrier(), 2).findings[0].code)
 """
 
 
+@pytest.mark.tier("ci")
 def test_the_interpreter_exits_by_itself_after_ranks_were_left_behind():
     """One that sleeps in a lock for good, and one that catches whatever is raised to carry it out."""
     done = subprocess.run(
@@ -333,6 +334,7 @@ print(finding.code)
 """
 
 
+@pytest.mark.tier("ci")
 def test_a_trace_function_works_after_a_rank_was_left_behind():
     """Coverage and debuggers have one. Python 3.11 never got past it; the thread left behind still ends."""
     done = subprocess.run(

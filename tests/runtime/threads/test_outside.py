@@ -281,6 +281,7 @@ print(*[finding.code for finding in simulate(program, 1, budget=Budget(stuck_sec
 """
 
 
+@pytest.mark.tier("ci")
 def test_the_interpreter_exits_after_a_pool_was_left_behind():
     done = subprocess.run([sys.executable, "-c", LEFT_BEHIND], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["stuck"], "")
