@@ -14,16 +14,14 @@ import torch.distributed as dist
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.determinism import run_twice
 from ddpsim.simulator.exploration.exploration import Exploration
 from ddpsim.simulator.exploration.explorer import Explorer, OnProgress
-from ddpsim.simulator.exploration.named import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.faults import Fault, FaultPlan
-from ddpsim.simulator.policies.pct import Pct
-from ddpsim.simulator.policies.random_walk import RandomWalk
+from ddpsim.simulator.policies import catalog
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.policies.round_robin import RoundRobin
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazards import Hazards
 from ddpsim.simulator.replay_call import replay_call
@@ -34,13 +32,6 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
 from ddpsim.simulator.transport.transport import Transport
-
-POLICIES: dict[str, Callable[[int], Policy]] = {
-    "round_robin": lambda seed: RoundRobin(),
-    "random": RandomWalk,
-    "pct": Pct,
-}
-"""The policies that have a name, made from a seed."""
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
@@ -63,7 +54,7 @@ def simulate(
     world_size: int,
     *,
     args: Sequence[Any] = (),
-    policy: str | Policy = "round_robin",
+    policy: str | Policy = catalog.DEFAULT,
     seed: int = 0,
     transport: str = "memory",
     faults: Sequence[Fault] = (),
@@ -140,7 +131,7 @@ def explore(
     world_size: int,
     *,
     args: Sequence[Any] = (),
-    policy: str | Strategy = "dpor",
+    policy: str | Strategy = catalog.DEFAULT_EXPLORING,
     seed: int = 0,
     depth: int | None = None,
     preemptions: int | None = None,
@@ -302,6 +293,6 @@ def _policy(policy: str | Policy, seed: int) -> Policy:
         if isinstance(policy, type) or not callable(getattr(policy, "choose", None)):
             raise UsageError(f"policy is {policy!r}, expected a name or an object with choose(point, options)")
         return policy
-    if policy not in POLICIES:
-        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(POLICIES)}: give one of these names")
-    return POLICIES[policy](seed)
+    if policy not in catalog.RUNNING:
+        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(catalog.RUNNING)}: give one of these names")
+    return catalog.POLICIES[policy].policy(seed)

@@ -23,6 +23,7 @@ from ddpsim.scenarios.cli.options import (
 )
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING, exploring_text, option_text
 
 if TYPE_CHECKING:
     from ddpsim import Exploration, Progress
@@ -37,19 +38,16 @@ def explore(
     transport: SimulatedTransport = "memory",
     policy: Annotated[
         str,
-        typer.Option(
-            help="dpor: one schedule of each class that nobody can tell apart by calls and store; dfs: all; "
-            "random, pct: drawn."
-        ),
-    ] = "dpor",
+        typer.Option(help=f"{exploring_text()}."),
+    ] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[
         int | None,
-        typer.Option(help="With pct: how many orderings a bug needs.  [default: 3]", show_default=False),
+        typer.Option(help=option_text("pct"), show_default=False),
     ] = None,
     preemptions: Annotated[
         int | None,
-        typer.Option(help="With dfs: at most so many switches from a rank that could go on.", show_default=False),
+        typer.Option(help=option_text("dfs"), show_default=False),
     ] = None,
     executions: Annotated[int, typer.Option(help="Stop after so many.")] = 1000,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.simulator.policies.catalog import DEFAULT, DRAWING, RUNNING, draws, either
+
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
@@ -43,16 +45,16 @@ OwnOrEngine = Annotated[
         show_default=False,
     ),
 ]
-PolicyName = Annotated[str, typer.Option("--policy", help="Who runs next: round_robin, random or pct.")]
+PolicyName = Annotated[str, typer.Option("--policy", help=f"Who runs next: {either(RUNNING)}.")]
 OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help="Who runs next: round_robin, random or pct.  [default: the schedule of a file, or round_robin]",
+        help=f"Who runs next: {either(RUNNING)}.  [default: the schedule of a file, or {DEFAULT}]",
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help="What random and pct draw from.")]
+Seed = Annotated[int, typer.Option(help=f"What {' and '.join(DRAWING)} draw from.")]
 TransportName = Annotated[
     str,
     typer.Option(
@@ -117,8 +119,8 @@ def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[in
         from ddpsim.simulator.choices import answers_text
 
         return f"{on}schedule {answers_text(answers)}"
-    policy = policy or "round_robin"
-    return f"{on}policy {policy}" + (f", seed {seed}" if policy in ("random", "pct") else "")
+    policy = policy or DEFAULT
+    return f"{on}policy {policy}" + (f", seed {seed}" if draws(policy) else "")
 
 
 def by_text(engine: Engine) -> str:

@@ -24,6 +24,7 @@ from ddpsim.scenarios.cli.options import (
 )
 from ddpsim.scenarios.cli.reporting import Report, reporting
 from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.simulator.policies.catalog import DEFAULT
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.cli.outcome import Outcome
@@ -38,7 +39,7 @@ def zoo(
     ] = None,
     tags: Tags = None,
     engine: EngineOrBoth = "torch",
-    policy: PolicyName = "round_robin",
+    policy: PolicyName = DEFAULT,
     seed: Seed = 0,
     transport: TransportName = "memory",
     timeout: Timeout = None,

@@ -15,8 +15,9 @@ import pytest
 from ddpsim.scenarios.names import shadow
 from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, make_unusable, marked, prepare, set_aside
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
-from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, POLICIES, SECONDS, SECONDS_INI, seconds_of
+from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
+from ddpsim.simulator.policies.catalog import DRAWING, RUNNING, draws, either
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.pytest_plugin.failure import Run
@@ -29,7 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("ddpsim", "tests on simulated ranks (ddpsim)")
     group.addoption(
         "--ddpsim-policy",
-        choices=POLICIES,
+        choices=RUNNING,
         help="the policy of all tests marked ranks that run once, whatever their markers say",
     )
     group.addoption(
@@ -53,9 +54,10 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     seconds_of(config)
     token, folder = config.getoption("ddpsim_replay"), config.getoption("ddpsim_report")
-    if config.getoption("ddpsim_policy") == "round_robin" and config.getoption("ddpsim_seed") is not None:
+    policy = config.getoption("ddpsim_policy")
+    if policy is not None and not draws(policy) and config.getoption("ddpsim_seed") is not None:
         raise pytest.UsageError(
-            "--ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, expected random or pct: "
+            f"--ddpsim-seed is given, but --ddpsim-policy {policy} draws nothing, expected {either(DRAWING)}: "
             "leave one of them out"
         )
     if (token is not None or folder is not None) and (line := shadow()):

@@ -1,6 +1,7 @@
 """The marker `@pytest.mark.ranks(4, ...)`: what it takes, checked as far as that can be done without torch.
 
-Names of policies and finding codes are the simulator's to know, which is loaded when a marked test runs.
+The list of policies is read from the simulator, without the rest of it; finding codes are its to know, which is loaded
+when a marked test runs.
 """
 
 from __future__ import annotations
@@ -12,6 +13,16 @@ from typing import Any, cast
 
 import pytest
 
+from ddpsim.simulator.policies.catalog import (
+    COVERING,
+    DEFAULT_EXPLORING,
+    DRAWING,
+    POLICIES,
+    RUNNING,
+    draws,
+    either,
+)
+
 MARKER = "ranks"
 DESCRIPTION = (
     "ranks(world_size, *, policy, seed, seeds, transport, explore, expect, faults, check, budget): "
@@ -19,13 +30,7 @@ DESCRIPTION = (
 )
 OPTIONS = ("policy", "seed", "seeds", "transport", "explore", "expect", "faults", "check", "budget")
 
-POLICIES = ("round_robin", "random", "pct")
-"""Those that a test which runs once may have by name."""
-
-_EXPLORE = ("policy", "depth", "preemptions")
-SAMPLING = ("random", "pct")
-"""Policies that draw schedules: they cover nothing for certain, so an exploration by them does not pass."""
-
+_EXPLORE = ("policy", *sorted(row.option.name for row in POLICIES.values() if row.option is not None))
 _LIMITS = {
     "executions": "say how many runs an exploration may take",
     "seconds": "say how long all may take",
@@ -138,8 +143,10 @@ def _check_together(values: Mapping[str, Any]) -> None:
         for other in others:
             if one in values and other in values:
                 raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
-    if values.get("policy") == "round_robin" and ("seed" in values or "seeds" in values):
-        raise MarkerError("a seed is given, but policy 'round_robin' draws nothing: write policy='random' or 'pct'")
+    policy = values.get("policy")
+    if policy in RUNNING and not draws(policy) and ("seed" in values or "seeds" in values):
+        drawing = either(map(repr, DRAWING))
+        raise MarkerError(f"a seed is given, but policy {policy!r} draws nothing: write policy={drawing}")
 
 
 def _check_seeds(values: Mapping[str, Any]) -> None:
@@ -180,7 +187,8 @@ def _check_budget(budget: object) -> None:
 def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     if explore is None or explore is False:
         return None
-    options = {"policy": "dpor"} if explore is True else {"policy": explore} if isinstance(explore, str) else explore
+    chosen = DEFAULT_EXPLORING if explore is True else explore
+    options = {"policy": chosen} if isinstance(chosen, str) else chosen
     if not isinstance(options, Mapping):
         raise MarkerError(
             f"explore is {explore!r}, expected True, the name of a policy, or {{'policy': 'dfs', 'preemptions': 2}}"
@@ -188,11 +196,12 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
     unknown = [name for name in options if name not in _EXPLORE]
     if unknown:
         raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}")
-    policy = options.get("policy", "dpor")
-    if policy in SAMPLING and expect is None:
+    policy = options.get("policy", DEFAULT_EXPLORING)
+    if draws(policy) and expect is None:
+        covering = either(map(repr, COVERING))
         raise MarkerError(
-            f"explore is {policy!r}, which draws schedules and never covers all, expected 'dpor' or 'dfs': for a "
-            f"number of drawn schedules write policy={policy!r}, seeds=range(20)"
+            f"explore is {policy!r}, which draws schedules and never covers all, expected {covering}: "
+            f"for a number of drawn schedules write policy={policy!r}, seeds=range(20)"
         )
     return {"policy": policy, **options}
 

@@ -22,6 +22,7 @@ from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
+from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING
 
 PLACE = "ddpsim_report"
 """Under this name pytest's own report of a teardown says where ours is, also across processes."""
@@ -92,7 +93,8 @@ def _how(item: pytest.Function) -> str:
     if item.config.getoption("ddpsim_replay") is not None:
         return "replayed"
     seed = seed_of(item, options)
-    policy = policy_of(item, options, seed) if options.explore is None else options.explore.get("policy", "dpor")
+    explored = options.explore and options.explore.get("policy", DEFAULT_EXPLORING)
+    policy = explored or policy_of(item, options, seed)
     name = policy if isinstance(policy, str) else type(policy).__name__
     return how_text(options.transport, name, seed or 0)
 

@@ -29,6 +29,7 @@ from ddpsim.scenarios.pytest_plugin.patches import ranks_own_left_alone
 from ddpsim.scenarios.pytest_plugin.search import Search
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
+from ddpsim.simulator.policies.catalog import DEFAULT, DEFAULT_DRAWING, draws
 
 _MOST_STEPS = 1_000_000
 """Of a run whose marker says no other number. One that never ends fails after some 15 seconds, with 250 MiB of events;
@@ -217,9 +218,9 @@ def seed_of(item: pytest.Function, options: Options) -> int | None:
 def policy_of(item: pytest.Function, options: Options, seed: int | None) -> Any:
     """That of the command line first; round robin would run a test with `seeds=` alike for each of them."""
     for_all = item.config.getoption("ddpsim_policy")
-    if for_all == "round_robin" and options.seeds:
+    if options.seeds and not draws(for_all):
         for_all = None
-    return for_all or options.policy or ("round_robin" if seed is None else "random")
+    return for_all or options.policy or (DEFAULT if seed is None else DEFAULT_DRAWING)
 
 
 def _check_expect(expect: str | None) -> None:

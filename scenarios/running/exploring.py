@@ -13,8 +13,9 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import check_engine_options, check_options, replay_command
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.exploration.named import strategy_of
+from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy
+from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding
 
 
@@ -22,7 +23,7 @@ def explore_scenario(
     scenario: Scenario | str,
     engine: str | Engine | None = None,
     *,
-    policy: str = "dpor",
+    policy: str = DEFAULT_EXPLORING,
     seed: int = 0,
     depth: int | None = None,
     preemptions: int | None = None,

@@ -19,6 +19,7 @@ from ddpsim.scenarios.processes.job import check_timeout
 from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
+from ddpsim.simulator.policies.catalog import DEFAULT
 from ddpsim.simulator.policies.guided import Guided
 
 PROCESSES = "processes"
@@ -57,7 +58,7 @@ def run_scenario(
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
             return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
-        own = Guided(chosen.answers) if chosen.answers else "round_robin"
+        own = Guided(chosen.answers) if chosen.answers else DEFAULT
         return simulate(
             chosen.program,
             chosen.world_size,
@@ -82,9 +83,9 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
     """Raise UsageError for what does not go with a transport."""
     if transport not in TRANSPORTS:
         raise UsageError(f"transport is {transport!r}, expected {_TRANSPORT_NAMES}: give one of these names")
-    if transport == PROCESSES and (policy not in (None, "round_robin") or seed != 0):
+    if transport == PROCESSES and (policy not in (None, DEFAULT) or seed != 0):
         raise UsageError(
-            f"policy is {policy or 'round_robin'!r} and seed {seed}, but real processes run freely, without a "
+            f"policy is {policy or DEFAULT!r} and seed {seed}, but real processes run freely, without a "
             "schedule: leave both out, or take transport 'memory' or 'gloo'"
         )
     if timeout_seconds is not None and transport == PROCESSES:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.marker import SAMPLING
+from ddpsim.simulator.policies.catalog import DRAWING
 from tests.pytest_plugin.reading import replay_of, report_of
 
 RACE = """
@@ -165,7 +165,7 @@ def test_a_code_of_the_simulator_does_as_well_as_its_text(run):
     run("from ddpsim import Code\n" + hangs("expect=Code.DEADLOCK_MISSING_RANK")).assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize("policy", SAMPLING)
+@pytest.mark.parametrize("policy", DRAWING)
 def test_drawn_schedules_may_look_for_what_is_expected(run, policy):
     run(race(f"expect='rank_error', explore='{policy}', seed=3")).assert_outcomes(passed=1)
 
