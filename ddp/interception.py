@@ -8,9 +8,9 @@ what they did before.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
-from functools import wraps
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial, wraps
 from typing import Any
 
 from torch.distributed import ProcessGroup
@@ -29,10 +29,23 @@ class Interception:
     """Has every collective of some groups made inside a context, until `stop`."""
 
     def __init__(self, watched: Mapping[ProcessGroup, Around]) -> None:
-        self._groups = dict(watched)
+        self._groups = {group: partial(self._around, around) for group, around in watched.items()}
+        self._is_paused = False
         with _lock:
-            for group, around in watched.items():
+            for group, around in self._groups.items():
                 _watched(type(group))[group] = around
+
+    def _around(self, around: Around, operation: str, arguments: tuple[Any, ...]) -> AbstractContextManager[None]:
+        return nullcontext() if self._is_paused else around(operation, arguments)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Calls inside go by unnoticed."""
+        before, self._is_paused = self._is_paused, True
+        try:
+            yield
+        finally:
+            self._is_paused = before
 
     def stop(self) -> None:
         """Leave the groups alone again, and their classes as they were once no group is watched."""

@@ -10,6 +10,19 @@ Note [Rounds]
     different things, and calls that cannot be shadowed are found by all ranks in the same round, and all of them
     raise.
 
+Note [What a joined rank does]
+    In torch's engine it is a fixed list, one iteration at a time (`_DDPJoinHook.main_hook`). Here the ranks present say
+    which of these comes next, so that it may be any number of them in any order:
+
+        torch's list                                                        here
+        rebuild the buckets, once (_rebuild_buckets)                        Kind.REBUILD
+        broadcast the buffers (_check_and_sync_module_buffers)              Kind.COLLECTIVE, as all of the program
+        is this backward reduced? (_check_global_requires_..._grad_sync)    Kind.FORWARD: all that it needs is the round
+        match the all_reduce of each bucket (_match_all_reduce_for_...)     Kind.BUCKET
+        match that of the used map (_match_unused_params_allreduce)         Kind.USED_MAP
+        take the rebuilt order for the next time (_push_all_rebuilt_params) ReducerState, when the join is over
+        post_hook: take over the last rank's model (_sync_final_model)      `end_join` of the engine
+
 Note [Leaving by an exception]
     While nobody has joined, nothing is announced: the others go on until the next round, and wait for this rank in each
     collective before it. So it makes these, too, contributing nothing, and then says in the round that it leaves. Which
@@ -27,7 +40,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -52,6 +65,7 @@ from ddpsim.ddp.collectives import OPERATIONS, Collective, describe, public_name
 from ddpsim.ddp.errors import JoinError
 from ddpsim.ddp.group_store import post_message, read_message
 from ddpsim.ddp.interception import Interception
+from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
 from ddpsim.ddp.neutral import take_part
 from ddpsim.ddp.reducer import Reducer
 from ddpsim.ddp.wording import ranks_text
@@ -104,11 +118,6 @@ class JoinCoordinator:
         self.group = group
         self.present = tuple(range(dist.get_world_size(group)))
         """The ranks that had input when last asked; all ranks here are numbers within the group."""
-        self.is_over = False
-        """An error has ended the join, on all ranks alike."""
-        self.has_been_left = False
-        """A rank left it by an exception; the ranks may be at different steps."""
-        self.counts_itself = count_present is None
         self._rank = dist.get_rank(group)
         self._size = dist.get_world_size(group)
         self._world_ranks = dist.get_process_group_ranks(group)
@@ -116,13 +125,7 @@ class JoinCoordinator:
         self._count_present = count_present
         self._tells_samples = tells_samples
         self._throws = throws
-        self._announces = False
-        """Somebody has joined: each call is told before it is made."""
-        self._is_quiet = False
-        self._is_following = False
-        """This rank does what the others do, as it ran out of input or leaves."""
-        self._joins_now = False
-        """The next row is the first to say that this rank ran out of input."""
+        self._state = JoinState.COMPLETE
         self._log: deque[Announcement] = deque(maxlen=_REMEMBERED)
         """What this rank has called while everybody had input: Note [Leaving by an exception]."""
         self._latest_first: tuple[Member, ...] = ()
@@ -132,6 +135,26 @@ class JoinCoordinator:
         self._thread = threading.get_ident()
         if self.counts_itself:
             self._watch()
+
+    @property
+    def counts_itself(self) -> bool:
+        """Whether the rounds tell who has input; else torch's Join counts (Note [Iterations])."""
+        return self._count_present is None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether an error has ended the join, on all ranks alike."""
+        return self._state in (JoinState.LEFT, JoinState.ENDED)
+
+    @property
+    def has_been_left(self) -> bool:
+        """Whether a rank left it by an exception; the ranks may be at different steps."""
+        return self._state in (JoinState.LEFT, JoinState.LEAVING) and self._size > 1
+
+    def _advance(self, event: JoinEvent) -> None:
+        following = follows(self._state, event)
+        assert following is not None, f"{event.value} while {self._state.value}"
+        self._state = following
 
     # --- on a rank with input -----------------------------------------------------------------------------------------
 
@@ -150,30 +173,34 @@ class JoinCoordinator:
         else:
             if not continues:
                 self.end_iteration()
-                self._announces = self._count_present() < self._size
-            if self._announces or self._tells_samples:
+                if self._count_present() < self._size:
+                    self._advance(JoinEvent.SOMEBODY_JOINED)
+            if self._state is JoinState.ANNOUNCING or self._tells_samples:
                 told = self._hold(row).samples
         self._log.append(replace(row, samples=0))
         return Participants(self.present, self.present[-1], told)
 
     def end_iteration(self) -> None:
         """The forward just called has nothing to reduce, or its gradients are reduced."""
-        if self._count_present is not None and self._announces:
+        if self._count_present is not None and self._state is JoinState.ANNOUNCING:
             self._hold(Announcement(Kind.END))
-            self.close()
+            self._end_iteration()
+
+    def _end_iteration(self) -> None:
+        self._advance(JoinEvent.ITERATION_ENDED)
+        self.close()
 
     @contextmanager
     def announce(self, member: Member, kind: Kind, bucket: int) -> Iterator[bool]:
         """Around a collective of a member's reducer; says whether joined ranks follow it."""
-        if not self._is_quiet:
-            self._tell(Announcement(kind, self.members.index(member), bucket))
-        with self._quiet():
-            yield self._announces
+        self._tell(Announcement(kind, self.members.index(member), bucket))
+        with self._unwatched():
+            yield self._state is JoinState.ANNOUNCING
 
     @contextmanager
     def _collective(self, group: int, operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
         """Around any other collective, of the join's group or one with the same ranks."""
-        if self._is_quiet or not self._is_programs():
+        if not self._is_programs():
             yield
             return
         collective = describe(operation, arguments)
@@ -181,14 +208,14 @@ class JoinCoordinator:
             self._tell(Announcement(Kind.UNSHADOWED, details=(OPERATIONS.index(operation),)))
         else:
             self._tell(Announcement(Kind.COLLECTIVE, details=(group, *collective.encode())))
-        with self._quiet():
+        with self._unwatched():
             yield
 
     @contextmanager
     def _part_of_group(self, ranks: Sequence[int], operation: str, arguments: tuple[Any, ...]) -> Iterator[None]:
         """Around a collective of a group that some ranks of the join do not belong to."""
         away = [rank for rank in ranks if rank not in self.present]
-        if away and not self._is_quiet:
+        if away:
             raise JoinError(
                 f"{public_name(operation)} in a group of {self._text(ranks)}, but {self._text(away)} ran out of input, "
                 "and only groups of all ranks of the join can be followed: use one, or leave the call out in a join"
@@ -200,16 +227,16 @@ class JoinCoordinator:
         return threading.get_ident() == self._thread or torch._C._current_graph_task_id() != -1
 
     def _tell(self, call: Announcement) -> None:
-        if self._announces:
+        if self._state is JoinState.ANNOUNCING:
             self._hold(call)
-        else:
+        elif self._state is JoinState.COMPLETE:
             self._log.append(call)
 
     # --- on a rank that has none --------------------------------------------------------------------------------------
 
     def shadow_until_all_joined(self) -> int:
         """Follow the others until nobody has input; return the authoritative rank: the last, of several the highest."""
-        self._is_following = self._joins_now = True
+        self._advance(JoinEvent.RAN_OUT)
         while True:
             last = self.present
             held = self._hold(Announcement(Kind.JOINED))
@@ -219,17 +246,17 @@ class JoinCoordinator:
 
     def shadow_iteration(self) -> None:
         """Follow the others to the end of one iteration."""
-        self._is_following = self._announces = True
+        self._advance(JoinEvent.ITERATION_SHADOWED)
         while True:
             call = self._hold(Announcement(Kind.JOINED)).call
             if call is None or call.kind is Kind.END:
-                self.close()
+                self._end_iteration()
                 return
             self._follow(call)
 
     def leave_by(self, error: BaseException) -> None:
         """Tell the others that this rank leaves by `error`, in a way that they notice in their next round."""
-        self.has_been_left = self._size > 1
+        self._advance(JoinEvent.RAISED)
         post_message(self.group, f"ddp/join/{self._rank}", f"{type(error).__name__}: {error}")
         if len(self.present) == self._size:
             calls = expected_next([call for call in self._log if call.kind is not Kind.REBUILD])
@@ -253,25 +280,24 @@ class JoinCoordinator:
 
     def _abandon(self, members: Iterable[Member], *, with_buffers: bool) -> None:
         # What was called last is the first to have its backward, if the models are chained.
-        with self._quiet():
+        with self._unwatched():
             for member in members:
                 member.abandon(with_buffers=with_buffers)
 
     def _follow(self, call: Announcement | None) -> None:
-        """Make the call that the ranks present are about to make."""
+        """Make the call that the ranks present are about to make: Note [What a joined rank does]."""
         if call is None:
             return
         reducer = self.members[call.engine].reducer
-        self._is_following = True
-        with self._quiet():
-            if call.kind is Kind.BUCKET:
-                reducer.shadow_bucket(call.number)
-            elif call.kind is Kind.USED_MAP:
-                reducer.shadow_used_map()
-            elif call.kind is Kind.REBUILD:
+        with self._unwatched():
+            if call.kind is Kind.REBUILD:
                 reducer.shadow_rebuild(self.present[-1])
             elif call.kind is Kind.COLLECTIVE:
                 self._take_part(call.details)
+            elif call.kind is Kind.BUCKET:
+                reducer.shadow_bucket(call.number)
+            elif call.kind is Kind.USED_MAP:
+                reducer.shadow_used_map()
 
     def _take_part(self, details: Sequence[int]) -> None:
         group, *numbers = details
@@ -279,8 +305,9 @@ class JoinCoordinator:
 
     def __ddp_call__(self) -> dict[str, object]:
         """What its calls belong to, for a diagnosis."""
-        told: dict[str, object] = {"wrapper": self.members[0], "shadow": self._is_following}
-        if self._joins_now:
+        is_shadow = self._state in (JoinState.JOINING, JoinState.FOLLOWING, JoinState.LEAVING)
+        told: dict[str, object] = {"wrapper": self.members[0], "shadow": is_shadow}
+        if self._state is JoinState.JOINING:
             told["joined"] = self.members
         return told
 
@@ -288,21 +315,23 @@ class JoinCoordinator:
 
     def _hold(self, row: Announcement) -> Round:
         """Hold a round; raise JoinError, on all ranks alike, if it shows that they cannot go on together."""
+        was_complete = len(self.present) == self._size
         held = self._exchange(row)
         self.present = held.present or self.present
-        self.has_been_left = bool(held.failed)
         problem = self._problem(held)
         if problem is not None:
             self.close()
-            self.is_over = True
+            self._advance(JoinEvent.RANK_LEFT if held.failed else JoinEvent.DISAGREED)
             raise JoinError(problem)
-        if len(held.present) < self._size and (not self._announces or self._interception is None):
-            self._announces = True
-            self._watch()
+        if len(self.present) < self._size:
+            self._advance(JoinEvent.SOMEBODY_JOINED)
+            if was_complete or self._interception is None:
+                self._watch()
         return held
 
     def _exchange(self, row: Announcement) -> Round:
-        width = WIDE if self._announces else NARROW
+        has_joined_ranks = len(self.present) < self._size or self._state in (JoinState.ANNOUNCING, JoinState.FOLLOWING)
+        width = WIDE if has_joined_ranks else NARROW
         rows = self._all_rows(row.encode(width))
         needed = width_needed(rows)
         if needed > width:
@@ -314,9 +343,10 @@ class JoinCoordinator:
         rows = torch.zeros(self._size, len(row), dtype=torch.int64)
         rows[self._rank] = torch.tensor(row)
         rows = rows.to(self._device)
-        with self._quiet():
+        with self._unwatched():
             dist.all_reduce(rows, group=self.group)
-        self._joins_now = False
+        if self._state is JoinState.JOINING:
+            self._advance(JoinEvent.ROW_TOLD)
         listed: list[list[int]] = rows.tolist()
         return listed
 
@@ -372,17 +402,11 @@ class JoinCoordinator:
 
     def close(self) -> None:
         """Leave the process groups as they were."""
-        self._announces = False
         self._unwatch()
 
-    @contextmanager
-    def _quiet(self) -> Iterator[None]:
+    def _unwatched(self) -> AbstractContextManager[None]:
         """Calls inside are announced already, or need not be."""
-        before, self._is_quiet = self._is_quiet, True
-        try:
-            yield
-        finally:
-            self._is_quiet = before
+        return nullcontext() if self._interception is None else self._interception.paused()
 
 
 def _describe(details: Sequence[int]) -> str:

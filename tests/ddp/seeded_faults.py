@@ -651,14 +651,14 @@ JOIN_FAULTS = (
         (FOUND + "test_a_root_is_a_number_within_the_group",),
     ),
     Fault(
-        "no participants is called under no_sync",
+        "a join is not notified under no_sync",
         "engine",
         "if options is None or not (options",
         "if options is None or kind is Forward.LOCAL or not (options",
         (JOIN + "test_accumulation_under_no_sync[(2, 4)]",),
     ),
     Fault(
-        "no participants is called for an evaluation",
+        "a join is not notified for an evaluation",
         "engine",
         "if options is None or not (options",
         "if options is None or kind is Forward.EVALUATION or not (options",
@@ -771,7 +771,7 @@ JOIN_FAULTS = (
         "step_counter",
         "        self.latest += is_training\n",
         "        self.latest += 1\n",
-        ("test_steps.py",),
+        ("test_step_counter.py",),
     ),
     Fault(
         "the step is not shared after a join",
@@ -804,15 +804,15 @@ JOIN_FAULTS = (
     Fault(
         "nothing is announced once a rank has joined",
         "join_coordinator",
-        ("            self._announces = True\n            self._watch()\n        return held"),
-        ("            self._watch()\n        return held"),
+        "            self._advance(JoinEvent.SOMEBODY_JOINED)\n            if was",
+        "            if was",
         (JOIN + "test_each_call_is_announced_once_somebody_has_joined",),
     ),
     Fault(
         "collectives are announced though everybody has input",
         "join_coordinator",
-        "if len(held.present) < self._size and (not",
-        "if held.present and (not",
+        "        if len(self.present) < self._size:\n            self._adv",
+        "        if self.present:\n            self._adv",
         (JOIN + "test_while_all_have_input_it_costs_one_small_all_reduce_a_forward",),
     ),
     Fault(
@@ -825,7 +825,7 @@ JOIN_FAULTS = (
     Fault(
         "groups of some ranks are not watched",
         "join_coordinator",
-        "        if away and not self._is_quiet:",
+        "        if away:",
         "        if False:",
         (ERRORS + "test_a_group_of_some_ranks_with_a_joined_one",),
     ),

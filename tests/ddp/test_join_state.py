@@ -1,0 +1,40 @@
+"""A rank's states in a join: every pair of a state and an event."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from ddpsim.ddp.join_state import JoinEvent, JoinState, follows
+
+COMPLETE, ANNOUNCING, JOINING, FOLLOWING, LEAVING, LEFT, ENDED = JoinState
+JOINED, RAN_OUT, TOLD, SHADOWED, OVER, RAISED, RANK_LEFT, DISAGREED = JoinEvent
+
+ERRORS = {RANK_LEFT: LEFT, DISAGREED: ENDED}
+TABLE = {
+    COMPLETE: {JOINED: ANNOUNCING, RAN_OUT: JOINING, SHADOWED: FOLLOWING, RAISED: LEAVING, **ERRORS},
+    ANNOUNCING: {
+        JOINED: ANNOUNCING,
+        RAN_OUT: JOINING,
+        SHADOWED: FOLLOWING,
+        OVER: COMPLETE,
+        RAISED: LEAVING,
+        **ERRORS,
+    },
+    JOINING: {TOLD: FOLLOWING, **ERRORS},
+    FOLLOWING: {JOINED: FOLLOWING, SHADOWED: FOLLOWING, OVER: FOLLOWING, **ERRORS},
+    LEAVING: {},
+    LEFT: {},
+    ENDED: {},
+}
+
+
+@pytest.mark.parametrize(("state", "event"), list(product(JoinState, JoinEvent)), ids=lambda value: value.value)
+def test_every_pair(state, event):
+    assert follows(state, event) is TABLE[state].get(event)
+
+
+def test_every_state_can_be_reached():
+    reached = {follows(state, event) for state in JoinState for event in JoinEvent}
+    assert reached == {None, *JoinState}
