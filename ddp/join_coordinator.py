@@ -149,7 +149,7 @@ class JoinCoordinator:
     @property
     def has_been_left(self) -> bool:
         """Whether a rank left it by an exception; the ranks may be at different steps."""
-        return self._state in (JoinState.LEFT, JoinState.LEAVING) and self._size > 1
+        return self._state in (JoinState.LEAVING, JoinState.RETRACING, JoinState.LEFT) and self._size > 1
 
     def _advance(self, event: JoinEvent) -> None:
         following = follows(self._state, event)
@@ -267,15 +267,16 @@ class JoinCoordinator:
                 indices = [index for index, call in enumerate(calls) if call.kind is not Kind.COLLECTIVE]
                 first, last = (indices[0], indices[-1] + 1) if indices else (0, 0)
                 reducing = {self.members[calls[index].engine] for index in indices}
-                self._follow_all(calls[:first])
+                self._follow_log(calls[:first])
                 self._abandon([member for member in self._latest_first if member in reducing], with_buffers=False)
-                self._follow_all(calls[last:])
+                self._follow_log(calls[last:])
             else:
-                self._follow_all(calls)
+                self._follow_log(calls)
         self._exchange(Announcement(Kind.FAILED))
 
-    def _follow_all(self, calls: Sequence[Announcement]) -> None:
+    def _follow_log(self, calls: Sequence[Announcement]) -> None:
         for call in calls:
+            self._advance(JoinEvent.LOG_FOLLOWED)
             self._follow(call)
 
     def _abandon(self, members: Iterable[Member], *, with_buffers: bool) -> None:
@@ -305,7 +306,7 @@ class JoinCoordinator:
 
     def __ddp_call__(self) -> dict[str, object]:
         """What its calls belong to, for a diagnosis."""
-        is_shadow = self._state in (JoinState.JOINING, JoinState.FOLLOWING, JoinState.LEAVING)
+        is_shadow = self._state in (JoinState.JOINING, JoinState.FOLLOWING, JoinState.RETRACING)
         told: dict[str, object] = {"wrapper": self.members[0], "shadow": is_shadow}
         if self._state is JoinState.JOINING:
             told["joined"] = self.members

@@ -17,7 +17,9 @@ class JoinState(Enum):
     FOLLOWING = "following"
     """This rank ran out of input, and makes the calls of those that have some."""
     LEAVING = "leaving"
-    """This rank leaves by an exception, and makes the calls that the others still wait for."""
+    """This rank leaves by an exception, and its models make the calls that the others still wait for."""
+    RETRACING = "retracing"
+    """It leaves, too, and has made calls for the others that its log of earlier iterations showed."""
     LEFT = "left"
     """Another rank left by an exception: the join is over on all ranks, and they may be at different steps."""
     ENDED = "ended"
@@ -35,6 +37,7 @@ class JoinEvent(Enum):
     """torch's Join asks this rank to follow the others through an iteration."""
     ITERATION_ENDED = "iteration ended"
     RAISED = "raised"
+    LOG_FOLLOWED = "log followed"
     RANK_LEFT = "rank left"
     DISAGREED = "disagreed"
     """All ranks see in a round that they cannot go on together."""
@@ -46,6 +49,8 @@ _WITHOUT_INPUT = (JoinState.JOINING, JoinState.FOLLOWING)
 _NEXT: dict[tuple[JoinState, JoinEvent], JoinState] = {
     (JoinState.JOINING, JoinEvent.ROW_TOLD): JoinState.FOLLOWING,
     (JoinState.ANNOUNCING, JoinEvent.ITERATION_ENDED): JoinState.COMPLETE,
+    (JoinState.LEAVING, JoinEvent.LOG_FOLLOWED): JoinState.RETRACING,
+    (JoinState.RETRACING, JoinEvent.LOG_FOLLOWED): JoinState.RETRACING,
     (JoinState.FOLLOWING, JoinEvent.SOMEBODY_JOINED): JoinState.FOLLOWING,
     (JoinState.FOLLOWING, JoinEvent.ITERATION_SHADOWED): JoinState.FOLLOWING,
     (JoinState.FOLLOWING, JoinEvent.ITERATION_ENDED): JoinState.FOLLOWING,
