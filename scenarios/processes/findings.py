@@ -11,8 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ddpsim import Code, Finding
-from ddpsim.scenarios.agreement.outcome import Ending
-from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
+from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import rank_list, shortened

@@ -33,12 +33,11 @@ import torch
 import torch.distributed as dist
 
 from ddpsim.scenarios import engines
-from ddpsim.scenarios.agreement.outcome import Ending
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes import recorder
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.progress import PATIENCE, Progress
-from ddpsim.scenarios.processes.report import ErrorReport, Position, RankReport
+from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
 from ddpsim.scenarios.processes.stacks import below_call, call_program, stack_of
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_indices

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 
-from ddpsim.scenarios.agreement.outcome import Ending
 from ddpsim.simulator.calls import Site
+
+
+class Ending(Enum):
+    """How a rank's program ended."""
+
+    RETURNED = "returned"
+    RAISED = "raised"
+    """An error of its own or one of gloo."""
+    HUNG = "hung"
+    """Nothing in it moved for longer than the time-out."""
+    DIED = "died"
+    """Its process ended before it had said anything."""
 
 
 @dataclass(frozen=True, slots=True)

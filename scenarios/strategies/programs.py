@@ -1,7 +1,7 @@
 """Hypothesis strategies of programs: nothing wrong with them, or broken in one place.
 
 Healthy ones are drawn round by round, so that no rank waits for good: see Note [No deadlock] in
-scenarios/agreement/drawing.py, which draws such programs by a seed. Here every part is hypothesis's own draw, so that
+scenarios/strategies/drawing.py, which draws such programs by a seed. Here every part is hypothesis's own draw, so that
 a failure shrinks to few ranks, few rounds and plain calls that are waited for at once.
 """
 
@@ -13,8 +13,8 @@ from random import Random
 from hypothesis import strategies as st
 
 from ddpsim import UsageError
-from ddpsim.scenarios.agreement.breaking import Kind, broken
-from ddpsim.scenarios.agreement.drawing import COLLECTIVES, Round
+from ddpsim.scenarios.strategies.breaking import Kind, broken
+from ddpsim.scenarios.strategies.drawing import COLLECTIVES, Round
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, Shapes
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
@@ -65,7 +65,7 @@ def broken_programs(
     """A program that was broken in one place of one rank, and what was done to it.
 
     A break need not be a fault: where nobody waits for the call, say, the program still passes.
-    `ddpsim.simulator.programs.check` says what comes of it. Kinds are those of agreement/breaking.py: a call that
+    `ddpsim.simulator.programs.check` says what comes of it. Kinds are those of breaking.py: a call that
     is missing, made again, swapped or of another operation, shape, dtype, reduction, root, group, peer or tag; splits
     that differ; a rank that returns early or crashes.
 

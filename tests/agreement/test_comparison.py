@@ -1,15 +1,18 @@
-"""The comparison with outcomes made up: it agrees where it should, and notices each way in which they could differ."""
+"""The comparison with reports made up: it agrees where it should, and notices each way in which they could differ."""
 
+import pickle
 from dataclasses import replace
 
 import pytest
 
-from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram, labelled
-from ddpsim.scenarios.agreement.comparison import compare, simulated
-from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
-from ddpsim.scenarios.agreement.table import disagreements, silences, table
+from ddpsim.scenarios.processes.report import Ending, ErrorReport, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output
+from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.programs.program import CRASH, Crash, Wait
+from tests.agreement.comparison import check_made_by_gloo, compare, simulated
+from tests.agreement.gloo import GlooError
+from tests.agreement.labelled import LabelledProgram, labelled
+from tests.agreement.table import disagreements, silences, table
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 A = reduced("a", dtype="float16")
@@ -18,22 +21,31 @@ LATE = program(waited(A), waited(A, barrier("b")))
 CRASHING = program((Crash(),), waited(A))
 CRASHING_ALONE = program((A, Crash()), waited(A))
 
-HUNG, DIED = RankOutcome(Ending.HUNG, error="timed out"), RankOutcome(Ending.DIED, error="SIGABRT")
-CRASHED = RankOutcome(Ending.RAISED, error=f"InjectedCrashError: {CRASH}")
-FAILED = RankOutcome(Ending.RAISED, error="RuntimeError: connection closed\nby peer")
+
+def returned(value):
+    return RankReport(0, Ending.RETURNED, 0.0, value=pickle.dumps(value))
 
 
-def returned(value=None):
-    return RankOutcome(Ending.RETURNED, {} if value is None else value)
+def raised(line):
+    return RankReport(1, Ending.RAISED, 0.0, error=ErrorReport(line, "", None))
+
+
+def died(how):
+    return RankReport(1, Ending.DIED, 0.0, death=how)
+
+
+HUNG, DONE, DIED = RankReport(0, Ending.HUNG, 0.0), returned({}), died("signal SIGABRT")
+CRASHED = raised(f"InjectedCrashError: {CRASH}")
+FAILED = raised("RuntimeError: connection closed")
 
 
 def faithful(result):
     """What gloo does if it does the same."""
-    return [returned(dict(value)) for value in result.returns]
+    return [returned(value) for value in result.returns]
 
 
-def disagreement(steps, outcomes, kind=Kind.NONE):
-    return compare(LabelledProgram(7, steps, kind), simulated(steps), outcomes).disagreement
+def disagreement(steps, reports, kind=Kind.NONE):
+    return compare(LabelledProgram(7, steps, kind), simulated(steps), reports).disagreement
 
 
 def test_the_same_agrees():
@@ -41,21 +53,21 @@ def test_the_same_agrees():
 
 
 @pytest.mark.parametrize(
-    ("outcome", "words"),
+    ("report", "words"),
     [
-        (HUNG, "the simulator finds nothing, but on gloo rank 1 hung: timed out"),
-        (DIED, "the simulator finds nothing, but on gloo rank 1 died: SIGABRT"),
+        (HUNG, "the simulator finds nothing, but on gloo rank 1 hung"),
+        (DIED, "the simulator finds nothing, but on gloo rank 1 died: signal SIGABRT"),
         (FAILED, "the simulator finds nothing, but on gloo rank 1 raised: RuntimeError: connection closed"),
     ],
 )
-def test_what_passes_has_to_complete(outcome, words):
-    assert disagreement(HEALTHY, [faithful(simulated(HEALTHY))[0], outcome]) == words
+def test_what_passes_has_to_complete(report, words):
+    assert disagreement(HEALTHY, [faithful(simulated(HEALTHY))[0], report]) == words
 
 
 def test_what_deadlocks_has_to_go_wrong():
-    assert disagreement(LATE, [returned(), HUNG]) == ""
-    assert disagreement(LATE, [returned(), DIED]) == ""
-    assert disagreement(LATE, [returned(), returned()]) == (
+    assert disagreement(LATE, [DONE, HUNG]) == ""
+    assert disagreement(LATE, [DONE, DIED]) == ""
+    assert disagreement(LATE, [DONE, DONE]) == (
         "the simulator finds deadlock.missing_rank, but on gloo every rank returned"
     )
 
@@ -64,13 +76,13 @@ def test_a_crash_has_to_be_that_ranks_and_does_not_stand_for_the_wait():
     assert disagreement(CRASHING, [CRASHED, HUNG]) == ""
     assert disagreement(CRASHING, [HUNG, HUNG]) == "rank 0 crashes on the simulator, but on gloo it hung"
     assert disagreement(CRASHING, [FAILED, HUNG]) == "rank 0 crashes on the simulator, but on gloo it raised"
-    assert disagreement(CRASHING, [CRASHED, returned()]) == (
+    assert disagreement(CRASHING, [CRASHED, DONE]) == (
         "the simulator finds rank_error, deadlock.dead_rank, but on gloo every other rank returned"
     )
 
 
 def test_a_crash_that_nobody_waits_for_is_all_there_is():
-    assert disagreement(CRASHING_ALONE, [CRASHED, returned()]) == ""
+    assert disagreement(CRASHING_ALONE, [CRASHED, DONE]) == ""
 
 
 def changed(output, byte):
@@ -78,10 +90,9 @@ def changed(output, byte):
 
 
 def with_output(steps, change):
-    """The outcomes of `steps`, with rank 1's "a" changed."""
-    outcomes = faithful(simulated(steps))
-    outcomes[1].value["a"] = [change(output) for output in outcomes[1].value["a"]]
-    return outcomes
+    """The reports of `steps`, with rank 1's "a" changed."""
+    ours, theirs = simulated(steps).returns
+    return [returned(ours), returned({**theirs, "a": [change(output) for output in theirs["a"]]})]
 
 
 def test_sums_may_differ_in_the_last_bit_and_not_more():
@@ -95,19 +106,19 @@ def test_sums_may_differ_in_the_last_bit_and_not_more():
 @pytest.mark.parametrize("how", [{"reduction": "MAX"}, {"dtype": "int32"}], ids=["maximum", "whole-numbers"])
 def test_nothing_else_may_differ_at_all(how):
     steps = program(*[waited(reduced("a", **{"dtype": "float16", **how}))] * 2)
-    outcomes = with_output(steps, lambda output: changed(output, output.content[0] ^ 1))
-    assert disagreement(steps, outcomes).startswith("'a' on rank 1: output 0 is [")
+    reports = with_output(steps, lambda output: changed(output, output.content[0] ^ 1))
+    assert disagreement(steps, reports).startswith("'a' on rank 1: output 0 is [")
 
 
 def test_not_a_number_is_no_rounding():
-    outcomes = with_output(HEALTHY, lambda output: output._replace(content=b"\xff" * len(output.content)))
-    assert disagreement(HEALTHY, outcomes).startswith("'a' on rank 1: results are nan apart, expected at most ")
+    reports = with_output(HEALTHY, lambda output: output._replace(content=b"\xff" * len(output.content)))
+    assert disagreement(HEALTHY, reports).startswith("'a' on rank 1: results are nan apart, expected at most ")
 
 
 def test_true_is_any_byte_but_zero():
     steps = program(*[waited(reduced("a", dtype="bool"))] * 2)
     true = with_output(steps, lambda output: output._replace(content=bytes(2 * byte for byte in output.content)))
-    assert any(1 in outcome.value["a"][0].content for outcome in faithful(simulated(steps)))
+    assert any(1 in value["a"][0].content for value in simulated(steps).returns)
     assert disagreement(steps, true) == ""
     other = with_output(steps, lambda output: output._replace(content=bytes(not byte for byte in output.content)))
     assert disagreement(steps, other) != ""
@@ -116,9 +127,37 @@ def test_true_is_any_byte_but_zero():
 def test_outputs_are_of_one_shape_and_of_the_same_calls():
     other = with_output(HEALTHY, lambda output: Output(output.dtype, (2, 2), output.content))
     assert disagreement(HEALTHY, other) == "'a' on rank 1: outputs of other dtypes or shapes"
-    fewer = faithful(simulated(HEALTHY))
-    del fewer[0].value["b"]
-    assert disagreement(HEALTHY, fewer) == "rank 0 waited for ['a', 'b'] on the simulator, but for ['a'] on gloo"
+    ours, theirs = simulated(HEALTHY).returns
+    assert (
+        disagreement(HEALTHY, [returned({"a": ours["a"]}), returned(theirs)])
+        == "rank 0 waited for ['a', 'b'] on the simulator, but for ['a'] on gloo"
+    )
+
+
+# --- what is no verdict of gloo's -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        died("signal SIGKILL"),
+        died("exit status 3"),
+        raised("ImportError: cannot import name 'it'"),
+        raised("MemoryError"),
+        raised("OSError: [Errno 28] No space left on device"),
+    ],
+    ids=lambda report: report.death or report.error.line.partition(":")[0],
+)
+def test_what_gloo_has_not_done(report):
+    with pytest.raises(GlooError, match=rf"^rank 1 of seed 7 {report.ending.value} \("):
+        check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
+
+
+@pytest.mark.parametrize(
+    "report", [DIED, died("signal SIGSEGV"), FAILED, raised("DistBackendError: no"), CRASHED, HUNG, DONE]
+)
+def test_what_gloo_or_the_program_has(report):
+    check_made_by_gloo(LabelledProgram(7, HEALTHY, Kind.NONE), [HUNG, report])
 
 
 # --- the third witness ------------------------------------------------------------------------------------------------
@@ -128,7 +167,7 @@ def test_a_check_that_finds_something_else_is_noticed():
     result = simulated(LATE)
     blamed = replace(result.findings[0], ranks=(1,))
     other = replace(result, findings=(blamed,))
-    comparison = compare(LabelledProgram(7, LATE, Kind.EXTRA), other, [returned(), HUNG])
+    comparison = compare(LabelledProgram(7, LATE, Kind.EXTRA), other, [DONE, HUNG])
     assert comparison.disagreement == (
         "check finds deadlock.missing_rank of [0], but simulate finds deadlock.missing_rank of [1]"
     )
@@ -159,14 +198,14 @@ def test_the_table_counts():
     lost = program((*waited(A), sent("m", 1), Wait("m")), waited(A))
     other = program(waited(A), waited(reduced("a", dtype="float16", reduction="MAX")))
     compared = [
-        compare(LabelledProgram(seed, steps, kind), simulated(steps), outcomes)
-        for seed, (steps, kind, outcomes) in enumerate(
+        compare(LabelledProgram(seed, steps, kind), simulated(steps), reports)
+        for seed, (steps, kind, reports) in enumerate(
             [
                 (HEALTHY, Kind.NONE, faithful(simulated(HEALTHY))),
                 (HEALTHY, Kind.NONE, [HUNG, FAILED]),
-                (lost, Kind.EXTRA, [HUNG, returned()]),
+                (lost, Kind.EXTRA, [HUNG, DONE]),
                 (LATE, Kind.MISSING, [HUNG, DIED]),
-                (other, Kind.REDUCTION, [returned(), returned()]),
+                (other, Kind.REDUCTION, [DONE, DONE]),
                 (CRASHING, Kind.CRASH, [CRASHED, HUNG]),
             ]
         )
@@ -181,5 +220,5 @@ def test_the_table_counts():
         "all                              6          2          1          2          1          1",
     ]
     assert silences(compared) == "    1  each rank reduces its share in the way it was told itself"
-    assert disagreements(compared) == ("seed 1 (none): the simulator finds nothing, but on gloo rank 0 hung: timed out")
+    assert disagreements(compared) == ("seed 1 (none): the simulator finds nothing, but on gloo rank 0 hung")
     assert silences(compared[:1]) == disagreements(compared[:1]) == ""

@@ -5,8 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from ddpsim.scenarios.agreement.breaking import Kind, labelled
-from ddpsim.scenarios.agreement.drawing import draw
+from ddpsim.scenarios.strategies.breaking import Kind
+from ddpsim.scenarios.strategies.drawing import draw
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS
 from ddpsim.simulator.programs.check import check
@@ -14,6 +14,7 @@ from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
 from ddpsim.simulator.programs.program import Crash, Issue, Return, Wait
 from ddpsim.simulator.programs.validation import validate
 from ddpsim.simulator.verdict import Code, Verdict
+from tests.agreement.labelled import labelled
 
 DRAWN = [draw(seed) for seed in range(300)]
 LABELLED = [labelled(seed) for seed in range(1_000)]

@@ -4,11 +4,10 @@ from random import Random
 
 import pytest
 
-from ddpsim.scenarios.agreement.outcome import Ending
-from ddpsim.scenarios.agreement.parts import who_ends
-from ddpsim.scenarios.agreement.pool import GlooPool, Job
-from ddpsim.scenarios.ranks.interpreter import run_steps
+from ddpsim.scenarios.processes.report import Ending
 from ddpsim.simulator.programs.program import Issue
+from tests.agreement.gloo import on_gloo
+from tests.agreement.parts import who_ends
 from tests.programs.programs import program, waited
 
 
@@ -61,14 +60,12 @@ def drawn(random):
 DRAWN = [drawn(Random(seed)) for seed in range(90)]
 
 
-def test_as_on_gloo():
+@pytest.mark.tier("ci")
+def test_as_on_gloo(server):
     programs = [program(*[waited(calls[rank]) if rank in calls else () for rank in range(n)]) for calls, n in DRAWN]
-    with GlooPool() as pool:
-        jobs = [Job(run_steps, each.world_size, (each,), still_seconds=0.5) for each in programs]
-        on_gloo = [outcomes for _, outcomes in pool.run(jobs)]
     counts = set()
-    for (calls, size), outcomes in zip(DRAWN, on_gloo, strict=True):
-        ended = {rank for rank in calls if outcomes[rank].ending is Ending.RETURNED}
+    for (calls, size), reports in zip(DRAWN, on_gloo((each, 0.5) for each in programs), strict=True):
+        ended = {rank for rank in calls if reports[rank].ending is Ending.RETURNED}
         assert ended == who_ends(calls, range(size)), calls
         counts.add((len(ended) == 0, len(ended) == len(calls)))
     assert len(counts) == 3  # none, some and all get to the end

@@ -5,10 +5,10 @@ from itertools import permutations
 import pytest
 import torch
 
-from ddpsim.scenarios.agreement.rounding import bounds, rounds
 from ddpsim.scenarios.ranks.interpreter import sent
 from ddpsim.simulator.programs.checked import Met
 from ddpsim.simulator.programs.program import Issue
+from tests.agreement.rounding import bounds, rounds
 
 
 def together(operation, shape, dtype="float32", reduction="SUM", size=3):

@@ -3,17 +3,19 @@
 Beside each stands a neighbour that gloo does notice, so that the list says no more than is true.
 """
 
+import pickle
+
 import pytest
 
 from ddpsim import Verdict
-from ddpsim.scenarios.agreement.breaking import Kind, LabelledProgram
-from ddpsim.scenarios.agreement.comparison import compare, simulated
-from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
-from ddpsim.scenarios.agreement.pool import GlooPool, Job
-from ddpsim.scenarios.agreement.silent import Silence
-from ddpsim.scenarios.ranks.interpreter import run_steps
+from ddpsim.scenarios.processes.report import Ending, RankReport
+from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait
+from tests.agreement.comparison import compare, simulated
+from tests.agreement.gloo import on_gloo
+from tests.agreement.labelled import LabelledProgram
+from tests.agreement.silent import Silence
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 
 
@@ -206,22 +208,21 @@ WAITED_TWICE = program((*waited(sent("m", 1)), Wait("m")), (*waited(received("m"
 
 
 @pytest.fixture(scope="module")
-def on_gloo():
+def reported(server):
     """What became of each rank of every program here."""
     programs = [BOOLS, NOTHING_FROM_ANY, WAITED_TWICE, *(each for _, each in SILENT.values()), *NOTICED.values()]
-    with GlooPool() as pool:
-        jobs = [Job(run_steps, each.world_size, (each,), still_seconds=0.5) for each in programs]
-        return dict(zip(programs, [outcomes for _, outcomes in pool.run(jobs)], strict=True))
+    return dict(zip(programs, on_gloo((each, 0.5) for each in programs), strict=True))
 
 
-def compared(broken, outcomes):
-    return compare(LabelledProgram(0, broken, Kind.OPERATION), simulated(broken), outcomes)
+def compared(broken, reports):
+    return compare(LabelledProgram(0, broken, Kind.OPERATION), simulated(broken), reports)
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("case", SILENT.values(), ids=SILENT)
-def test_gloo_completes_it(case, on_gloo):
+def test_gloo_completes_it(case, reported):
     silence, broken = case
-    comparison = compared(broken, on_gloo[broken])
+    comparison = compared(broken, reported[broken])
     assert set(comparison.endings) == {Ending.RETURNED}
     assert simulated(broken).verdict is Verdict.FAIL
     assert (comparison.silence, comparison.disagreement) == (silence, "")
@@ -231,41 +232,46 @@ def test_every_silence_is_proved():
     assert {silence for silence, _ in SILENT.values()} == set(Silence)
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
-def test_gloo_does_not_complete_it(broken, on_gloo):
-    comparison = compared(broken, on_gloo[broken])
+def test_gloo_does_not_complete_it(broken, reported):
+    comparison = compared(broken, reported[broken])
     assert set(comparison.endings) != {Ending.RETURNED}
     assert (comparison.silence, comparison.disagreement) == (None, "")
 
 
 @pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
 def test_it_would_be_a_disagreement_had_gloo_completed_it(broken):
-    comparison = compared(broken, [RankOutcome(Ending.RETURNED, {})] * broken.world_size)
+    comparison = compared(broken, [RankReport(0, Ending.RETURNED, 0.0)] * broken.world_size)
     codes = ", ".join(comparison.found)
     assert comparison.silence is None
     assert comparison.disagreement == f"the simulator finds {codes}, but on gloo every rank returned"
 
 
-def test_another_reduction_gives_a_mixture_of_both(on_gloo):
-    mixed = on_gloo[SILENT["reduction"][1]][0].value
+@pytest.mark.tier("ci")
+def test_another_reduction_gives_a_mixture_of_both(reported):
+    mixed = pickle.loads(reported[SILENT["reduction"][1]][0].value)
     for reduction in ("SUM", "MAX"):
         repaired = simulated(program(*[waited(reduced("a", reduction=reduction))] * 2)).returns[0]
         assert mixed != repaired
 
 
-def test_gloo_adds_bools_as_bytes(on_gloo):
-    contents = [outcome.value["a"][0].content for outcome in on_gloo[BOOLS]]
+@pytest.mark.tier("ci")
+def test_gloo_adds_bools_as_bytes(reported):
+    contents = [pickle.loads(report.value)["a"][0].content for report in reported[BOOLS]]
     assert max(contents[0]) > 1
-    comparison = compared(BOOLS, on_gloo[BOOLS])
+    comparison = compared(BOOLS, reported[BOOLS])
     assert (comparison.found, comparison.disagreement) == ((), "")
 
 
-def test_gloo_waits_for_good_when_it_waits_twice_for_a_message(on_gloo):
-    assert {outcome.ending for outcome in on_gloo[WAITED_TWICE]} == {Ending.HUNG}
+@pytest.mark.tier("ci")
+def test_gloo_waits_for_good_when_it_waits_twice_for_a_message(reported):
+    assert {report.ending for report in reported[WAITED_TWICE]} == {Ending.HUNG}
     assert simulated(WAITED_TWICE).verdict is Verdict.PASS
 
 
-def test_gloo_refuses_to_receive_nothing_from_any_source(on_gloo):
-    refused = on_gloo[NOTHING_FROM_ANY][1]
+@pytest.mark.tier("ci")
+def test_gloo_refuses_to_receive_nothing_from_any_source(reported):
+    refused = reported[NOTHING_FROM_ANY][1]
     assert refused.ending is Ending.RAISED
-    assert "offset < this->size. 0 vs 0" in refused.error
+    assert "offset < this->size. 0 vs 0" in refused.error.line

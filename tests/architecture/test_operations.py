@@ -12,13 +12,13 @@ import torch.distributed as dist
 
 from ddpsim.ddp import collectives
 from ddpsim.reports.forms.view import FAMILIES, family_of
-from ddpsim.scenarios.agreement import parts
 from ddpsim.scenarios.ranks import interpreter
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.operations import IN_PROGRAMS, OPERATIONS, Kind, Movement, Passing, Shapes
 from ddpsim.simulator.process_group import group
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.transport import gloo_calls, memory
+from tests.agreement import parts
 from tests.semantics.cases import CASES
 
 METHODS = {method for row in OPERATIONS.values() for method in row.methods}
@@ -97,7 +97,7 @@ def test_programs_make_their_operations():
 
 def test_what_a_rank_with_a_root_does_on_gloo_is_known():
     rooted = {row.on_gloo.algorithm for row in IN_PROGRAMS.values() if row.has_root}
-    assert not lacking("scenarios/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
+    assert not lacking("tests/agreement/parts.py:ROOTED", rooted, parts.ROOTED)
 
 
 def test_a_join_intercepts_every_method():

@@ -2,9 +2,8 @@
 
 import re
 
-from ddpsim.scenarios.agreement.pool.pool import TEAMS
-from ddpsim.scenarios.agreement.silent import Silence
-from ddpsim.scenarios.agreement.table import table
+from tests.agreement.silent import Silence
+from tests.agreement.table import table
 from tests.agreement.test_silent import NOTICED, SILENT
 from tests.docs.blocks import ROOT
 
@@ -40,10 +39,3 @@ def test_what_gloo_let_through_are_silences():
     counts = [line.split(maxsplit=1) for line in shown.splitlines()]
     assert {text for _, text in counts} <= {silence.value for silence in Silence}
     assert [int(count) for count, _ in counts] == sorted((int(count) for count, _ in counts), reverse=True)
-
-
-def test_how_many_are_in_progress():
-    words = {8: "Eight", 12: "Twelve", 16: "Sixteen"}
-    (told,) = re.findall(r"(\w+) programs\s+are in progress at a time", TEXT)
-    assert told == words[TEAMS]
-    assert f"{words[TEAMS].lower()} (what is done)" in TEXT

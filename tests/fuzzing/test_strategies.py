@@ -7,12 +7,12 @@ import pytest
 from hypothesis import HealthCheck, Phase, find, given, settings
 
 from ddpsim import Pct, UsageError, Verdict, simulate
-from ddpsim.scenarios.agreement.breaking import Kind as Break
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.fuzzing.drawing import draw_each
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.scenarios.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
+from ddpsim.scenarios.strategies.breaking import Kind as Break
 from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.oracle import check_has_meaning
 from ddpsim.scenarios.training.training import Action, NetworkChoice, OptimizerName, Training

@@ -2,9 +2,8 @@
 
 from torch.distributed import HashStore
 
-from ddpsim.scenarios.agreement.outcome import Ending
 from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Beats, Notes
-from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.report import Ending, RankReport
 
 
 def world(size):

@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from ddpsim.scenarios.agreement.breaking import labelled
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.programs.json_form import from_json, to_json
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+from tests.agreement.labelled import labelled
 from tests.programs.programs import program, received, reduced, waited
 
 ONE = program(

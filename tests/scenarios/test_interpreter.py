@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from ddpsim import Code, Verdict
-from ddpsim.scenarios.agreement.breaking import labelled
-from ddpsim.scenarios.agreement.comparison import simulated
-from ddpsim.scenarios.agreement.drawing import COLLECTIVES
 from ddpsim.scenarios.ranks.interpreter import Output, run_steps, sent
+from ddpsim.scenarios.strategies.drawing import COLLECTIVES
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+from tests.agreement.comparison import simulated
+from tests.agreement.labelled import labelled
 
 FLOAT = {"dtype": "float32"}
 SUM = {"dtype": "float32", "reduction": "SUM"}

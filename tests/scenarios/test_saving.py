@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
 from ddpsim.scenarios import finds, load, run_scenario
-from ddpsim.scenarios.agreement.breaking import labelled
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import save, text_of
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
 from ddpsim.scenarios.strategies import trainings
 from ddpsim.scenarios.training.training import Action, Exceptional, NetworkChoice, Rule, Training
 from ddpsim.simulator.programs.program import Group, Issue, Program, Wait
+from tests.agreement.labelled import labelled
 
 SUM = Issue("a", "all_reduce", shapes=((4,),), dtype="float32", reduction="SUM")
 EXTRA_CALL = Program(2, (), ((), (SUM, Wait("a"))))

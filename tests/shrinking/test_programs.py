@@ -3,7 +3,6 @@
 import pytest
 
 from ddpsim import Budget
-from ddpsim.scenarios.agreement.breaking import labelled
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Wait
 from ddpsim.simulator.programs.validation import validate
@@ -14,6 +13,7 @@ from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, only_two_or_th
 from ddpsim.simulator.shrinking.program_size import size_of
 from ddpsim.simulator.shrinking.program_steps import fewer_rounds, fewer_steps, synchronous
 from ddpsim.simulator.shrinking.programs import WAYS
+from tests.agreement.labelled import labelled
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of
 

@@ -9,22 +9,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import pickle
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim import Code, Finding, Result, Verdict, simulate
-from ddpsim.scenarios.agreement import silent
-from ddpsim.scenarios.agreement.breaking import LabelledProgram
-from ddpsim.scenarios.agreement.outcome import Ending, RankOutcome
-from ddpsim.scenarios.agreement.rounding import bounds, rounds
-from ddpsim.scenarios.agreement.silent import Silence
+from ddpsim.scenarios.processes.report import Ending, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output, run_steps, site_of
+from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import CRASH, Program
+from tests.agreement import silent
+from tests.agreement.gloo import GlooError, on_gloo
+from tests.agreement.labelled import LabelledProgram
+from tests.agreement.rounding import bounds, rounds
+from tests.agreement.silent import Silence
+
+_PATIENCE_SECONDS = 10.0
+"""For what the simulator passes: it ends by itself, and if it does not, that is to be beyond doubt."""
+
+_DIST_ERRORS = (dist.DistError, dist.DistBackendError, dist.DistNetworkError, dist.DistStoreError)
+_MADE = {
+    Ending.DIED: {"signal SIGABRT", "signal SIGSEGV"},
+    Ending.RAISED: {each.__name__ for each in (InjectedCrashError, RuntimeError, *_DIST_ERRORS)},
+}
+"""What gloo and programs end ranks with. Another signal was sent by the system, another error is one of ours: neither
+says anything about the program.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,14 +51,54 @@ class Comparison:
     labelled: LabelledProgram
     found: tuple[Code, ...]
     """What fails on the simulator; () if it passes the program."""
-    endings: tuple[Ending, ...]
-    """By rank, on gloo."""
-    errors: tuple[str, ...]
-    """Of each rank, on gloo; "" where there was none."""
+    reports: tuple[RankReport, ...]
+    """What became of each rank on gloo."""
     silence: Silence | None = None
     """Why gloo let the program through although the simulator fails it."""
     disagreement: str = ""
     """One line; "" if they agree."""
+
+    @property
+    def endings(self) -> tuple[Ending, ...]:
+        """By rank, on gloo."""
+        return tuple(report.ending for report in self.reports)
+
+
+def compared(programs: Iterable[LabelledProgram], *, timeout_seconds: float) -> Iterator[Comparison]:
+    """Run each on both, and say whether they agree, in order.
+
+    One that the simulator fails hangs on gloo once nothing in it has moved for `timeout_seconds`. Raises GlooError if a
+    rank came to an end that neither gloo nor the program made.
+    """
+    simulations: deque[tuple[LabelledProgram, Result]] = deque()
+
+    def given() -> Iterator[tuple[Program, float]]:
+        for labelled in programs:
+            result = simulated(labelled.program)
+            simulations.append((labelled, result))
+            passes = result.verdict is Verdict.PASS
+            yield labelled.program, max(timeout_seconds, _PATIENCE_SECONDS) if passes else timeout_seconds
+
+    for reports in on_gloo(given()):
+        labelled, result = simulations.popleft()
+        check_made_by_gloo(labelled, reports)
+        yield compare(labelled, result, reports)
+
+
+def check_made_by_gloo(labelled: LabelledProgram, reports: Sequence[RankReport]) -> None:
+    """Raise GlooError if it was neither gloo nor the program that ended a rank."""
+    for report in reports:
+        text = what_it_said(report)
+        if report.ending in _MADE and text.partition(":")[0] not in _MADE[report.ending]:
+            raise GlooError(
+                f"rank {report.rank} of seed {labelled.seed} {report.ending.value} ({text}), expected an ending that "
+                "comes from gloo or the program: see whether the machine is short of memory or disk, and run it again"
+            )
+
+
+def what_it_said(report: RankReport) -> str:
+    """What a rank raised or died of; "" for one that returned or hung."""
+    return report.error.line if report.error else report.death
 
 
 def simulated(program: Program) -> Result:
@@ -49,19 +106,18 @@ def simulated(program: Program) -> Result:
     return simulate(run_steps, program.world_size, args=(program,), name="program")
 
 
-def compare(labelled: LabelledProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Comparison:
+def compare(labelled: LabelledProgram, result: Result, reports: Sequence[RankReport]) -> Comparison:
     """Set what the simulator said beside what became of each rank on gloo."""
     checked = check(labelled.program, site_of=site_of)
     found = _failing(result.findings)
-    problem = _witness_problem(checked, result) or next(_problems(checked, result, outcomes), "")
+    problem = _witness_problem(checked, result) or next(_problems(checked, result, reports), "")
     silence = None
-    if found and not problem and not _went_wrong(found, outcomes):
+    if found and not problem and not _went_wrong(found, reports):
         silence = silent.why(labelled.program, checked)
         who = "every other rank" if result.errors else "every rank"
         problem = "" if silence else f"the simulator finds {_codes(found)}, but on gloo {who} returned"
     codes = tuple(finding.code for finding in found)
-    endings, errors = zip(*((outcome.ending, outcome.error) for outcome in outcomes), strict=True)
-    return Comparison(labelled, codes, endings, errors, silence, problem)
+    return Comparison(labelled, codes, tuple(reports), silence, problem)
 
 
 def _failing(findings: Sequence[Finding]) -> list[Finding]:
@@ -80,35 +136,33 @@ def _witness_problem(checked: CheckedProgram, result: Result) -> str:
     return f"check finds {sides[0]}, but simulate finds {sides[1]}"
 
 
-def _problems(checked: CheckedProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Iterator[str]:
+def _problems(checked: CheckedProgram, result: Result, reports: Sequence[RankReport]) -> Iterator[str]:
     if result.verdict is Verdict.PASS:
-        for rank, outcome in enumerate(outcomes):
-            if outcome.ending is not Ending.RETURNED:
-                told = f": {outcome.error}" if outcome.error else ""
-                yield f"the simulator finds nothing, but on gloo rank {rank} {outcome.ending.value}{told}".splitlines()[
-                    0
-                ]
-        yield from _differences(checked, result, outcomes)
+        for rank, report in enumerate(reports):
+            if report.ending is not Ending.RETURNED:
+                told = f": {text}" if (text := what_it_said(report)) else ""
+                yield f"the simulator finds nothing, but on gloo rank {rank} {report.ending.value}{told}"
+        yield from _differences(checked, result, reports)
     for rank in result.errors:
-        if CRASH not in outcomes[rank].error:
-            yield f"rank {rank} crashes on the simulator, but on gloo it {outcomes[rank].ending.value}"
+        if CRASH not in what_it_said(reports[rank]):
+            yield f"rank {rank} crashes on the simulator, but on gloo it {reports[rank].ending.value}"
 
 
-def _went_wrong(found: Sequence[Finding], outcomes: Sequence[RankOutcome]) -> bool:
+def _went_wrong(found: Sequence[Finding], reports: Sequence[RankReport]) -> bool:
     """True if a rank came to no good end, other than those whose crash explains it."""
     crashed = {rank for each in found if each.code is Code.RANK_ERROR for rank in each.ranks}
     needs_more = any(each.code is not Code.RANK_ERROR for each in found)
-    ends = [out.ending for rank, out in enumerate(outcomes) if not (needs_more and rank in crashed)]
+    ends = [out.ending for rank, out in enumerate(reports) if not (needs_more and rank in crashed)]
     return any(ending is not Ending.RETURNED for ending in ends)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-def _differences(checked: CheckedProgram, result: Result, outcomes: Sequence[RankOutcome]) -> Iterator[str]:
+def _differences(checked: CheckedProgram, result: Result, reports: Sequence[RankReport]) -> Iterator[str]:
     met = {(call.rank, call.issue.name): calls for calls in checked.met for call in calls}
-    for rank, outcome in enumerate(outcomes):
-        ours, theirs = result.returns[rank], outcome.value
+    for rank, report in enumerate(reports):
+        ours, theirs = result.returns[rank], pickle.loads(report.value or b"")
         if list(ours) != list(theirs):
             yield f"rank {rank} waited for {list(ours)} on the simulator, but for {list(theirs)} on gloo"
             continue

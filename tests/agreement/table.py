@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from ddpsim.scenarios.agreement.breaking import Kind
-from ddpsim.scenarios.agreement.comparison import Comparison
-from ddpsim.scenarios.agreement.outcome import Ending
+from ddpsim.scenarios.processes.report import Ending
+from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.verdict import Code
+from tests.agreement.comparison import Comparison
 
 _SAID = ("passes", "mismatch", "deadlock", "error")
 """What the simulator says, by the first of its findings that fail."""

@@ -13,7 +13,6 @@ from math import prod
 
 import torch
 
-from ddpsim.scenarios.agreement.parts import algorithm_of, is_of_nothing, stages, who_ends
 from ddpsim.simulator.diagnosis.snapshot import RankState
 from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT
 from ddpsim.simulator.programs.check import check
@@ -21,6 +20,7 @@ from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.verdict import Code, Verdict
+from tests.agreement.parts import algorithm_of, is_of_nothing, stages, who_ends
 
 
 class Silence(Enum):

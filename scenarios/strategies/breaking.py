@@ -7,12 +7,12 @@ still passes. What comes of it is for those to say who run it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
-from itertools import count, pairwise
+from itertools import pairwise
 from random import Random
 
-from ddpsim.scenarios.agreement.drawing import COLLECTIVES, WORLD_SIZES, collective, drawn
+from ddpsim.scenarios.strategies.drawing import COLLECTIVES, collective
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
@@ -43,38 +43,8 @@ class Kind(Enum):
     CRASH = "crash"
 
 
-@dataclass(frozen=True, slots=True)
-class LabelledProgram:
-    """A program, and what was done to it."""
-
-    seed: int
-    program: Program
-    kind: Kind
-    rank: int | None = None
-    """Whose steps were changed."""
-
-
-_BROKEN_CHANCE = 0.5
-
-_TRIES = 100
-"""So many programs without a place for a kind of break, and another kind is tried."""
-
 _FOREIGN_TAG = 1000
 """Far from every tag that is drawn."""
-
-
-def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledProgram:
-    """The program of a seed: half of them as they should be, the others broken, each kind as often as the others."""
-    random = Random(seed)
-    if random.random() >= _BROKEN_CHANCE:
-        return LabelledProgram(seed, drawn(random, world_sizes), Kind.NONE)
-    for number in count():
-        if number % _TRIES == 0:  # two ranks, for one, have no other peer
-            kind = random.choice(list(_BREAKS))
-        made = broken(random, drawn(random, world_sizes), kind)
-        if made is not None:
-            return LabelledProgram(seed, *made)
-    raise AssertionError("unreachable")
 
 
 Steps = tuple[Step, ...]

@@ -1,1 +1,0 @@
-"""Does the simulator agree with real gloo? Random programs, run on both, compared."""

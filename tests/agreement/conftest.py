@@ -1,0 +1,12 @@
+"""What the comparisons with gloo share: the server that processes are forked from."""
+
+import pytest
+
+from ddpsim.scenarios.processes.launcher import standing_by
+
+
+@pytest.fixture(scope="session")
+def server():
+    """Without it each comparison would load torch anew."""
+    with standing_by():
+        yield
