@@ -15,9 +15,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting, Who
+from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict
 
 BUCKETS = 4
 EVENTS_PER_STEP = 3 * BUCKETS + 1
@@ -56,8 +59,8 @@ def training(ranks: int, events: int) -> Document:
     for step in range(steps):
         for bucket in range(BUCKETS):
             slots.append(_slot(found, range(ranks), step * BUCKETS + bucket))
-        found += [Event("step", rank, len(found), text=str(step + 1)) for rank in range(ranks)]
-    found.append(Event("return", stopper, len(found)))
+        found += [Event(EventKind.STEP, rank, len(found), text=str(step + 1)) for rank in range(ranks)]
+    found.append(Event(EventKind.RETURN, stopper, len(found)))
     waiters = tuple(rank for rank in range(ranks) if rank != stopper)
     slots.append(_open_slot(found, waiters, steps * BUCKETS, stopper))
     last = len(slots) - 1
@@ -66,8 +69,8 @@ def training(ranks: int, events: int) -> Document:
     run = Run(
         name=f"{ranks} ranks",
         world_size=ranks,
-        verdict="fail",
-        findings=(Finding("deadlock.missing_rank", "fail", (stopper,), summary, summary, slots=(last,)),),
+        verdict=Verdict.FAIL,
+        findings=(Finding("deadlock.missing_rank", Verdict.FAIL, (stopper,), summary, summary, slots=(last,)),),
         text=summary,
         ranks=ends,
         sites=(
@@ -94,10 +97,10 @@ def _slot(found: list[Event], ranks: range, call: int) -> Slot:
     issues = []
     for rank in ranks:
         issues.append(len(found))
-        found += [Event(kind, rank, len(found), call=call) for kind in ("issue", "wait")]
+        found += [Event(kind, rank, len(found), call=call) for kind in (EventKind.ISSUE, EventKind.WAIT)]
     match = len(found)
-    found.append(Event("match", ranks[-1], match, call=call))
-    found += [Event("done", rank, len(found), call=call) for rank in ranks]
+    found.append(Event(EventKind.MATCH, ranks[-1], match, call=call))
+    found += [Event(EventKind.DONE, rank, len(found), call=call) for rank in ranks]
     return Slot("default", call, tuple(issues), "matched", match)
 
 
@@ -105,7 +108,7 @@ def _open_slot(found: list[Event], ranks: tuple[int, ...], call: int, missing: i
     issues = []
     for rank in ranks:
         issues.append(len(found))
-        found += [Event(kind, rank, len(found), call=call) for kind in ("issue", "wait")]
+        found += [Event(kind, rank, len(found), call=call) for kind in (EventKind.ISSUE, EventKind.WAIT)]
     return Slot("default", call, tuple(issues), "open", missing=(missing,))
 
 

@@ -1,7 +1,9 @@
 """The document: everything a report shows of one run or one exploration, as one plain, versioned value.
 
-It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere and later. Where things
-refer to each other they do so by index: events to `calls`, calls to `sites`, slots and waits to `events`.
+It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere and later. What of the
+simulator's values is plain stands in it as it is: `Verdict`, `EventKind`, `Who`. What refers to other values there does
+so by index here, in tables of its own: events to `calls`, calls to `sites`, slots and waits to `events`. So what a
+thousand ranks share is there once, in memory, in a file and on a page.
 """
 
 from __future__ import annotations
@@ -9,14 +11,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
+from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict, worst
+
 VERSION = 1
 """Raised when a reader of the version before would misread a document."""
 
-Verdict = Literal["pass", "unknown", "fail"]
-
-EventKind = Literal[
-    "issue", "match", "wait", "done", "store", "sleep", "fault", "step", "note", "return", "raise"
-]  # as in simulator/events.py
+MARKS = frozenset(EventKind) - {EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE}
+"""Events that tell of no call and no wait."""
 
 End = Literal["returned", "raised", "waiting", "stopped", "unknown"]
 """How a rank ended: it waits for good, or it was stopped on its way because of others; unknown where no trace is."""
@@ -80,7 +84,12 @@ class Call:
         return f"bucket {self.bucket}" if self.bucket is not None else _PURPOSES.get(self.phase, self.phase)
 
 
-_PURPOSES = {"parameter check": "check", "state broadcast": "state", "join control": "join", "following": ""}
+_PURPOSES = {
+    Phase.PARAMETER_CHECK.value: "check",
+    Phase.STATE_BROADCAST.value: "state",
+    Phase.JOIN_CONTROL.value: "join",
+    Phase.FOLLOWING.value: "",
+}
 """By phase. What a rank that has joined makes since others make it is for what theirs are."""
 
 
@@ -99,6 +108,11 @@ class Event(NamedTuple):
     thread: str = ""
     """The name of the thread, if it is not the one that runs the rank's program."""
 
+    @property
+    def who(self) -> Who:
+        """The rank, or the thread."""
+        return Who(self.rank, self.thread)
+
 
 @dataclass(frozen=True, slots=True)
 class Slot:
@@ -115,13 +129,6 @@ class Slot:
     """Of an open one that ranks wait in: who has not come."""
     any_suffices: bool = False
     """True if one of the missing ranks is enough."""
-
-
-class Who(NamedTuple):
-    """A rank, or a thread that it started."""
-
-    rank: int
-    thread: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +225,27 @@ class Run:
         """The finding that the text begins with."""
         return self.findings[0] if self.findings else None
 
+    @property
+    def culprits(self) -> frozenset[int]:
+        """Whom the findings blame that make it fail."""
+        return frozenset(rank for each in self.findings if each.verdict is Verdict.FAIL for rank in each.ranks)
+
+    @property
+    def slot_of(self) -> dict[int, int]:
+        """The slots of the calls, by the events that issued them."""
+        return {issue: index for index, slot in enumerate(self.slots) for issue in slot.issues}
+
+    @property
+    def awaited(self) -> list[int]:
+        """The slots in which somebody is missing."""
+        return [index for index, slot in enumerate(self.slots) if slot.state == "open" and slot.missing]
+
+    def issued(self, event: int) -> Call:
+        """The call that an event issued."""
+        index = self.events[event].call
+        assert index is not None
+        return self.calls[index]
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -284,5 +312,4 @@ class Document:
         """That of the exploration, or the worst of the runs."""
         if self.exploration is not None:
             return self.exploration.verdict
-        found = {run.verdict for run in self.runs}
-        return "fail" if "fail" in found else "unknown" if "unknown" in found else "pass"
+        return worst(run.verdict for run in self.runs)

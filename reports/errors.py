@@ -6,5 +6,5 @@ from __future__ import annotations
 class ReportError(ValueError):
     """A file that is no report, or a folder that takes none. The message says what was found, and what to do.
 
-    No UsageError of the simulator's: who renders a saved report imports no simulator, which needs torch.
+    No UsageError of the simulator's: who renders a saved report has nothing to do with one that runs.
     """

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
-from ddpsim.reports.document import EventKind
+from ddpsim.simulator.events import EventKind
 
 _UNSHOWN = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 """Control characters, changes of direction, half characters, and what is no character.
@@ -15,37 +14,19 @@ A terminal would obey some of them, and XML has no place for others.
 
 
 VERBS: dict[EventKind, str] = {
-    "issue": "issues",
-    "match": "completes",
-    "wait": "waits for",
-    "done": "goes on after",
-    "store": "store",
-    "sleep": "sleeps",
-    "fault": "fault",
-    "step": "finishes step",
-    "note": "",
-    "return": "returns",
-    "raise": "raises",
+    EventKind.ISSUE: "issues",
+    EventKind.MATCH: "completes",
+    EventKind.WAIT: "waits for",
+    EventKind.DONE: "goes on after",
+    EventKind.STORE: "store",
+    EventKind.SLEEP: "sleeps",
+    EventKind.FAULT: "fault",
+    EventKind.STEP: "finishes step",
+    EventKind.NOTE: "",
+    EventKind.RETURN: "returns",
+    EventKind.RAISE: "raises",
 }
 """What a rank does in an event, by its kind; what it does it to follows."""
-
-
-def rank_list(ranks: Sequence[int]) -> str:
-    """Ranks in ascending order as "rank 3" or "ranks 0-4, 6"."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][1] + 1:
-            runs[-1][1] = rank
-        else:
-            runs.append([rank, rank])
-    parts = [_run_text(first, last) for first, last in runs]
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(parts)}"
-
-
-def _run_text(first: int, last: int) -> str:
-    if first == last:
-        return str(first)
-    return f"{first}, {last}" if last == first + 1 else f"{first}-{last}"
 
 
 def printable(text: str) -> str:

@@ -92,5 +92,10 @@ def replay_line(replay: str) -> str:
 
 def combine(findings: Iterable[Finding]) -> Verdict:
     """The worst verdict of the findings; pass if there are none."""
-    verdicts = {finding.code.verdict for finding in findings}
-    return next((verdict for verdict in (Verdict.FAIL, Verdict.UNKNOWN) if verdict in verdicts), Verdict.PASS)
+    return worst(finding.code.verdict for finding in findings)
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    """Fail over unknown over pass; pass if there are none."""
+    found = set(verdicts)
+    return next((verdict for verdict in (Verdict.FAIL, Verdict.UNKNOWN) if verdict in found), Verdict.PASS)

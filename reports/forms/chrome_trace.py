@@ -10,12 +10,12 @@ import itertools
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from ddpsim.reports.document import Document, Event, Run, Slot, Who
+from ddpsim.reports.document import MARKS, Document, Event, Run, Slot
 from ddpsim.reports.forms.encoding import encoded
 from ddpsim.reports.layout.spans import Span, spans_of
+from ddpsim.simulator.choices import Who
 
 _CLOCK = "logical: the index of each event counts as one microsecond; virtual seconds are in the arguments"
-_INSTANTS = frozenset(["step", "fault", "note", "store", "sleep", "return", "raise"])
 _PROGRAM = "program"
 """The name of the track of what belongs to no group."""
 
@@ -79,7 +79,7 @@ class _RunEntries:
         for span in spans_of(self._run):
             yield self._span(span)
         for index, event in enumerate(self._run.events):
-            if event.kind in _INSTANTS:
+            if event.kind in MARKS:
                 yield self._instant(index, event)
         for index, slot in enumerate(self._run.slots):
             yield from self._flow(index, slot)
@@ -139,9 +139,9 @@ class _RunEntries:
             "s": "t",
             "ts": index,
             "pid": self._first + event.rank,
-            "tid": self._thread(_Track(Who(event.rank, event.thread), None)),
-            "name": f"{event.kind} {event.text}".rstrip(),
-            "cat": event.kind,
+            "tid": self._thread(_Track(event.who, None)),
+            "name": f"{event.kind.value} {event.text}".rstrip(),
+            "cat": event.kind.value,
             "args": {"step": event.step, "virtual_seconds": event.time},
         }
 

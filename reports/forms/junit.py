@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from ddpsim.reports.document import Document, Run, Verdict
+from ddpsim.reports.document import Document, Run
+from ddpsim.simulator.verdict import Verdict
 
 State = Literal["passed", "failed", "unknown", "not run"]
 """Passed is what came out as expected, whatever the verdict."""
@@ -38,9 +39,9 @@ class Case:
 
 def state_of(verdict: Verdict, is_expected: bool | None) -> State:
     """Whether a run counts as passed."""
-    if is_expected or (is_expected is None and verdict == "pass"):
+    if is_expected or (is_expected is None and verdict is Verdict.PASS):
         return "passed"
-    return "unknown" if verdict == "unknown" else "failed"
+    return "unknown" if verdict is Verdict.UNKNOWN else "failed"
 
 
 def to_junit(document: Document) -> bytes:
@@ -62,7 +63,7 @@ def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
             suite=suite,
             state=state_of(exploration.verdict, exploration.is_expected),
             seconds=exploration.seconds,
-            kind=leading.code if leading else exploration.verdict,
+            kind=leading.code if leading else exploration.verdict.value,
             message=exploration.conclusion or exploration.extent,
             text="\n\n".join(filter(None, [exploration.extent, counts, failing.text if failing else ""])),
             replay=failing.replay if failing else "",
@@ -77,8 +78,8 @@ def _case(run: Run, suite: str) -> Case:
         suite=suite,
         state=state_of(run.verdict, run.is_expected),
         seconds=run.seconds or 0.0,
-        kind=leading.code if leading else run.verdict,
-        message=run.conclusion or (leading.summary if leading else run.verdict),
+        kind=leading.code if leading else run.verdict.value,
+        message=run.conclusion or (leading.summary if leading else run.verdict.value),
         text=run.text,
         replay=run.replay,
     )

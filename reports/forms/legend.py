@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from ddpsim.reports.document import Run
+from ddpsim.reports.document import MARKS, Run
 from ddpsim.reports.forms.view import FAMILIES, colours_of, family_of
 from ddpsim.reports.layout.mismatches import differing_calls
-
-_KINDS = ("step", "note", "store", "sleep", "fault", "return", "raise")
+from ddpsim.simulator.events import EventKind
 
 
 def signs_of(run: Run) -> frozenset[str]:
     """The names of the signs that occur: families of calls, kinds of marks, and what is highlighted."""
-    issued = [run.calls[event.call] for event in run.events if event.kind == "issue" and event.call is not None]
-    kinds = {event.kind for event in run.events}
+    issued = [run.calls[event.call] for event in run.events if event.kind is EventKind.ISSUE and event.call is not None]
+    kinds = {event.kind.value for event in run.events if event.kind in MARKS}
     states = {
         "bucket": any(call.bucket is not None for call in issued),
         "shadow": any(call.is_shadow for call in issued),
@@ -21,5 +20,5 @@ def signs_of(run: Run) -> frozenset[str]:
         "waits": bool(run.waiting),
     }
     families = {FAMILIES[family_of(call)] for call in issued}
-    signs = families | kinds.intersection(_KINDS) | {name for name, occurs in states.items() if occurs}
+    signs = families | kinds | {name for name, occurs in states.items() if occurs}
     return frozenset(signs | {f"slot{colour}" for colour in colours_of(run).values()})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from ddpsim.reports.document import Document, Exploration, Run
+from ddpsim.simulator.events import EventKind
 
 
 def first_broken(document: Document) -> str:
@@ -40,7 +41,7 @@ def _in_run(run: Run) -> Iterator[str]:
         yield from (
             f"slots[{index}] names event {each}, which issues no call"
             for each in slot.issues
-            if run.events[each].kind != "issue" or run.events[each].call is None
+            if run.events[each].kind is not EventKind.ISSUE or run.events[each].call is None
         )
     for index, waiting in enumerate(run.waiting):
         where = f"waiting[{index}]"

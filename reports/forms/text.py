@@ -38,7 +38,7 @@ def _parts(document: Document, width: int) -> Iterator[Text]:
 
 
 def _exploration(exploration: Exploration) -> str:
-    lines = [f"{exploration.verdict.upper()}  {exploration.program}", f"  {exploration.extent}"]
+    lines = [f"{exploration.verdict.value.upper()}  {exploration.program}", f"  {exploration.extent}"]
     lines += [f"  {outcome.count:>7}  {outcome.text}" for outcome in exploration.outcomes]
     if exploration.difference is not None:
         lines += ["", "  first difference", *(f"    {label}: {text}" for label, text in exploration.difference.sides)]

@@ -11,21 +11,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from ddpsim.reports.document import Call, Event, Run, Site, Who
+from ddpsim.reports.document import Call, Event, Run, Site
 from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
 
 KINDS = {
-    "issue": "i",
-    "match": "m",
-    "wait": "w",
-    "done": "d",
-    "store": "k",
-    "sleep": "z",
-    "fault": "f",
-    "step": "s",
-    "note": "n",
-    "return": "r",
-    "raise": "x",
+    EventKind.ISSUE: "i",
+    EventKind.MATCH: "m",
+    EventKind.WAIT: "w",
+    EventKind.DONE: "d",
+    EventKind.STORE: "k",
+    EventKind.SLEEP: "z",
+    EventKind.FAULT: "f",
+    EventKind.STEP: "s",
+    EventKind.NOTE: "n",
+    EventKind.RETURN: "r",
+    EventKind.RAISE: "x",
 }
 """A letter for each kind of event."""
 
@@ -56,8 +58,7 @@ _COLOURS = 4
 
 def colours_of(run: Run) -> dict[int, int]:
     """By slot, the colour of one that never filled and that ranks wait in, so that each is told from the next."""
-    open_ = [index for index, slot in enumerate(run.slots) if slot.state == "open" and slot.missing]
-    return {slot: number and (number - 1) % _COLOURS + 1 for number, slot in enumerate(open_)}
+    return {slot: number and (number - 1) % _COLOURS + 1 for number, slot in enumerate(run.awaited)}
 
 
 class Texts:
@@ -78,7 +79,7 @@ class Texts:
 def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) -> dict[str, Any]:
     """A run for the scripts. `marked` is an event that is to be pointed at, if it is shown."""
     lane_of = {lane.who: index for index, lane in enumerate(lanes.lanes)}
-    kept = [index for index, event in enumerate(run.events) if Who(event.rank, event.thread) in lane_of]
+    kept = [index for index, event in enumerate(run.events) if event.who in lane_of]
     number = {index: new for new, index in enumerate(kept)}
     return {
         "world": run.world_size,
@@ -171,7 +172,7 @@ def _events(events: Sequence[Event], lane_of: Mapping[Who, int], texts: Texts) -
     times = [(index, event.time) for index, event in enumerate(events)]
     return {
         "kind": "".join(KINDS[event.kind] for event in events),
-        "lane": [lane_of[Who(event.rank, event.thread)] for event in events],
+        "lane": [lane_of[event.who] for event in events],
         "step": _differences([event.step for event in events]),
         "call": [-1 if event.call is None else event.call for event in events],
         "text": [[index, texts.index(event.text)] for index, event in enumerate(events) if event.text],

@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from ddpsim.reports.document import Call, Run, Who
+from ddpsim.reports.document import Run
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
 
 Node = int
 """Calls that share a column: the index of their slot; for one that stands alone, -1 less the index of its event."""
@@ -60,10 +62,10 @@ def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
     latest: dict[tuple[int, str], int] = {}
     """By rank and group, the last call that was no message."""
     for index, event in enumerate(run.events):
-        lane, main = lane_of[Who(event.rank, event.thread)], lane_of[Who(event.rank)]
+        lane, main = lane_of[event.who], lane_of[Who(event.rank)]
         if event.call is None:
             continue
-        if event.kind == "issue":
+        if event.kind is EventKind.ISSUE:
             if index not in nodes:
                 continue  # it is in no slot: none of ours
             order.lane[index] = lane
@@ -80,9 +82,9 @@ def _order(run: Run, lane_of: Mapping[Who, int]) -> _Order:
         if own is None or own not in partners:
             continue
         is_receive = run.calls[event.call].operation == "recv"
-        if event.kind == "done":
+        if event.kind is EventKind.DONE:
             passed[lane].append(partners[own])
-        elif is_receive and (event.kind == "match" or passed[lane] == [own]):
+        elif is_receive and (event.kind is EventKind.MATCH or passed[lane] == [own]):
             order.message[own] = partners[own]
     return order
 
@@ -92,7 +94,7 @@ def _met(run: Run) -> tuple[dict[int, Node], dict[int, int]]:
     nodes: dict[int, Node] = {}
     partners: dict[int, int] = {}
     for index, slot in enumerate(run.slots):
-        if not slot.issues or not call_of(run, slot.issues[0]).is_point_to_point:
+        if not slot.issues or not run.issued(slot.issues[0]).is_point_to_point:
             nodes |= dict.fromkeys(slot.issues, index)
             continue
         nodes |= {issue: -1 - issue for issue in slot.issues}
@@ -107,21 +109,14 @@ def _coming(run: Run, lane_of: Mapping[Who, int]) -> dict[int, list[int]]:
 
     For a message that nobody took the node is that of its only call.
     """
-    open_ = [(index, slot) for index, slot in enumerate(run.slots) if slot.state == "open" and slot.missing]
+    open_ = [(index, run.slots[index]) for index in run.awaited]
     stuck = {run.events[issue].rank for _, slot in open_ for issue in slot.issues}
     found = {}
     for index, slot in open_:
-        is_message = bool(slot.issues) and call_of(run, slot.issues[0]).is_point_to_point
+        is_message = bool(slot.issues) and run.issued(slot.issues[0]).is_point_to_point
         lanes = [lane_of[Who(rank)] for rank in slot.missing if rank not in stuck]
         found[-1 - slot.issues[0] if is_message else index] = lanes
     return found
-
-
-def call_of(run: Run, issue: int) -> Call:
-    """The call that an event issued."""
-    index = run.events[issue].call
-    assert index is not None
-    return run.calls[index]
 
 
 class _Placing:

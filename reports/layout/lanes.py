@@ -11,9 +11,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ddpsim.reports.document import End, Event, Rank, Run, Who
+from ddpsim.reports.document import End, Event, Rank, Run
 from ddpsim.reports.layout.columns import Columns, columns_of
 from ddpsim.reports.layout.mismatches import differing_calls
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +103,7 @@ class Lanes:
 def lanes_of(run: Run) -> Lanes:
     """The lanes of a run, one for each rank and each thread. A run without a trace has no items."""
     whose = _whose(run)
-    lane_of = [whose[Who(event.rank, event.thread)] for event in run.events]
+    lane_of = [whose[event.who] for event in run.events]
     columns = columns_of(run, whose)
     items = _items(run, lane_of, columns)
     walk = _Walk(run, lane_of, items)
@@ -113,12 +115,12 @@ def lanes_of(run: Run) -> Lanes:
 def _whose(run: Run) -> dict[Who, int]:
     """The lanes, by whose they are: the threads of a rank stand under it, in the order of their names."""
     ranks = (Who(rank) for rank in range(run.world_size))
-    threads = {Who(event.rank, event.thread) for event in run.events if event.thread}
+    threads = {event.who for event in run.events if event.thread}
     return {who: lane for lane, who in enumerate(sorted((*ranks, *threads)))}
 
 
 def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
-    culprits = {rank for finding in run.findings if finding.verdict == "fail" for rank in finding.ranks}
+    culprits = run.culprits
     threads = _thread_ends(run)
     ended = {rank.rank: rank for rank in run.ranks}
     waiting = {each.who: each.what for each in run.waiting}
@@ -138,13 +140,12 @@ def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
     """How those threads ended that came to their end, as notes in their lanes say, and what they raised."""
     ends: dict[Who, tuple[End, str]] = {}
     for event in run.events:
-        who = Who(event.rank, event.thread)
-        if event.kind != "note" or not event.thread:
+        if event.kind is not EventKind.NOTE or not event.thread:
             continue
         if event.text.startswith(_RAISED):
-            ends[who] = ("raised", event.text.removeprefix(_RAISED))
+            ends[event.who] = ("raised", event.text.removeprefix(_RAISED))
         elif event.text == _ENDED:
-            ends.setdefault(who, ("returned", ""))
+            ends.setdefault(event.who, ("returned", ""))
     return ends
 
 
@@ -153,11 +154,11 @@ _ENDED, _RAISED = "thread ended", "thread raised "
 
 
 def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ...]:
-    slot_of = {issue: index for index, slot in enumerate(run.slots) for issue in slot.issues}
+    slot_of = run.slot_of
     differing = differing_calls(run)
     items = []
     for index, event in enumerate(run.events):
-        if event.kind != "issue" or event.call is None or index not in columns.column:
+        if event.kind is not EventKind.ISSUE or event.call is None or index not in columns.column:
             continue
         place = columns.column[index], columns.arrival[index]
         text, is_odd = differing.get(index, ("", False))
@@ -173,8 +174,8 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Co
         last[item.lane] = max(last.get(item.lane, -1), item.column)
     column_of = {item.slot: item.column for item in items}
     places = []
-    for index, slot in enumerate(run.slots):
-        for rank in slot.missing if slot.state == "open" else ():
+    for index in run.awaited:
+        for rank in run.slots[index].missing:
             lane = whose[Who(rank)]
             column = max(column_of.get(index, 0), last.get(lane, -1) + 1)
             while column != column_of.get(index) and columns.is_taken(column, lane):
@@ -219,7 +220,7 @@ class _Walk:
         for_good = {each.who for each in self._run.waiting}
         for lane, (start, wait, end) in self._open.items():
             event = self._run.events[wait]
-            if Who(event.rank, event.thread) in for_good:
+            if event.who in for_good:
                 yield Bar(lane, start, None, wait, None)
             elif end > start:
                 yield Bar(lane, start, end, wait, wait)
@@ -230,11 +231,11 @@ class _Walk:
             self._last[lane] = item.column
             self._behind[lane] = item.column
             self._issued[lane, item.call] = item
-        elif event.kind == "wait":
+        elif event.kind is EventKind.WAIT:
             self._open[lane] = self._wait(index, event, lane)
-        elif event.kind == "done":
+        elif event.kind is EventKind.DONE:
             self._done(index, lane)
-        elif event.kind != "match":
+        elif event.kind is not EventKind.MATCH:
             self._mark(index, event, lane)
 
     def _wait(self, index: int, event: Event, lane: int) -> tuple[float, int, float]:

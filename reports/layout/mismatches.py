@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ddpsim.reports.document import Call, Run
-from ddpsim.reports.layout.columns import call_of
 
 _ASPECTS: tuple[Callable[[Call], str], ...] = (
     lambda call: call.operation,
@@ -35,9 +34,9 @@ def differing_calls(run: Run) -> dict[int, Differing]:
             issues = run.slots[index].issues
             culprits = set(finding.ranks)
             odd = {issue for issue in issues if run.events[issue].rank in culprits} or set(issues)
-            aspect = _aspect([call_of(run, issue) for issue in issues])
+            aspect = _aspect([run.issued(issue) for issue in issues])
             for issue in issues:
-                found.setdefault(issue, Differing(_word(call_of(run, issue), aspect), issue in odd))
+                found.setdefault(issue, Differing(_word(run.issued(issue), aspect), issue in odd))
     return found
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ddpsim.reports.document import Run, Who
+from ddpsim.reports.document import Run
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
 
 
 class Span(NamedTuple):
@@ -31,14 +33,14 @@ def spans_of(run: Run) -> list[Span]:
 
 
 def _calls(run: Run) -> Iterator[Span]:
-    slot_of = {issue: index for index, slot in enumerate(run.slots) for issue in slot.issues}
+    slot_of = run.slot_of
     waited: dict[tuple[int, int], int | None] = {}
     """By rank and call, the event that ended the wait; None while it lasts."""
     for index, event in enumerate(run.events):
-        if event.call is not None and event.kind in ("wait", "done"):
-            waited[event.rank, event.call] = index if event.kind == "done" else None
+        if event.call is not None and event.kind in (EventKind.WAIT, EventKind.DONE):
+            waited[event.rank, event.call] = index if event.kind is EventKind.DONE else None
     for index, event in enumerate(run.events):
-        if event.kind != "issue" or event.call is None:
+        if event.kind is not EventKind.ISSUE or event.call is None:
             continue
         slot = slot_of.get(index)
         match = None if slot is None else run.slots[slot].match
@@ -46,7 +48,7 @@ def _calls(run: Run) -> Iterator[Span]:
         yield Span(
             index,
             len(run.events) if end is None else end,
-            _who(run, index),
+            event.who,
             event.call,
             slot,
             has_ended=end is not None,
@@ -59,14 +61,9 @@ def _other_waits(run: Run) -> Iterator[Span]:
     for index, event in enumerate(run.events):
         if event.call is not None:
             continue
-        if event.kind == "wait":
-            open_[_who(run, index)] = index
-        elif event.kind == "done" and (start := open_.pop(_who(run, index), None)) is not None:
-            yield Span(start, index, _who(run, index), None, None, has_ended=True)
+        if event.kind is EventKind.WAIT:
+            open_[event.who] = index
+        elif event.kind is EventKind.DONE and (start := open_.pop(event.who, None)) is not None:
+            yield Span(start, index, event.who, None, None, has_ended=True)
     for who, start in open_.items():
         yield Span(start, len(run.events), who, None, None, has_ended=False)
-
-
-def _who(run: Run, index: int) -> Who:
-    event = run.events[index]
-    return Who(event.rank, event.thread)

@@ -8,10 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeAlias
 
-from ddpsim.reports.document import End, Run, Waiting, Who
-from ddpsim.reports.layout.columns import call_of
-from ddpsim.reports.wording import rank_list
+import networkx as nx
+
+from ddpsim.reports.document import End, Run, Waiting
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.wording import rank_list
+
+Digraph: TypeAlias = "nx.DiGraph[int]"
 
 _What = tuple[object, ...]
 """What somebody waits in, and as whom; those who share it wait alike."""
@@ -29,7 +34,7 @@ class Node:
     @property
     def label(self) -> str:
         """Who it is, in words."""
-        ranks = rank_list(list(dict.fromkeys(who.rank for who in self.members)))
+        ranks = rank_list({who.rank for who in self.members})
         threads = {who.thread for who in self.members}
         if len(threads) > 1:
             return f"{ranks} and threads" if "" in threads else f"threads of {ranks}"
@@ -73,7 +78,8 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
         return None
     nodes = _nodes(run, _alike(waiting, targets))
     edges = _edges(run, nodes, waiting, targets)
-    return WaitGraph(nodes, edges, _cycle_of_finding(edges) or _first_cycle(len(nodes), edges))
+    told = [edge for edge in edges if edge.in_cycle]
+    return WaitGraph(nodes, edges, _cycle(len(nodes), told) or _cycle(len(nodes), edges))
 
 
 def is_mismatch(run: Run) -> bool:
@@ -110,7 +116,7 @@ def _alike(waiting: Iterable[Waiting], targets: Mapping[_What, Iterable[Who]]) -
 
 
 def _nodes(run: Run, members: Iterable[list[Who]]) -> tuple[Node, ...]:
-    culprits = {rank for finding in run.findings if finding.verdict == "fail" for rank in finding.ranks}
+    culprits = run.culprits
     waiting = {each.who for each in run.waiting}
     ended: dict[int, End] = {rank.rank: rank.end for rank in run.ranks}
     return tuple(
@@ -147,46 +153,26 @@ def _label(run: Run, waiting: Waiting, *, has_groups: bool) -> str:
     slot = run.slots[waiting.slots[0]] if waiting.slots else None
     if slot is None or not slot.issues:
         return waiting.what
-    call = call_of(run, slot.issues[0])
+    call = run.issued(slot.issues[0])
     more = f" or {len(waiting.slots) - 1} more" if len(waiting.slots) > 1 else ""
     group = f' "{slot.group}"' if has_groups else ""
     return f"{call.operation} #{call.sequence}{group}{more}"
 
 
-def _cycle_of_finding(edges: Iterable[Edge]) -> tuple[int, ...]:
-    after = {edge.source: edge.target for edge in edges if edge.in_cycle}
-    return _circle_from(min(after), after) if after else ()
-
-
-def _first_cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
-    """A cycle, found from the lowest node that leads to one; () if there is none."""
-    after: list[list[int]] = [[] for _ in range(nodes)]
-    before: list[list[int]] = [[] for _ in range(nodes)]
-    for edge in edges:
-        if edge.source != edge.target:
-            after[edge.source].append(edge.target)
-            before[edge.target].append(edge.source)
-    left = [len(each) for each in after]
-    ends = [node for node, count in enumerate(left) if not count]
-    for end in ends:  # grows as it goes: whoever leads only to ends is one
-        for node in before[end]:
-            left[node] -= 1
-            if not left[node]:
-                ends.append(node)
-    on = {node: min(other for other in after[node] if left[other]) for node in range(nodes) if left[node]}
-    if not on:
+def _cycle(nodes: int, edges: Iterable[Edge]) -> tuple[int, ...]:
+    """A cycle that the lowest node leads to that leads to one, from its own lowest node on; () if there is none."""
+    graph = digraph(nodes, sorted(edges, key=lambda edge: (edge.source, edge.target)))
+    try:
+        found = [source for source, _ in nx.find_cycle(graph)]
+    except nx.NetworkXNoCycle:
         return ()
-    reached = min(on)
-    for _ in on:
-        reached = on[reached]  # by now it is on the cycle, not on a way there
-    return _circle_from(min(_circle_from(reached, on)), on)
+    first = found.index(min(found))
+    return (*found[first:], *found[:first])
 
 
-def _circle_from(start: int, after: Mapping[int, int]) -> tuple[int, ...]:
-    """The nodes met by following from one to the next, until one comes again or the way ends."""
-    found = dict.fromkeys([start])
-    following = after.get(start)
-    while following is not None and following not in found:
-        found[following] = None
-        following = after.get(following)
-    return tuple(found)
+def digraph(nodes: int, edges: Iterable[Edge]) -> Digraph:
+    """Nodes with these indices and edges as networkx has them; who waits for its like is no cycle."""
+    graph: Digraph = nx.DiGraph()
+    graph.add_nodes_from(range(nodes))
+    graph.add_edges_from((edge.source, edge.target) for edge in edges if edge.source != edge.target)
+    return graph

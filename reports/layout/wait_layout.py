@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import networkx as nx
+
 from ddpsim.reports.layout.wait_folding import folded
-from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph
+from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, digraph
 
 _LETTER = 7.4
 """Width of a letter, about."""
@@ -156,32 +158,12 @@ def _radii(count: int, width: float) -> tuple[float, float]:
 
 def _layers(graph: WaitGraph) -> list[int]:
     """How far to the right each node stands: those that nobody waits for on the left; a circle stands as one."""
-    reached = _reached(graph)
     layers = [0] * len(graph.nodes)
-    for _ in graph.nodes:
-        for edge in graph.edges:
-            if edge.source in reached[edge.target]:
-                layers[edge.source] = layers[edge.target] = max(layers[edge.source], layers[edge.target])
-            else:
-                layers[edge.target] = max(layers[edge.target], layers[edge.source] + 1)
+    parts = nx.condensation(digraph(len(graph.nodes), graph.edges))
+    for layer, generation in enumerate(nx.topological_generations(parts)):
+        for node in (node for part in generation for node in parts.nodes[part]["members"]):
+            layers[node] = layer
     return layers
-
-
-def _reached(graph: WaitGraph) -> list[set[int]]:
-    """For each node, those that it waits for, directly or not."""
-    after: list[list[int]] = [[] for _ in graph.nodes]
-    for edge in graph.edges:
-        after[edge.source].append(edge.target)
-    found: list[set[int]] = []
-    for node in range(len(graph.nodes)):
-        seen: set[int] = set()
-        rest = list(after[node])
-        while rest:
-            if (one := rest.pop()) not in seen:
-                seen.add(one)
-                rest += after[one]
-        found.append(seen)
-    return found
 
 
 def _arrow(edge: Edge, boxes: tuple[Box, ...], graph: WaitGraph) -> Arrow:

@@ -6,6 +6,7 @@ from ddpsim.reports.document import Difference, Document, Exploration, Outcome, 
 from ddpsim.reports.making.environment import environment
 from ddpsim.reports.making.result import events_left_out, run_of
 from ddpsim.reports.wording import VERBS
+from ddpsim.simulator.choices import Who
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
@@ -31,7 +32,7 @@ def document_of_exploration(
         difference = difference_of(explored.first_failure.trace, explored.first_pass.trace)
     exploration = Exploration(
         program=name or explored.program,
-        verdict=explored.verdict.value,
+        verdict=explored.verdict,
         executions=explored.executions,
         is_complete=explored.complete,
         extent=explored.extent,
@@ -68,5 +69,4 @@ def _text(trace: Trace, index: int) -> str:
     if index >= len(trace):
         return "its end"
     event = trace.events[index]
-    who = f'rank {event.rank}, thread "{event.thread}"' if event.thread else f"rank {event.rank}"
-    return " ".join(filter(None, [who, VERBS[event.kind.value], event_text(event)]))
+    return " ".join(filter(None, [str(Who(event.rank, event.thread)), VERBS[event.kind], event_text(event)]))

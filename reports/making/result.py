@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from ddpsim.reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting, Who
+from ddpsim.reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting
 from ddpsim.reports.making.environment import environment
 from ddpsim.reports.making.lines import lines_of
 from ddpsim.reports.making.missing import Groups
@@ -46,7 +46,7 @@ def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
     return Run(
         name=name or result.program,
         world_size=result.world_size,
-        verdict=result.verdict.value,
+        verdict=result.verdict,
         findings=making.findings,
         text=str(result),
         how=how,
@@ -93,7 +93,7 @@ class _Making:
     def _event(self, index: int, event: TraceEvent) -> Event:
         self._met.take(index, event)
         call = None if event.call is None else self._call(event.call)
-        return Event(event.kind.value, event.rank, event.step, event.time, call, event.text, event.thread)
+        return Event(event.kind, event.rank, event.step, event.time, call, event.text, event.thread)
 
     def _call(self, call: IssuedCall) -> int:
         alike = call[1:]
@@ -123,7 +123,7 @@ class _Making:
     def _finding(self, finding: Diagnosed) -> Finding:
         return Finding(
             code=finding.code.value,
-            verdict=finding.code.verdict.value,
+            verdict=finding.code.verdict,
             ranks=finding.ranks,
             summary=finding.summary,
             text=finding.body,
@@ -137,14 +137,13 @@ class _Making:
         return {slot for each in self.findings if each.code.startswith("mismatch.") for slot in each.slots}
 
     def _waiting(self, waited: Waited) -> Waiting:
-        wait, who = waited.wait, Who(*waited.who)
+        wait, who = waited.wait, waited.who
         text = wait_text(wait)
         if isinstance(wait, CallWait):
             site = self.sites.index(wait.calls[0].site)
             slots = self._met.of(wait.calls)
             return Waiting(who, text, site, slots, any_suffices=waited.any_suffices)
-        others = tuple(Who(*each) for each in waited.waits_for)
-        return Waiting(who, text, self.sites.index(wait.site), (), others, waited.any_suffices)
+        return Waiting(who, text, self.sites.index(wait.site), (), waited.waits_for, waited.any_suffices)
 
     def _missing(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
         """Who is missing in the slots that ranks wait in, and in which of them one is enough.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from itertools import combinations, pairwise
+from collections.abc import Iterable, Sequence
+from itertools import chain, combinations, pairwise
+
+import networkx as nx
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Cause
@@ -32,7 +34,7 @@ def group_order(issued: Sequence[Call], threads: Sequence[int] = ()) -> Finding 
             groups.add(call.group)
     if len(groups) < 2:
         return None
-    tangled = _tangled({rank: [(c.group, c.sequence) for c in calls] for rank, calls in by_rank.items()})
+    tangled = _tangled([[(c.group, c.sequence) for c in calls] for calls in by_rank.values()])
     if not tangled:
         return None
     left = {r: [c for c in calls if (c.group, c.sequence) in tangled] for r, calls in sorted(by_rank.items())}
@@ -79,31 +81,13 @@ def call_site(calls: Sequence[Call]) -> Finding:
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites, calls=tuple(calls))
 
 
-def _tangled(orders: dict[int, list[Slot]]) -> set[Slot]:
-    """The slots on cycles or between them: what is left without those that nothing precedes or nothing follows."""
-    edges = {edge for slots in orders.values() for edge in pairwise(slots)}
-    nodes = {slot for slots in orders.values() for slot in slots}
-    forward = _without_starts(nodes, edges)
-    return _without_starts(forward, {(b, a) for a, b in edges if a in forward and b in forward})
-
-
-def _without_starts(nodes: set[Slot], edges: set[tuple[Slot, Slot]]) -> set[Slot]:
-    """What is left when slots without a predecessor are removed, again and again (Kahn's algorithm)."""
-    after: dict[Slot, list[Slot]] = {}
-    open_before = dict.fromkeys(nodes, 0)
-    for first, then in edges:
-        after.setdefault(first, []).append(then)
-        open_before[then] += 1
-    starts = [node for node, count in open_before.items() if count == 0]
-    left = set(nodes)
-    while starts:
-        start = starts.pop()
-        left.remove(start)
-        for then in after.get(start, ()):
-            open_before[then] -= 1
-            if open_before[then] == 0:
-                starts.append(then)
-    return left
+def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
+    """The slots on cycles, or on a way from one to another."""
+    edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
+    graph: nx.DiGraph[Slot] = nx.DiGraph(list(edges))
+    knots = [slot for part in nx.strongly_connected_components(graph) if len(part) > 1 for slot in part]
+    before, after = (chain.from_iterable(nx.bfs_layers(each, knots)) for each in (graph.reverse(copy=False), graph))
+    return set(before) & set(after)
 
 
 def _inversion(left: dict[int, list[Call]]) -> Finding:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from functools import cache
 
 from ddpsim import simulate
-from ddpsim.reports.document import Call, Document, Event, Finding, Line, Rank, Run, Site, Slot, Waiting, Who
+from ddpsim.reports.document import Call, Document, Event, Finding, Line, Rank, Run, Site, Slot, Waiting
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios import run_scenario
-from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.choices import Schedule, Who
+from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.replay import Replay
+from ddpsim.simulator.verdict import Verdict
 
 MISSING = "uneven-inputs-without-join"
 CYCLE = "send-send"
@@ -45,17 +47,19 @@ def hostile(text: str) -> Document:
     """A document in which every text that a user chooses is this one: a rank waits for another that returned."""
     call = Call(text, text, 0, text, site=0, origin=text, bucket=0, parameters=(text, text))
     events = (
-        Event("note", 1, 0, text=text, thread=text),
-        Event("return", 1, 0),
-        Event("issue", 0, 1, call=0),
-        Event("wait", 0, 1, call=0),
+        Event(EventKind.NOTE, 1, 0, text=text, thread=text),
+        Event(EventKind.RETURN, 1, 0),
+        Event(EventKind.ISSUE, 0, 1, call=0),
+        Event(EventKind.WAIT, 0, 1, call=0),
     )
     run = Run(
         name=text,
         world_size=2,
-        verdict="fail",
+        verdict=Verdict.FAIL,
         findings=(
-            Finding("deadlock.missing_rank", "fail", (1,), text, text, (0,), slots=(0,), lines=(Line(text, text),)),
+            Finding(
+                "deadlock.missing_rank", Verdict.FAIL, (1,), text, text, (0,), slots=(0,), lines=(Line(text, text),)
+            ),
         ),
         text=text,
         how=text,

@@ -18,8 +18,10 @@ from ddpsim.reports.document import (
     Site,
     Slot,
     Waiting,
-    Who,
 )
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict
 
 
 @dataclass
@@ -34,7 +36,7 @@ class Story:
     def happen(self, kind: str, rank: int, call: Call | None = None, text: str = "", thread: str = "") -> int:
         """Add an event; return its index."""
         index = None if call is None else self.calls.setdefault(call, len(self.calls))
-        self.events.append(Event(kind, rank, len(self.events), call=index, text=text, thread=thread))
+        self.events.append(Event(EventKind(kind), rank, len(self.events), call=index, text=text, thread=thread))
         return len(self.events) - 1
 
     def meet(self, call: Call, ranks: Iterable[int]) -> None:
@@ -76,7 +78,7 @@ class Story:
     def run(self, **fields: object) -> Run:
         """The run so far."""
         parts = {"calls": tuple(self.calls), "events": tuple(self.events), "slots": tuple(self.slots)}
-        plain = Run("story", self.ranks, "pass", (), "the text")
+        plain = Run("story", self.ranks, Verdict.PASS, (), "the text")
         return replace(plain, **parts, **fields)  # type: ignore[arg-type]
 
 
@@ -100,8 +102,8 @@ def missing_rank(ranks: int = 4, missing: int = 1, steps: int = 2) -> Run:
     slot = story.hang(call(steps, site=0), others, [missing])
     summary = f"{len(others)} ranks wait for rank {missing}"
     return story.run(
-        verdict="fail",
-        findings=(Finding("deadlock.missing_rank", "fail", (missing,), summary, summary, slots=(slot,)),),
+        verdict=Verdict.FAIL,
+        findings=(Finding("deadlock.missing_rank", Verdict.FAIL, (missing,), summary, summary, slots=(slot,)),),
         sites=(Site("train.py", 2, "train", 1, ("for batch in data:", "    step(batch)")),),
         ranks=tuple(Rank(rank, "returned" if rank == missing else "waiting") for rank in range(ranks)),
         waiting=tuple(Waiting(Who(rank), f"all_reduce #{steps}", 0, (slot,)) for rank in others),
@@ -127,7 +129,7 @@ def exploration(steps: int = 2) -> Document:
     outcomes = Outcome("pass", 1200), Outcome("fail  deadlock.missing_rank rank 1", 34)
     explored = Exploration(
         program="story",
-        verdict="fail",
+        verdict=Verdict.FAIL,
         executions=1234,
         is_complete=True,
         extent="1,234 executions, all there are",

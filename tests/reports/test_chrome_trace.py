@@ -8,6 +8,8 @@ import pytest
 from ddpsim.reports.document import Document, Rank, Run, Site
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from ddpsim.reports.layout.spans import spans_of
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 from tests.reports.made import Story, call
 
@@ -47,7 +49,7 @@ def test_a_call_lasts_from_its_issue_to_the_end_of_its_wait():
     assert len(spans) == 39  # ten of each rank but the last of rank 1
     by_start = {each["ts"]: each for each in spans}
     for index, event in enumerate(run.events):
-        if event.kind == "issue":
+        if event.kind is EventKind.ISSUE:
             span = by_start[index]
             assert span["pid"] == event.rank + 1000
             call = run.calls[event.call]
@@ -55,7 +57,7 @@ def test_a_call_lasts_from_its_issue_to_the_end_of_its_wait():
             ends = [
                 at
                 for at, other in enumerate(run.events)
-                if (other.rank, other.call, other.kind) == (event.rank, event.call, "done")
+                if (other.rank, other.call, other.kind) == (event.rank, event.call, EventKind.DONE)
             ]
             matched = run.slots[call.sequence].match
             assert span["ts"] + span["dur"] == (ends or [len(run.events) if matched is None else matched])[0]
@@ -138,7 +140,7 @@ def test_calls_in_flight_together_have_threads_of_their_own():
 
 
 def test_what_is_no_call_is_an_instant_of_its_kind():
-    kinds = Counter(event.kind for event in document(MISSING).runs[0].events)
+    kinds = Counter(event.kind.value for event in document(MISSING).runs[0].events)
     found = Counter(each["cat"] for each in entries(MISSING, "i"))
     assert found == {"step": kinds["step"], "return": 1}
     assert kinds["step"] == 16  # four of each rank: the fifth was not reached
@@ -166,7 +168,7 @@ def test_several_runs_have_processes_and_arrows_of_their_own():
 @pytest.mark.parametrize(("world_size", "first"), [(1, 1000), (999, 1000), (1000, 10_000), (1024, 10_000)])
 def test_the_last_digits_of_a_process_are_its_rank(world_size, first):
     ranks = tuple(Rank(rank, "returned") for rank in range(world_size))
-    run = Run("n", world_size, "pass", (), "", ranks=ranks)
+    run = Run("n", world_size, Verdict.PASS, (), "", ranks=ranks)
     found = json.loads(to_chrome_trace(Document("t", (run, run))))["traceEvents"]
     pids = [each["pid"] for each in found if each["name"] == "process_name"]
     assert pids == [number * first + rank for number in (1, 2) for rank in range(world_size)]
@@ -192,5 +194,5 @@ def test_hostile_names_stay_text(text):
 def test_every_call_has_one_span():
     for name in (MISSING, CYCLE, MISMATCH, THREADS, "uneven-inputs", "results-taken-in-order-of-arrival"):
         run = document(name).runs[0]
-        issues = [index for index, event in enumerate(run.events) if event.kind == "issue"]
+        issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
         assert [span.start for span in spans_of(run) if span.call is not None] == issues

@@ -7,9 +7,11 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ddpsim.reports.document import Document, Finding, Slot, Waiting, Who
+from ddpsim.reports.document import Document, Finding, Slot, Waiting
 from ddpsim.reports.forms.dot import to_dot
 from ddpsim.reports.wording import printable
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.verdict import Verdict
 from tests.outside import do_without, missing
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 from tests.reports.made import Story, call
@@ -85,7 +87,7 @@ def test_512_ranks_that_all_made_another_call_are_no_graph():
     issues = tuple(story.wait_in(each, rank) for rank, each in enumerate(calls))
     story.slots.append(Slot("default", 0, issues, "mismatched"))
     run = story.run(
-        findings=(Finding("mismatch.signature", "fail", (), "", "", slots=(0,)),),
+        findings=(Finding("mismatch.signature", Verdict.FAIL, (), "", "", slots=(0,)),),
         waiting=tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(ranks)),
     )
     made = to_dot(Document("t", (run,)))

@@ -9,6 +9,7 @@ from junitparser import Error, Failure, JUnitXml, Skipped
 
 from ddpsim.reports.document import Document, Exploration, Finding, Outcome, Run
 from ddpsim.reports.forms.junit import Case, junit_of, to_junit
+from ddpsim.simulator.verdict import Verdict
 from tests.reports.examples import HOSTILE, MISSING, document, hostile
 
 
@@ -24,8 +25,8 @@ def only_case(data):
 
 
 def a_run(verdict, is_expected, **changes):
-    finding = Finding("rank_error", "fail", (1,), "rank 1 raised ValueError", "the whole of it")
-    findings = (finding,) if verdict == "fail" else ()
+    finding = Finding("rank_error", Verdict.FAIL, (1,), "rank 1 raised ValueError", "the whole of it")
+    findings = (finding,) if verdict is Verdict.FAIL else ()
     return dataclasses.replace(
         Run("a run", 2, verdict, findings, "the whole of it", is_expected=is_expected, seconds=0.25), **changes
     )
@@ -34,15 +35,15 @@ def a_run(verdict, is_expected, **changes):
 @pytest.mark.parametrize(
     ("verdict", "is_expected", "result"),
     [
-        ("pass", None, None),
-        ("pass", True, None),
-        ("pass", False, Failure),
-        ("fail", None, Failure),
-        ("fail", True, None),
-        ("fail", False, Failure),
-        ("unknown", None, Error),
-        ("unknown", True, None),
-        ("unknown", False, Error),
+        (Verdict.PASS, None, None),
+        (Verdict.PASS, True, None),
+        (Verdict.PASS, False, Failure),
+        (Verdict.FAIL, None, Failure),
+        (Verdict.FAIL, True, None),
+        (Verdict.FAIL, False, Failure),
+        (Verdict.UNKNOWN, None, Error),
+        (Verdict.UNKNOWN, True, None),
+        (Verdict.UNKNOWN, False, Error),
     ],
 )
 def test_what_is_as_expected_passes_whatever_it_is(verdict, is_expected, result):
@@ -52,7 +53,7 @@ def test_what_is_as_expected_passes_whatever_it_is(verdict, is_expected, result)
 
 
 def test_a_failure_has_code_conclusion_text_and_how_to_run_it_again():
-    run = a_run("fail", False, conclusion="not as expected: found this", replay="ddpsim replay x s1:0:1")
+    run = a_run(Verdict.FAIL, False, conclusion="not as expected: found this", replay="ddpsim replay x s1:0:1")
     case = only_case(to_junit(Document("t", (run,))))
     (failure,) = case.result
     assert (failure.type, failure.message, failure.text) == (
@@ -64,18 +65,20 @@ def test_a_failure_has_code_conclusion_text_and_how_to_run_it_again():
 
 
 def test_without_an_expectation_the_summary_is_the_message():
-    (failure,) = only_case(to_junit(Document("t", (a_run("fail", None),)))).result
+    (failure,) = only_case(to_junit(Document("t", (a_run(Verdict.FAIL, None),)))).result
     assert failure.message == "rank 1 raised ValueError"
 
 
 def test_a_case_that_passes_shows_its_text():
-    case = only_case(to_junit(Document("t", (a_run("fail", True, conclusion="as expected: fail"),))))
+    case = only_case(to_junit(Document("t", (a_run(Verdict.FAIL, True, conclusion="as expected: fail"),))))
     assert case.system_out == "as expected: fail\n\nthe whole of it"
 
 
 def test_an_exploration_is_one_case():
     failing = dataclasses.replace(document(MISSING).runs[0], name="p, failing")
-    explored = Exploration("p", "fail", 9, False, "Far.", (Outcome("pass", 8), Outcome("fail", 1)), 1.5, failing=0)
+    explored = Exploration(
+        "p", Verdict.FAIL, 9, False, "Far.", (Outcome("pass", 8), Outcome("fail", 1)), 1.5, failing=0
+    )
     case = only_case(to_junit(Document("p", (failing,), explored)))
     assert (case.name, case.time) == ("p", 1.5)
     (failure,) = case.result
@@ -85,7 +88,7 @@ def test_an_exploration_is_one_case():
 
 
 def test_an_exploration_that_found_nothing_is_unknown_or_passes():
-    explored = Exploration("p", "unknown", 9, False, "Far.", (Outcome("pass", 9),), 1.5)
+    explored = Exploration("p", Verdict.UNKNOWN, 9, False, "Far.", (Outcome("pass", 9),), 1.5)
     (error,) = only_case(to_junit(Document("p", (), explored))).result
     assert (type(error), error.type) == (Error, "unknown")
     expected = dataclasses.replace(explored, is_expected=True)

@@ -9,9 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import Budget
-from ddpsim.reports.document import Finding, Run, Waiting, Who
+from ddpsim.reports.document import MARKS, Finding, Run, Waiting
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 from tests.reports.made import Story, call, message, missing_rank
 
@@ -101,7 +104,7 @@ def test_a_wait_that_did_not_end_runs_on_and_the_missing_call_has_a_place():
     run = missing_rank(4, missing=1, steps=2)
     lanes = lanes_of(run)
     assert lanes.missing == (Missing(lane=1, column=2, slot=2),)
-    waits = [index for index, event in enumerate(run.events) if event.kind == "wait"][-3:]
+    waits = [index for index, event in enumerate(run.events) if event.kind is EventKind.WAIT][-3:]
     assert lanes.bars == tuple(Bar(lane, 2, None, wait, None) for lane, wait in zip((0, 2, 3), waits, strict=True))
     assert [lane.end for lane in lanes.lanes] == ["waiting", "returned", "waiting", "waiting"]
     assert [lane.is_culprit for lane in lanes.lanes] == [False, True, False, False]
@@ -286,7 +289,7 @@ def odd_words(mine, others, culprits):
     story = Story(3)
     issues = [story.wait_in(each, rank) for rank, each in enumerate((mine, others, others))]
     slot = replace(missing_rank().slots[0], issues=tuple(issues), state="mismatched", match=None)
-    finding = Finding("mismatch.operation", "fail", culprits, "", "", slots=(0,))
+    finding = Finding("mismatch.operation", Verdict.FAIL, culprits, "", "", slots=(0,))
     lanes = lanes_of(replace(story.run(), slots=(slot,), findings=(finding,)))
     return [(item.odd, item.beside) for item in lanes.items]
 
@@ -323,17 +326,16 @@ def test_columns_hold_their_promises(steps):
 def test_real_runs_lose_nothing(name):
     run = document(name).runs[0]
     lanes = lanes_of(run)
-    issues = [index for index, event in enumerate(run.events) if event.kind == "issue"]
+    issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
     assert [item.event for item in lanes.items] == issues
     marked = sorted(event for mark in lanes.marks for event in mark.events)
-    others = {"issue", "match", "wait", "done"}
-    assert marked == [index for index, event in enumerate(run.events) if event.kind not in others]
+    assert marked == [index for index, event in enumerate(run.events) if event.kind in MARKS]
     assert len(lanes.missing) == sum(len(slot.missing) for slot in run.slots if slot.state == "open")
     assert sum(bar.end is None for bar in lanes.bars) == len(run.waiting)
 
 
 def test_a_run_without_a_trace_has_lanes_without_items():
-    lanes = lanes_of(Run("processes", 3, "pass", (), ""))
+    lanes = lanes_of(Run("processes", 3, Verdict.PASS, (), ""))
     assert len(lanes.lanes) == 3
     assert (lanes.items, lanes.columns) == ((), 0)
 
@@ -363,7 +365,7 @@ def test_of_too_many_lanes_those_that_tell_something_stay():
     story = Story(100)
     for rank in range(100):
         story.hang(call(0, group=f"of {rank}"), [rank], [99] if rank == 98 else [])
-    finding = Finding("deadlock.missing_rank", "fail", (97,), "", "")
+    finding = Finding("deadlock.missing_rank", Verdict.FAIL, (97,), "", "")
     lanes = shown_lanes(story.run(findings=(finding,)), largest=10)
     assert [lane.who.rank for lane in lanes.lanes] == [*range(8), 97, 99]
     assert lanes.left_out == 90

@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, explore, simulate
-from ddpsim.reports.document import Document, Who
+from ddpsim.reports.document import Document
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import from_json, to_json
 from ddpsim.reports.forms.text import to_text
@@ -24,6 +24,9 @@ from ddpsim.reports.making.exploration import difference_of, document_of_explora
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.running.exploring import explore_scenario
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
@@ -123,7 +126,7 @@ def patient(rank):
 
 def test_a_wait_that_timed_out_is_over():
     run = run_of(patient, 2)
-    assert (run.verdict, run.waiting, [each.end for each in run.ranks]) == ("pass", (), ["returned", "returned"])
+    assert (run.verdict, run.waiting, [each.end for each in run.ranks]) == (Verdict.PASS, (), ["returned", "returned"])
     assert [bar for bar in lanes_of(run).bars if bar.end is None] == []
     spans = [span for span in spans_of(run) if span.call is None]
     assert [span.has_ended for span in spans] == [True]
@@ -140,7 +143,7 @@ def test_ranks_that_the_budget_stopped_do_not_wait_for_good():
     run = run_of(for_ever, 2, budget=Budget(steps=50))
     assert {each.end for each in run.ranks} == {"stopped"}
     kinds = Counter(event.kind for event in run.events if event.rank == 1)
-    assert kinds["wait"] == kinds["done"] + 1  # its last wait was not to end
+    assert kinds[EventKind.WAIT] == kinds[EventKind.DONE] + 1  # its last wait was not to end
     assert [bar for bar in lanes_of(run).bars if bar.end is None] == []
     assert "waits for good" not in to_text(Document("for ever", (run,))).decode()
 
@@ -240,7 +243,7 @@ def test_a_finding_has_its_cycle_its_slots_and_its_places():
     found = document(CYCLE).runs[0].findings[0]
     assert (found.code, found.verdict, found.ranks, found.cycle) == (
         "deadlock.cycle",
-        "fail",
+        Verdict.FAIL,
         (0, 1, 2, 3),
         (0, 1, 2, 3),
     )
@@ -257,7 +260,7 @@ def test_calls_of_ddp_say_bucket_parameters_and_shadow():
     assert all(call.origin.startswith("DDP #0 bucket 0 ") for call in buckets)
     assert {(call.phase, call.purpose) for call in buckets} == {("bucket", "bucket 0")}
     assert {call.purpose for call in run.calls} == {"check", "state", "join", "bucket 0", "rebuild"}
-    issued = [(event.rank, run.calls[event.call]) for event in run.events if event.kind == "issue"]
+    issued = [(event.rank, run.calls[event.call]) for event in run.events if event.kind is EventKind.ISSUE]
     shadows = Counter(rank for rank, call in issued if call.is_shadow)
     # As the text of the join says, and one more of each by which all hear that nobody is left.
     assert run.joins[:2] == (
@@ -282,7 +285,7 @@ def test_what_the_caller_says_and_what_the_result_knows():
     )
     assert (run.text, run.schedule, run.replay) == (str(result), str(result.schedule), result.replay)
     assert run.digest == result.trace.digest()
-    assert (made.verdict, run.verdict, run.world_size) == ("fail", "fail", 4)
+    assert (made.verdict, run.verdict, run.world_size) == (Verdict.FAIL, Verdict.FAIL, 4)
     assert len(run.events) == len(result.trace)
     assert made.environment["torch"] == torch.__version__
     assert document_of(result).title == result.program
@@ -292,7 +295,7 @@ def test_events_are_those_of_the_trace():
     result = simulate(lambda rank: time.sleep(1.5), 2)
     run = document_of(result).runs[0]
     assert [(event.kind, event.rank, event.step, event.time, event.text) for event in run.events] == [
-        (event.kind.value, event.rank, event.step, event.time, event.text) for event in result.trace
+        (event.kind, event.rank, event.step, event.time, event.text) for event in result.trace
     ]
     assert run.virtual_seconds == 1.5
 
@@ -309,7 +312,7 @@ def test_an_exploration_has_both_runs_and_where_they_part():
     assert sum(outcome.count for outcome in found.outcomes) == explored.executions
     counts = [outcome.count for outcome in found.outcomes]
     assert counts == sorted(counts, reverse=True)
-    assert [run.verdict for run in made.runs] == ["fail", "pass"]
+    assert [run.verdict for run in made.runs] == [Verdict.FAIL, Verdict.PASS]
     failing, passing = made.runs
     at = found.difference.failing
     assert found.difference.passing == at  # the same events until there
@@ -327,14 +330,14 @@ def test_an_exploration_has_both_runs_and_where_they_part():
 
 def test_an_exploration_without_a_failure_has_one_run_and_no_difference():
     found = document_of_exploration(explore(meets, 2)).exploration
-    assert (found.failing, found.passing, found.difference, found.verdict) == (None, 0, None, "pass")
+    assert (found.failing, found.passing, found.difference, found.verdict) == (None, 0, None, Verdict.PASS)
     assert found.is_complete
 
 
 def test_an_exploration_without_a_pass_has_one_run_and_no_difference():
     made = document_of_exploration(explore(leaves, 2, budget=Budget(executions=5)))
     found = made.exploration
-    assert (found.failing, found.passing, found.difference, made.verdict) == (0, None, None, "fail")
+    assert (found.failing, found.passing, found.difference, made.verdict) == (0, None, None, Verdict.FAIL)
 
 
 def test_the_difference_of_traces():

@@ -5,9 +5,9 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import simulate
-from ddpsim.reports.document import Who
 from ddpsim.reports.making.result import document_of
-from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.choices import Schedule, Who
+from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.replay import Replay
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, document, run_of
 
@@ -17,7 +17,7 @@ def calls_in(run, slot):
     found = []
     for issue in slot.issues:
         event = run.events[issue]
-        assert event.kind == "issue"
+        assert event.kind is EventKind.ISSUE
         found.append((event.rank, run.calls[event.call].operation, run.calls[event.call].sequence))
     return found
 
@@ -25,7 +25,7 @@ def calls_in(run, slot):
 def matched_by(run, slot):
     """Who came last."""
     event = run.events[slot.match]
-    assert event.kind == "match"
+    assert event.kind is EventKind.MATCH
     return event.rank
 
 
@@ -55,7 +55,7 @@ def test_ranks_share_the_calls_that_are_the_same():
         ("all_reduce", "SUM float32[3]", "", None),
         ("barrier", "", "", None),
     ]
-    assert [event.call for event in run.events if event.kind == "issue" and event.rank == 1] == [0, 1]
+    assert [event.call for event in run.events if event.kind is EventKind.ISSUE and event.rank == 1] == [0, 1]
 
 
 def in_groups(rank):
@@ -132,7 +132,7 @@ def test_messages_meet_in_order_by_tag_whoever_comes_first(first):
     assert result.returns[1] == [1.0, 2.0]  # so this is the order in which they were taken
     run = document_of(result).runs[0]
     first_event = run.events[0]
-    assert (first_event.kind, first_event.rank) == ("issue", first)
+    assert (first_event.kind, first_event.rank) == (EventKind.ISSUE, first)
     assert sorted(sorted(calls_in(run, slot)) for slot in run.slots) == [
         [(0, "send", 0), (1, "recv", 1)],
         [(0, "send", 1), (1, "recv", 2)],
@@ -166,7 +166,9 @@ def test_a_receive_from_any_source_meets_the_message_that_it_took():
             (sender, _, _), (_, _, number) = sorted(calls_in(run, slot), key=lambda call: call[1] == "recv")
             by_receive[number] = sender
         assert tuple(by_receive[number] for number in range(3)) == taken
-        assert {run.calls[event.call].peer for event in run.events if event.kind == "issue" and not event.rank} == {-1}
+        assert {
+            run.calls[event.call].peer for event in run.events if event.kind is EventKind.ISSUE and not event.rank
+        } == {-1}
         orders.add(taken)
     assert len(orders) >= 4  # of 6 orders: the schedules differ in what they show
 

@@ -101,7 +101,7 @@ def with_broken_arrow(data):
 
 def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
     runs = [document(name).runs[0] for name in NAMES]
-    kinds = [event.kind for run in runs for event in run.events]
+    kinds = [event.kind.value for run in runs for event in run.events]
     matched = [slot for run in runs for slot in run.slots if slot.match is not None]
     trace = to_chrome_trace(Document("four", tuple(document(name).runs[0] for name in NAMES)))
     told = told_by_perfetto(with_broken_arrow(trace))

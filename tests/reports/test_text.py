@@ -8,10 +8,13 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ddpsim.reports.document import Call, Document, Event, Exploration, Outcome, Rank, Run, Slot, Waiting, Who
+from ddpsim.reports.document import Call, Document, Event, Exploration, Outcome, Rank, Run, Slot, Waiting
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.forms.text import text_of, to_text
-from ddpsim.reports.wording import rank_list
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.wording import rank_list
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
 
 
@@ -82,18 +85,18 @@ def barriers(world_size, calls, *, absent=(), group="default"):
         last = number + 1 == calls
         coming = [rank for rank in range(world_size) if not (last and rank in absent)]
         issues = tuple(range(len(events), len(events) + len(coming)))
-        events += [Event("issue", rank, len(events), call=number) for rank in coming]
+        events += [Event(EventKind.ISSUE, rank, len(events), call=number) for rank in coming]
         if last and absent:
             slots.append(Slot(group, number, issues, "open", missing=tuple(absent)))
-            events += [Event("wait", rank, len(events), call=number) for rank in coming]
+            events += [Event(EventKind.WAIT, rank, len(events), call=number) for rank in coming]
         else:
             slots.append(Slot(group, number, issues, "matched", len(events)))
-            events.append(Event("match", coming[-1], len(events), call=number))
+            events.append(Event(EventKind.MATCH, coming[-1], len(events), call=number))
     waiting = [rank for rank in range(world_size) if absent and rank not in absent]
     return Run(
         name="barriers",
         world_size=world_size,
-        verdict="fail" if absent else "pass",
+        verdict=Verdict.FAIL if absent else Verdict.PASS,
         findings=(),
         text="",
         ranks=tuple(Rank(rank, "waiting" if rank in waiting else "returned") for rank in range(world_size)),
@@ -177,7 +180,18 @@ def test_the_order_of_a_report():
 def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
     passing, failing = (dataclasses.replace(document(name).runs[0], name=name) for name in ("uneven-inputs", MISSING))
     exploration = Exploration(
-        "p", "fail", 7, False, "Far.", (Outcome("pass", 5), Outcome("fail, x", 2)), 1.0, 1, 0, None, True, "as expected"
+        "p",
+        Verdict.FAIL,
+        7,
+        False,
+        "Far.",
+        (Outcome("pass", 5), Outcome("fail, x", 2)),
+        1.0,
+        1,
+        0,
+        None,
+        True,
+        "as expected",
     )
     lines = to_text(Document("p", (passing, failing), exploration)).decode().splitlines()
     assert lines[:5] == ["FAIL  p", "  Far.", "        5  pass", "        2  fail, x", ""]

@@ -6,10 +6,12 @@ from itertools import combinations, pairwise
 
 import pytest
 
-from ddpsim.reports.document import Finding, Rank, Waiting, Who
+from ddpsim.reports.document import Finding, Rank, Waiting
 from ddpsim.reports.layout.wait_folding import LARGEST, folded
 from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, wait_graph_of
 from ddpsim.reports.layout.wait_layout import picture_of
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.verdict import Verdict
 from tests.reports.examples import MISMATCH, THREADS, document
 from tests.reports.made import Story, call, missing_rank, passing
 
@@ -19,7 +21,7 @@ def ring(ranks: int):
     story = Story(ranks)
     slots = [story.hang(call(0, group=f"{rank}"), [rank], [(rank + 1) % ranks]) for rank in range(ranks)]
     waiting = tuple(Waiting(Who(rank), "all_reduce #0", None, (slot,)) for rank, slot in enumerate(slots))
-    finding = Finding("deadlock.cycle", "fail", tuple(range(ranks)), "", "", cycle=tuple(range(ranks)))
+    finding = Finding("deadlock.cycle", Verdict.FAIL, tuple(range(ranks)), "", "", cycle=tuple(range(ranks)))
     return story.run(waiting=waiting, findings=(finding,))
 
 

@@ -13,6 +13,7 @@ from ddpsim.reports.forms.json_form import read
 from ddpsim.scenarios.cli import outcome
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
+from ddpsim.simulator.verdict import Verdict
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 
@@ -91,7 +92,7 @@ def test_a_report_says_engine_and_surprise(ddpsim):
     Path("own.py").write_text(OWN, encoding="utf-8")
     status, _, _ = ddpsim("run", "own.py:racy", "--world-size", 3, "--policy", "random", "--seed", 1, "--report", "q")
     run = read(Path("q/result.json")).runs[0]
-    assert (status, run.is_expected, run.verdict) == (1, False, "fail")
+    assert (status, run.is_expected, run.verdict) == (1, False, Verdict.FAIL)
     assert run.how == "policy random, seed 1"
     assert run.conclusion == "not as expected: found fail, rank_error, rank 0; expected pass"
     assert JUnitXml.fromfile("q/junit.xml").failures == 1
@@ -129,15 +130,15 @@ def test_an_exploration_is_reported_with_both_runs_and_their_difference(ddpsim):
     assert names("r") == sorted(FORMS)
     made = read(Path("r/result.json"))
     explored = made.exploration
-    assert (explored.executions, explored.verdict, explored.is_expected) == (2, "fail", True)
-    assert [run.verdict for run in made.runs] == ["fail", "pass"]
+    assert (explored.executions, explored.verdict, explored.is_expected) == (2, Verdict.FAIL, True)
+    assert [run.verdict for run in made.runs] == [Verdict.FAIL, Verdict.PASS]
     assert all(run.how == "policy dpor" for run in made.runs)
     assert made.runs[0].events[explored.difference.failing].text == "from rank 3"
     assert made.runs[1].events[explored.difference.passing].text == "from rank 2"
     for run in made.runs:  # both are run again by a command
         command, name, token = run.replay.split()[1:]
         status, out, _ = ddpsim(command, name, token)
-        assert (status, run.verdict.upper() in out or "DIVERGENCE" in out) == (0, True)
+        assert (status, run.verdict.value.upper() in out or "DIVERGENCE" in out) == (0, True)
 
 
 def test_an_exploration_that_passes_has_the_run_that_passed(ddpsim):
@@ -145,7 +146,7 @@ def test_an_exploration_that_passes_has_the_run_that_passed(ddpsim):
     status, _, _ = ddpsim("explore", "own.py:fine", "--world-size", 2, "--report", "r")
     made = read(Path("r/result.json"))
     assert (status, made.exploration.failing, made.exploration.passing) == (0, None, 0)
-    assert [run.verdict for run in made.runs] == ["pass"]
+    assert [run.verdict for run in made.runs] == [Verdict.PASS]
     assert made.exploration.conclusion == "as expected: pass under every schedule"
 
 

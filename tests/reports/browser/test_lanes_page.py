@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from ddpsim.reports.document import Document, Site, Slot
+from ddpsim.simulator.events import EventKind
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
@@ -72,7 +73,7 @@ def test_the_legend_explains_what_occurs_and_no_more(open_report):
 def test_shadows_look_different(open_report):
     shown = document("join-baseline")
     run = shown.runs[0]
-    shadows = sum(event.kind == "issue" and run.calls[event.call].is_shadow for event in run.events)
+    shadows = sum(event.kind is EventKind.ISSUE and run.calls[event.call].is_shadow for event in run.events)
     report = open_report(shown)
     assert report.count(".drawing .call.shadow") == shadows > 0
 
@@ -121,7 +122,7 @@ def test_a_click_shows_the_call(open_report):
     shown = document(MISSING)
     run = shown.runs[0]
     report = open_report(shown)
-    issues = [index for index, event in enumerate(run.events) if event.kind == "issue"]
+    issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
     slot = run.slots[-1]
     report.click_place(issues.index(slot.issues[0]))
     details = report.details()
@@ -406,7 +407,7 @@ def test_of_130_ranks_the_details_tell_all_that_met_and_the_events_of_the_whole_
 
 def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(open_report):
     run = all_meet(130, differ=True)
-    of_rank = {event.rank: index for index, event in enumerate(run.events) if event.kind == "return"}
+    of_rank = {event.rank: index for index, event in enumerate(run.events) if event.kind is EventKind.RETURN}
     explored = exploration().exploration
     for rank, marks in ((100, 0), (5, 1)):
         parted = replace(explored, difference=replace(explored.difference, failing=of_rank[rank], passing=None))

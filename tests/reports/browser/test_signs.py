@@ -6,7 +6,9 @@ from itertools import pairwise
 
 import pytest
 
-from ddpsim.reports.document import Document, Finding, Rank, Site, Slot, Waiting, Who
+from ddpsim.reports.document import Document, Finding, Rank, Site, Slot, Waiting
+from ddpsim.simulator.choices import Who
+from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import THREADS, document
 from tests.reports.made import Story, call, exploration, missing_rank
@@ -194,7 +196,10 @@ def differing(one, other):
 
 
 def culprit(rank):
-    return {"verdict": "fail", "findings": (Finding("mismatch.operation", "fail", (rank,), "", "", slots=(0,)),)}
+    return {
+        "verdict": Verdict.FAIL,
+        "findings": (Finding("mismatch.operation", Verdict.FAIL, (rank,), "", "", slots=(0,)),),
+    }
 
 
 STYLE = "all => all.map(each => { const s = getComputedStyle(each); return [s.fill, s.stroke, s.strokeDasharray]; })"
