@@ -23,7 +23,7 @@ from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.policies import catalog
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.process_group.backend import Backend
-from ddpsim.simulator.process_group.hazards import Hazards
+from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.runtime.execution import Execution
@@ -222,7 +222,7 @@ def _execute(
             move=mover.move,
             enter_rank=lambda rank: backend.rank_entered(rank),
             enter_thread=lambda: backend.thread_entered(),
-            hazards=Hazards(world_size),
+            hazards=HazardWatch(world_size),
             name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )

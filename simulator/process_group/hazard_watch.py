@@ -84,7 +84,7 @@ class _Part:
 _Watched = tuple[Pending, Sequence[_Whole | _Part]]
 
 
-class Hazards:
+class HazardWatch:
     """Watches one execution."""
 
     def __init__(self, world_size: int) -> None:
