@@ -20,14 +20,16 @@ from ddpsim.simulator.exploration.exploration import Exploration
 from ddpsim.simulator.exploration.explorer import Explorer, OnProgress
 from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.faults import Fault, FaultPlan
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.policies import catalog
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.runtime.execution import Execution
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
+from ddpsim.simulator.runtime.threaded_run import ThreadedRun
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
@@ -212,49 +214,50 @@ def _execute(
         stack.callback(_ONE_AT_A_TIME.release)
         mover = TRANSPORTS[transport](world_size)
         stack.callback(mover.close)
-        execution = Execution(
+        kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan)
+        execution = ThreadedRun(
             partial(_call, program, tuple(args)),
-            world_size,
-            policy=policy,
-            budget=budget or Budget(),
-            faults=plan,
+            kernel,
             isolation=Isolation(world_size),
-            move=mover.move,
+            transport=mover.move,
             enter_rank=lambda rank: backend.rank_entered(rank),
             enter_thread=lambda: backend.thread_entered(),
             hazards=HazardWatch(world_size),
             name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
             share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
         )
-        backend = Backend(execution, check_replicas=check == "replicas")
+        backend = Backend(execution.host, check_replicas=check == "replicas")
         _run(execution, backend)
-        execution.findings.extend(backend.divergences())
-    schedule = Schedule(tuple(execution.scheduler.answers), identity)
+        findings = execution.findings(backend.divergences())
+    schedule = Schedule(kernel.choices, identity)
     result = Result(
         world_size=world_size,
-        findings=execution.all_findings(),
-        returns=tuple(rank.value for rank in execution.ranks),
+        findings=findings,
+        returns=tuple(rank.value for rank in execution.host.ranks),
         errors=execution.errors,
         schedule=schedule,
-        trace=Trace(tuple(execution.events)),
-        virtual_seconds=execution.clock.now,
+        trace=Trace(tuple(kernel.run.events)),
+        virtual_seconds=kernel.run.clock.now,
         program=identity,
-        waiting=execution.waiting,
+        waiting=kernel.run.waiting,
     )
     options = {"args": tuple(args), "transport": transport, "faults": list(faults), "check": check, "name": name}
     return result.with_replay(replay_call(program, world_size, schedule, options))
 
 
-def _run(execution: Execution, backend: Backend) -> None:
+def _run(execution: ThreadedRun, backend: Backend) -> None:
     """Run with everything in place that a rank's program sees, and take it away again."""
-    virtual_time = VirtualTime(execution.is_rank_thread, execution.sleep, execution.now)
+    host = execution.host
+    virtual_time = VirtualTime(
+        host.is_rank_thread, lambda seconds: host.ask(Sleep(seconds)), lambda: float(host.ask(ReadClock()))
+    )
     with backend.installed():
         try:
             virtual_time.install()
-            execution.threads.install()
+            host.threads.install()
             execution.run()
         finally:
-            execution.threads.uninstall()
+            host.threads.uninstall()
             virtual_time.uninstall()
 
 

@@ -29,6 +29,10 @@ class VirtualClock:
         """Forget the alarm of `rank`, if it has one."""
         self._live.pop(rank, None)
 
+    def has_alarm(self, rank: int) -> bool:
+        """True if the clock will wake `rank`."""
+        return rank in self._live
+
     def advance(self) -> list[int]:
         """Move to the next alarm and return the ranks it wakes, in the order of their alarms; [] if there is none."""
         ranks: list[int] = []

@@ -23,15 +23,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
-from ddpsim.simulator.calls import ANY_SOURCE
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
 from ddpsim.simulator.exploration.happens_before import HappensBefore, Race
 from ddpsim.simulator.exploration.nodes import Node, Sleep
+from ddpsim.simulator.kernel.observer import CallName
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.policies.looks import Looks, Place
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.runtime.rank_thread import Pending
 from ddpsim.simulator.verdict import Finding
 
 
@@ -177,22 +177,21 @@ class DporRun:
         """Note that a rank would have waited for a key."""
         self._order.needs(rank, key)
 
-    def issued(self, pending: Pending) -> None:
+    def issued(self, rank: int, name: CallName, call: Call) -> None:
         """Note a call, and whether it receives from any source."""
-        self.looks.issued(pending)
-        self._order.issued(pending)
-        call = pending.call
+        self.looks.issued(rank, name, call)
+        self._order.issued(rank, name)
         if call.operation == "recv" and call.peer == ANY_SOURCE:
             channel = channel_of(call)
             self._open_receives[channel] = self._open_receives.get(channel, 0) + 1
 
-    def completed(self, pendings: Sequence[Pending]) -> None:
+    def completed(self, names: Sequence[CallName]) -> None:
         """Note calls that met."""
-        self._order.completed(pendings)
+        self._order.completed(names)
 
-    def learned(self, rank: int, pending: Pending) -> None:
+    def learned(self, rank: int, name: CallName) -> None:
         """Note that a rank has seen a call complete."""
-        self._order.learned(rank, pending)
+        self._order.learned(rank, name)
 
     def started(self, rank: int, thread: int) -> None:
         """Note one more that can be chosen."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.accesses import Access, Mode, Object, conflict
-from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.kernel.observer import CallName
 
 Clock = list[int]
 """For each rank, how many of its touches are known to have come before."""
@@ -45,10 +45,8 @@ class HappensBefore:
 
     def __init__(self, world_size: int) -> None:
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
-        self._of_calls: dict[int, Clock] = {}
-        """What the owners of calls knew, by id() of the pending call."""
-        self._pendings: list[Pending] = []
-        """Keeps them alive, so that no id() is used again."""
+        self._of_calls: dict[CallName, Clock] = {}
+        """What the owners of calls knew."""
         self._touches: list[Touch] = []
         self._of_keys: dict[Object, Clock] = {}
         """What the rank knew that created a key."""
@@ -61,16 +59,15 @@ class HappensBefore:
         """A rank could not have gone on before somebody had created a key."""
         self._clocks[rank] = _joined((self._clocks[rank], self._of_keys[key]))
 
-    def issued(self, pending: Pending) -> None:
+    def issued(self, rank: int, name: CallName) -> None:
         """A rank issued a call."""
-        self._pendings.append(pending)
-        self._of_calls[id(pending)] = self._clocks[pending.issuer]
+        self._of_calls[name] = self._clocks[rank]
 
-    def completed(self, pendings: Sequence[Pending]) -> None:
+    def completed(self, names: Sequence[CallName]) -> None:
         """Calls met: who learns of one of them learns what all of their owners knew."""
-        together = _joined(self._of_calls[id(pending)] for pending in pendings)
-        for pending in pendings:
-            self._of_calls[id(pending)] = together
+        together = _joined(self._of_calls[name] for name in names)
+        for name in names:
+            self._of_calls[name] = together
 
     def started(self, rank: int, thread: int) -> None:
         """A rank started a thread, which knows what the rank knows by then."""
@@ -87,9 +84,9 @@ class HappensBefore:
         """A rank has seen that a thread has ended."""
         self._clocks[rank] = _joined((self._clocks[rank], self._clocks[thread]))
 
-    def learned(self, rank: int, pending: Pending) -> None:
+    def learned(self, rank: int, name: CallName) -> None:
         """A rank has seen that a call of its own is complete."""
-        self._clocks[rank] = _joined((self._clocks[rank], self._of_calls[id(pending)]))
+        self._clocks[rank] = _joined((self._clocks[rank], self._of_calls[name]))
 
     def woke(self, by: int | None, rank: int) -> None:
         """A rank goes on after another one did, or (None) after all did what they could."""

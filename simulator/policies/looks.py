@@ -102,7 +102,7 @@ class Looks:
         if access.mode is Mode.WRITE or (access.mode is Mode.CONTRIBUTE and access.object[0] != "call"):
             self.got_on()
 
-    def issued(self, pending: object) -> None:
+    def issued(self, rank: int, name: object, call: object) -> None:
         """Note a call."""
         self.got_on()
 
@@ -120,10 +120,10 @@ class Looks:
     def needs(self, rank: int, key: Object) -> None:
         """Of no interest."""
 
-    def completed(self, pendings: Sequence[object]) -> None:
+    def completed(self, names: Sequence[object]) -> None:
         """Of no interest: the last of them was issued just now."""
 
-    def learned(self, rank: int, pending: object) -> None:
+    def learned(self, rank: int, name: object) -> None:
         """Of no interest."""
 
     def joined(self, rank: int, thread: int) -> None:

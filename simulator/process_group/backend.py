@@ -34,6 +34,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpsim.simulator.kernel.requests import Poll
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.optimizer_steps import watch_steps
@@ -42,18 +43,18 @@ from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.replicas import Replicas
 from ddpsim.simulator.process_group.work import wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 from ddpsim.simulator.verdict import Finding
 
 
 class Backend:
     """The simulated backend of one execution."""
 
-    def __init__(self, execution: Execution, *, check_replicas: bool = False) -> None:
-        self._execution = execution
+    def __init__(self, host: ThreadHost, *, check_replicas: bool = False) -> None:
+        self._host = host
         self._wrappers = WrapperRegistry(self._running_rank)
-        self._replicas = Replicas(self._wrappers, execution.hazards.unwaited) if check_replicas else None
-        self._groups = GroupMaker(execution, self._wrappers)
+        self._replicas = Replicas(self._wrappers, host.hazards.unwaited) if check_replicas else None
+        self._groups = GroupMaker(host, self._wrappers)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
 
@@ -66,7 +67,7 @@ class Backend:
             if self._replicas is not None:
                 listeners.append(self._replicas.optimizer_step_done)
                 stack.callback(register_module_forward_pre_hook(self._replicas.module_runs).remove)
-            stack.callback(watch_steps(self._execution, listeners).remove)
+            stack.callback(watch_steps(self._host, listeners).remove)
             for owner, name, replacement in self._replacements():
                 original = getattr(owner, name)
                 setattr(owner, name, replacement(original))
@@ -85,7 +86,7 @@ class Backend:
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
-            (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._execution)),
+            (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._host)),
             (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.builtin_hook),
             (DistributedDataParallel, "_ddp_init_helper", self._wrappers.reducer_maker),
             (_c10d.Reducer, "prepare_for_forward", self._wrappers.forward_marker),
@@ -94,7 +95,7 @@ class Backend:
         ]
 
     def _running_rank(self) -> int | None:
-        return self._execution.me.rank if self._execution.is_rank_thread() else None
+        return self._host.me.rank if self._host.is_rank_thread() else None
 
     # --- around each rank's program -----------------------------------------------------------------------------------
 
@@ -135,7 +136,7 @@ class Backend:
             *arguments: Any,
             **options: Any,
         ) -> tuple[Any, Any]:
-            if not self._execution.is_rank_thread():
+            if not self._host.is_rank_thread():
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
@@ -161,7 +162,7 @@ class Backend:
             group_desc: str | None = None,
             backend: Any = None,
         ) -> Any:
-            if not self._execution.is_rank_thread():
+            if not self._host.is_rank_thread():
                 return original(parent_pg, split_ranks, timeout, pg_options, group_desc, backend)
             return self._groups.split_group(
                 parent_pg, split_ranks, timeout=timeout, backend=backend, description=group_desc
@@ -173,7 +174,7 @@ class Backend:
         """The simulator makes the default group before a program starts; it may make another one after a destroy."""
 
         def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
-            if not self._execution.is_rank_thread():
+            if not self._host.is_rank_thread():
                 return original(backend, *arguments, **options)
             if distributed_c10d.GroupMember.WORLD is not None:
                 raise ValueError(
@@ -193,7 +194,7 @@ class Backend:
         def rendezvous(
             url: str, rank: int = -1, world_size: int = -1, **options: Any
         ) -> Iterator[tuple[Any, int, int]]:
-            if not self._execution.is_rank_thread():
+            if not self._host.is_rank_thread():
                 return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
             place = self._place(rank, world_size)
             return iter([(self._groups.new_store(), place["rank"], place["world_size"])])
@@ -202,7 +203,7 @@ class Backend:
 
     def _place(self, rank: int, world_size: int) -> dict[str, int]:
         """The running rank's number and its world's size, which are also all that may be asked for."""
-        place = {"world_size": self._execution.world_size, "rank": self._execution.me.rank}
+        place = {"world_size": len(self._host.ranks), "rank": self._host.me.rank}
         for name, asked in (("world_size", world_size), ("rank", rank)):
             if asked not in (-1, place[name]):
                 raise ValueError(
@@ -215,8 +216,8 @@ class Backend:
 
     def _future_wait(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         def wait(future: Any) -> Any:
-            if self._execution.is_rank_thread() and not original_done(future):
-                wait_for_future(self._execution, future, original_done)
+            if self._host.is_rank_thread() and not original_done(future):
+                wait_for_future(self._host, future, original_done)
             return original(future)
 
         original_done = torch._C.Future.done
@@ -224,8 +225,8 @@ class Backend:
 
     def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         def done(future: Any) -> bool:
-            if not original(future) and self._execution.is_rank_thread() and self._execution.me.of.pending:
-                self._execution.poll()
+            if not original(future) and self._host.is_rank_thread() and self._host.me.of.open():
+                self._host.ask(Poll())
             return original(future)
 
         return done

@@ -16,15 +16,16 @@ import torch
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.kernel.requests import Announce, Checkpoint
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.monitored_barrier import BrokenBarriers
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.phases import PhaseTable
-from ddpsim.simulator.process_group.store import MemoryStore, StoreContents
+from ddpsim.simulator.process_group.store import MemoryStore
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 DEFAULT_GROUP = "default"
 """How the group of all ranks is called in calls and reports; torch calls it "0"."""
@@ -38,15 +39,14 @@ _NAME_LENGTH = 8
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
-    def __init__(self, execution: Execution, wrappers: WrapperRegistry) -> None:
-        self._execution = execution
-        self._contents = StoreContents()
+    def __init__(self, host: ThreadHost, wrappers: WrapperRegistry) -> None:
+        self._host = host
         phases = PhaseTable()
-        self._trackers = [OriginTracker(execution, wrappers, phases, rank.rank) for rank in execution.ranks]
+        self._trackers = [OriginTracker(host, wrappers, phases, rank.rank) for rank in host.ranks]
         self._labels: dict[tuple[str, int], str] = {}
-        self._made: list[Counter[str]] = [Counter() for _ in execution.ranks]
+        self._made: list[Counter[str]] = [Counter() for _ in host.ranks]
         self._broken_barriers: BrokenBarriers = {}
-        self._everybody = tuple(range(execution.world_size))
+        self._everybody = tuple(range(len(host.ranks)))
         self._same_rank = {rank: rank for rank in self._everybody}
 
     def make_default_group(self, rank: int) -> None:
@@ -60,7 +60,7 @@ class GroupMaker:
 
     def new_store(self, prefix: str = "") -> MemoryStore:
         """The running rank's handle of the store of all ranks."""
-        return MemoryStore(self._execution, self._contents, prefix)
+        return MemoryStore(self._host, prefix)
 
     def new_group(
         self,
@@ -76,7 +76,7 @@ class GroupMaker:
     ) -> tuple[Any, Any]:
         """What distributed_c10d._new_process_group_helper does. No `ranks` means the default group."""
         world = distributed_c10d._world
-        rank = self._execution.me.rank
+        rank = self._host.me.rank
         if name in world.pg_names.values():
             raise ValueError("The specified group name has already been created, please use a different group name")
         if device is not None and (device.index is None or device.type == "cpu"):
@@ -119,7 +119,7 @@ class GroupMaker:
         if parent not in world.pg_group_ranks:
             raise ValueError(f"Group {parent} is not registered")
         for split in split_ranks:
-            _check_split(split, self._execution.world_size)
+            _check_split(split, len(self._everybody))
         distributed_c10d._check_valid_timeout(timeout or timedelta(minutes=30))
         mine = next((sorted(split) for split in split_ranks if parent.rank() in split), None)
         parent.enter_split()
@@ -128,7 +128,7 @@ class GroupMaker:
         members = tuple(parent.members[rank] for rank in mine)
         name = distributed_c10d._process_group_name(mine, use_hashed_name=True)
         parent_backend, _ = world.pg_map[parent]
-        rank = self._execution.me.rank
+        rank = self._host.me.rank
         description = description or f"{parent.group_desc}:split"
         label = self._label(name, _proposed_label(name, description), members, rank)
         store = self.new_store(f"{name}/")
@@ -141,9 +141,9 @@ class GroupMaker:
 
     def _look_on(self, label: str, members: tuple[int, ...]) -> None:
         """Tell what this rank, which is no member, takes the new group for; it waits for nobody."""
-        execution = self._execution
-        execution.checkpoint()
-        execution.announce(Call(execution.me.rank, label, 0, Signature("new_group", members=members), site_here()))
+        host = self._host
+        host.ask(Checkpoint())
+        host.ask(Announce(Call(host.me.rank, label, 0, Signature("new_group", members=members), site_here())))
 
     def _label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
         """What the group is called in calls and reports.
@@ -154,7 +154,7 @@ class GroupMaker:
         made = self._made[rank]
         made[name] += 1
         again = made[name]
-        if len(members) == 1 < self._execution.world_size:
+        if len(members) == 1 < len(self._everybody):
             proposed = f"{proposed} of rank {members[0]}"
         label = proposed if again == 1 else f"{proposed} ({again})"
         return label if len(members) == 1 else self._labels.setdefault((name, again), label)
@@ -173,7 +173,7 @@ class GroupMaker:
         """Make the running rank's handle, and register it where torch looks for it."""
         world: Any = distributed_c10d._world
         group = SimulatedGroup(
-            Issuer(self._execution, self._trackers[rank], label=label, members=members, rank=rank),
+            Issuer(self._host, self._trackers[rank], label=label, members=members, rank=rank),
             name=name,
             description=description or "undefined",
             store=store,

@@ -292,7 +292,7 @@ class SimulatedGroup(ProcessGroup):
         """
         work = self.issue(Signature("monitored_barrier"), _NO_TENSORS, [])
         check_barrier(
-            self._issuer.execution,
+            self._issuer.host,
             work.pending,
             self._members,
             self._broken_barriers,

@@ -10,14 +10,15 @@ from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.kernel.requests import BeginCall, Declare, Destroy
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.work import FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.execution import Execution
 from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 from ddpsim.simulator.transport.payload import Payload
 
 
@@ -25,9 +26,9 @@ class Issuer:
     """Issues one rank's calls on one group."""
 
     def __init__(
-        self, execution: Execution, origins: OriginTracker, *, label: str, members: tuple[int, ...], rank: int
+        self, host: ThreadHost, origins: OriginTracker, *, label: str, members: tuple[int, ...], rank: int
     ) -> None:
-        self.execution = execution
+        self.host = host
         self.label = label
         self.members = members
         self.rank = rank
@@ -36,12 +37,12 @@ class Issuer:
         self._sequence = 0
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
-        execution.slots.declare(label, members)
+        host.ask(Declare(label, members))
 
     def destroy(self) -> None:
         """Refuse all calls from here on, and remember which line ended it."""
         self.is_destroyed = True
-        self.execution.me.of.destroyed.setdefault(self.label, site_here())
+        self.host.ask(Destroy(self.label, site_here()))
 
     def issue(
         self,
@@ -54,8 +55,8 @@ class Issuer:
         refusal: str | None = None,
     ) -> Any:
         """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
-        execution = self.execution
-        execution.begin_call(() if execution.observer is None else self._intent(signature, peer, tag))
+        host = self.host
+        host.ask(BeginCall(self._intent(signature, peer, tag) if host.is_observed else ()))
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -70,11 +71,11 @@ class Issuer:
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
         origin, site, caller = self._origins.locate(signature)
-        me = execution.me
+        me = host.me
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
-        work = SimulatedWork(execution, pending, result)
-        execution.issue(call, pending)
+        work = SimulatedWork(host, pending, result)
+        host.issue(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._made(work)
@@ -84,7 +85,7 @@ class Issuer:
         sequence = self._sequence if peer is None else self._messages
         call = Call(self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=tag)
         parts = [Access(call_object(call), Mode.CONTRIBUTE)]
-        if self.execution.me.of.has_started_threads:
+        if self.host.me.of.record.has_started_threads:
             parts.append(Access(order_object(call), Mode.WRITE))
         if signature.operation == "send":
             parts.append(Access(channel_of(call), Mode.SEND))

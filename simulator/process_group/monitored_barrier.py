@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.kernel.requests import Missing
 from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 NO_TIME = timedelta(0)
@@ -17,7 +18,7 @@ BrokenBarriers = dict[tuple[str, int], list[int]]
 
 
 def check_barrier(
-    execution: Execution,
+    host: ThreadHost,
     pending: Pending,
     members: tuple[int, ...],
     broken: BrokenBarriers,
@@ -36,10 +37,8 @@ def check_barrier(
     pending.waited = True
     if limit == NO_TIME and rank == 0 and len(members) > 1 and not wait_all_ranks:
         broken[key] = [1]
-    elif not execution.wait((pending,), _patience(rank, limit)) and key not in broken:
-        slot = execution.slots.slot_of(pending.call)
-        assert slot is not None, "the call is not complete, so somebody is missing"
-        broken[key] = [members.index(rank) for rank in slot.missing]
+    elif not host.wait((pending,), _patience(rank, limit)) and key not in broken:
+        broken[key] = [members.index(rank) for rank in host.ask(Missing(pending.handle))]
     if key in broken:
         raise RuntimeError(_text(rank, broken[key], limit, wait_all_ranks=wait_all_ranks))
 

@@ -8,20 +8,19 @@ from typing import Any
 
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.kernel.requests import StepDone
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 Listener = Callable[[int, Optimizer], None]
 
 
-def watch_steps(execution: Execution, listeners: Sequence[Listener]) -> Any:
+def watch_steps(host: ThreadHost, listeners: Sequence[Listener]) -> Any:
     """Count each rank's optimizer steps and tell `listeners`, until `remove()` is called on what this returns."""
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:
-        if execution.is_rank_thread() and not _is_nested():
-            rank = execution.me.rank
-            execution.optimizer_steps[rank] += 1
-            execution.record(EventKind.STEP, text=str(execution.optimizer_steps[rank]))
+        if host.is_rank_thread() and not _is_nested():
+            rank = host.me.rank
+            host.ask(StepDone())
             for listener in listeners:
                 listener(rank, optimizer)
 

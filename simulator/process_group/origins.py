@@ -16,11 +16,12 @@ from torch.nn import Module
 from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
+from ddpsim.simulator.kernel.requests import Note
 from ddpsim.simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
-from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _USER_SHADOW = Origin(shadow=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
@@ -30,10 +31,10 @@ _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUI
 class OriginTracker:
     """What one rank's calls belong to."""
 
-    __slots__ = ("_execution", "_phases", "_rank", "_wrappers")
+    __slots__ = ("_host", "_phases", "_rank", "_wrappers")
 
-    def __init__(self, execution: Execution, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
-        self._execution = execution
+    def __init__(self, host: ThreadHost, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
+        self._host = host
         self._wrappers = wrappers
         self._phases = phases
         self._rank = rank
@@ -70,7 +71,7 @@ class OriginTracker:
         else:
             origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
         if innermost is None:
-            return origin, self._execution.me.started_at, None
+            return origin, self._host.me.started_at, None
         return origin, site_at(innermost), self._caller(innermost)
 
     def _caller(self, frame: FrameType) -> Site | None:
@@ -132,7 +133,7 @@ class OriginTracker:
         wrappers = self._wrappers_in(members)
         for wrapper in wrappers:
             wrapper.is_joined = True
-        self._execution.record(EventKind.NOTE, text=joined_note(max(map(_step_of, wrappers), default=None)))
+        self._host.ask(Note(EventKind.NOTE, joined_note(max(map(_step_of, wrappers), default=None))))
 
     def _wrappers_in(self, members: Iterable[Any]) -> list[Wrapper]:
         """The wrappers among what takes part in a join; other joinables, such as optimizers, have groups too."""

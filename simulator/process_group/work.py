@@ -13,9 +13,10 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.kernel.requests import Checkpoint, Poll, Test
 from ddpsim.simulator.matching.slots import call_object
-from ddpsim.simulator.runtime.execution import Execution
 from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 NO_TIMEOUT = timedelta(0)
 
@@ -23,10 +24,10 @@ NO_TIMEOUT = timedelta(0)
 class SimulatedWork(Work):
     """What issuing a call returns. C++ honours it too: the Reducer waits on the future this hands out."""
 
-    def __init__(self, execution: Execution, pending: Pending, result: Sequence[Any]) -> None:
+    def __init__(self, host: ThreadHost, pending: Pending, result: Sequence[Any]) -> None:
         super().__init__()
         self.pending = pending
-        self._execution = execution
+        self._host = host
         self._result = result
         self._future: torch.futures.Future[Sequence[Any]] | None = None
         pending.receive_completion = self._receive_completion
@@ -40,10 +41,10 @@ class SimulatedWork(Work):
         pending = self.pending
         if not pending.waited:
             pending.waited = True
-            self._execution.hazards.settled(pending)
+            self._host.hazards.settled(pending)
         if timeout <= NO_TIMEOUT:
             self.complete()
-        elif not self._execution.wait((pending,), timeout.total_seconds()):
+        elif not self._host.wait((pending,), timeout.total_seconds()):
             if not pending.call.is_point_to_point:
                 raise RuntimeError("Operation timed out!")
             milliseconds = round(timeout.total_seconds() * 1000)
@@ -54,25 +55,17 @@ class SimulatedWork(Work):
 
     def complete(self) -> None:
         """As `wait`, in the place of a wait in C++ that is still to come: the program itself has not waited by this."""
-        self._execution.wait((self.pending,))
+        self._host.wait((self.pending,))
         if self.pending.error is not None:
             raise self.pending.error
 
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
-        pending, execution = self.pending, self._execution
-        look = Access(call_object(pending.call), Mode.READ)
-        if not pending.is_complete:
-            execution.poll((look,))
-        else:
-            execution.checkpoint((look,))
-        if execution.observer is not None:
-            execution.observer.touched(execution.me.number, look)
-            if pending.is_complete:
-                execution.observer.learned(execution.me.number, pending)
+        pending = self.pending
+        self._host.ask(Test(pending.handle, Access(call_object(pending.call), Mode.READ)))
         if pending.is_complete and not pending.waited:
             pending.waited = True
-            self._execution.hazards.settled(pending)
+            self._host.hazards.settled(pending)
         return pending.is_complete
 
     def is_success(self) -> bool:
@@ -108,7 +101,7 @@ class SimulatedWork(Work):
             )
         if pending.source is None or not pending.waited:
             return -1
-        return self._execution.slots.members(pending.call.group).index(pending.source)
+        return self._host.kernel.run.slots.members(pending.call.group).index(pending.source)
 
     def _source_rank(self) -> int:
         return self.source_rank()
@@ -116,7 +109,7 @@ class SimulatedWork(Work):
     def get_future(self) -> torch.futures.Future[Sequence[Any]]:
         """A future of the tensors, set on the owner's thread when the completion is delivered there."""
         if self.pending.call.origin.by_hook:
-            self._execution.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
+            self._host.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
             if self._is_delivered:
@@ -129,7 +122,7 @@ class SimulatedWork(Work):
             self._finish(self._future)
 
     def _finish(self, future: torch.futures.Future[Sequence[Any]]) -> None:
-        self._execution.hazards.settled(self.pending)
+        self._host.hazards.settled(self.pending)
         if self.pending.error is None:
             future.set_result(self._result)
         else:
@@ -210,19 +203,19 @@ class JointWork(Work):
         )
 
 
-def wait_for_future(execution: Execution, future: Any, is_done: Callable[[Any], bool]) -> None:
+def wait_for_future(host: ThreadHost, future: Any, is_done: Callable[[Any], bool]) -> None:
     """Wait cooperatively until a native future is done.
 
     Which calls it hangs on is not known (a communication hook chains what it likes), but only completions of the
     rank's own calls can finish it: so wait until any of them is complete, deliver it, and look again.
     """
-    execution.checkpoint()
+    host.ask(Checkpoint())
     while not is_done(future):
-        rank = execution.me.of
-        if rank.pending:
-            execution.wait(list(rank.pending))
-        elif any(thread is not execution.me for _, thread in rank.delivering):
-            execution.poll()  # what finishes it runs on another thread of the rank
+        rank, me = host.me.of, host.me
+        if open_calls := rank.open():
+            host.wait(open_calls)
+        elif any(task is not me.task for _, task in rank.record.delivering):
+            host.ask(Poll())  # what finishes it runs on another thread of the rank
         else:
             return  # not ours: let the native wait tell
 

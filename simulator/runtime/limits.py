@@ -12,16 +12,13 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable
 from contextlib import suppress
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.diagnosis.snapshot import Snapshot
-from ddpsim.simulator.runtime import outcome
+from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.runtime.ending import stop_signalling
 from ddpsim.simulator.runtime.rank_thread import RankThread
-from ddpsim.simulator.runtime.scheduler import Scheduler
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
@@ -35,67 +32,57 @@ _GRACE_SECONDS = 1.0
 abandoned."""
 
 
-def run(
-    scheduler: Scheduler,
-    budget: Budget,
-    *,
-    report: Callable[[Finding], None],
-    snapshot: Callable[[], Snapshot],
-) -> None:
+def run(host: ThreadHost, budget: Budget) -> None:
     """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
     try:
-        scheduler.start()
-        _watch(scheduler, budget, report, snapshot)
+        host.start()
+        _watch(host, budget)
     except BaseException:
-        scheduler.end_from_outside()
-        while not scheduler.has_ended:
+        host.end_from_outside()
+        while not host.has_ended:
             try:
-                _drain(scheduler)
+                _drain(host)
             except KeyboardInterrupt:  # impatience does not help: the ranks are being unwound
                 continue
         raise
 
 
-def _watch(
-    scheduler: Scheduler, budget: Budget, report: Callable[[Finding], None], snapshot: Callable[[], Snapshot]
-) -> None:
+def _watch(host: ThreadHost, budget: Budget) -> None:
     start = time.monotonic()
     seen: tuple[object, ...] = ()
     seen_at, cpu_seen = start, 0.0
-    while not scheduler.over.acquire(timeout=_WATCH_SECONDS):
-        if scheduler.is_stopping:
-            return _drain(scheduler)
+    while not host.over.acquire(timeout=_WATCH_SECONDS):
+        if host.is_stopping:
+            return _drain(host)
         now = time.monotonic()
-        rank = scheduler.running
-        progress = (scheduler.steps, rank and rank.number)
+        rank = host.running
+        progress = (host.steps, rank and rank.number)
         cpu = 0.0 if rank is None else _cpu_seconds(rank)
         if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
             seen, seen_at, cpu_seen = progress, now, cpu
         asleep = now - seen_at
         if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
-            report(outcome.stuck(rank, budget, snapshot()))
-            scheduler.stop()
-            return _drain(scheduler, grace_seconds=0.1)  # it has been asleep for long: it will not notice
+            host.stop_at_limit(Ending.STUCK, rank)
+            return _drain(host, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         if now - start > budget.seconds:
-            report(outcome.out_of_time(rank, budget, snapshot()))
-            scheduler.stop()
-            return _drain(scheduler)
+            host.stop_at_limit(Ending.SECONDS, rank)
+            return _drain(host)
 
 
-def _drain(scheduler: Scheduler, grace_seconds: float = _GRACE_SECONDS) -> None:
+def _drain(host: ThreadHost, grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
-    rank = scheduler.running
+    rank = host.running
     waited_since = time.monotonic()
     interrupted = False
-    while not scheduler.has_ended and not scheduler.over.acquire(timeout=_WATCH_SECONDS / 5):
-        if scheduler.running is not rank:
-            rank, waited_since, interrupted = scheduler.running, time.monotonic(), False
+    while not host.has_ended and not host.over.acquire(timeout=_WATCH_SECONDS / 5):
+        if host.running is not rank:
+            rank, waited_since, interrupted = host.running, time.monotonic(), False
         elif rank is not None and time.monotonic() - waited_since > grace_seconds:
             if not interrupted:
                 interrupted, waited_since = True, time.monotonic()
                 rank.ending.interrupt(rank.ident)
             elif rank.ending.claim():  # else it is just leaving
-                scheduler.abandon(rank)
+                host.abandon(rank)
                 stop_signalling()
 
 

@@ -1,16 +1,16 @@
-"""A rank, its threads, and what they are doing."""
+"""A rank and its threads, as the host runs them; where they stand is the kernel's to know."""
 
 from __future__ import annotations
 
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable
-from enum import Enum
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.kernel.states import State
+from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.runtime.ending import Ending
-from ddpsim.simulator.waits import Wait
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
@@ -21,78 +21,36 @@ class RankReturned(BaseException):  # not an error either
     """Ends a rank's program as if it had returned (an `EarlyReturn` fault)."""
 
 
-class Status(Enum):
-    """Where a thread stands."""
-
-    READY = "ready"
-    """Enabled, or running."""
-    WAITING = "waiting"
-    RETURNED = "returned"
-    RAISED = "raised"
-    UNWOUND = "unwound"
-    """Carried out of its program because the execution was over."""
-    ABANDONED = "abandoned"
-    """Still inside code we do not control; its thread is left behind."""
-
-
-FINISHED = frozenset({Status.RETURNED, Status.RAISED, Status.UNWOUND, Status.ABANDONED})
-
-
 class Rank:
     """A rank: what its threads share, as the threads of a process do. Only the thread that has the baton touches it."""
 
-    __slots__ = (
-        "calls_made",
-        "completed",
-        "delivering",
-        "destroyed",
-        "error",
-        "has_started_threads",
-        "is_ending",
-        "last_call",
-        "main",
-        "pending",
-        "rank",
-        "threads",
-        "value",
-    )
+    __slots__ = ("calls_issued", "is_ending", "main", "pending", "rank", "record", "threads", "value")
 
-    def __init__(self, rank: int, body: Callable[[RankThread], None]) -> None:
-        self.rank = rank
-        self.error: BaseException | None = None
+    def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
+        self.rank = record.rank
+        self.record = record
         self.value: Any = None
-        self.calls_made = 0
-        self.last_call: Call | None = None
-        self.destroyed: dict[str, Site] = {}
-        """The groups that it destroyed, and the lines that did."""
-        self.pending: list[Pending] = []
-        """Issued and not complete, in the order of issue."""
-        self.completed: list[Pending] = []
-        """Complete, and not yet delivered."""
-        self.delivering: list[tuple[Pending, RankThread]] = []
-        """Completions whose chains are running, and on whose thread."""
-        self.main = RankThread(rank, self)
-        self.main.thread = threading.Thread(target=body, args=(self.main,), name=f"ddpsim rank {rank}", daemon=True)
+        """What its program returned."""
+        self.calls_issued = 0
+        self.pending: dict[int, Pending] = {}
+        """Issued and not delivered, by handle, in the order of issue."""
+        self.main = RankThread(record.main, self)
+        self.main.thread = threading.Thread(
+            target=body, args=(self.main,), name=f"ddpsim rank {self.rank}", daemon=True
+        )
         self.threads = [self.main]
         """Those that have not ended, in the order in which they were started."""
-        self.has_started_threads = False
         self.is_ending = False
         """Its program is over, and it waits for the threads that are left."""
 
-    @property
-    def is_finished(self) -> bool:
-        """True once the rank will not run again."""
-        return self.main.is_finished
+    def next_handle(self) -> int:
+        """What the rank's next call is named by."""
+        self.calls_issued += 1
+        return self.calls_issued
 
-    @property
-    def status(self) -> Status:
-        """Where its program stands."""
-        return self.main.status
-
-    @property
-    def wait(self) -> Wait | None:
-        """What its program waits for."""
-        return self.main.wait
+    def open(self) -> list[Pending]:
+        """The calls that are not complete, in the order of issue."""
+        return [pending for pending in self.pending.values() if not pending.is_complete]
 
 
 class RankThread:
@@ -101,32 +59,25 @@ class RankThread:
     __slots__ = (
         "baton",
         "ending",
-        "fate",
-        "has_alarm",
+        "fault",
         "ident",
-        "is_condemned",
         "is_daemon",
         "is_reducing_at_once",
-        "joiners",
         "lock_step",
         "locks_in_a_row",
         "locks_made",
         "name",
-        "number",
         "of",
         "rank",
         "started_at",
-        "status",
+        "task",
         "thread",
-        "timed_out",
-        "wait",
     )
 
     def __init__(
-        self, number: int, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
+        self, task: Task | None, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
     ) -> None:
-        self.number = number
-        """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
+        self.task: Task = task  # type: ignore[assignment]  # a thread that a rank starts has it before its baton
         self.of = of
         """The rank that it belongs to."""
         self.rank = of.rank
@@ -137,19 +88,10 @@ class RankThread:
         """The line of the user's program that did; what the thread does may be all a library's."""
         self.baton = _allocate_lock()
         self.baton.acquire()
-        self.status = Status.READY
-        self.wait: Wait | None = None
-        self.has_alarm = False
-        """The clock ends what it waits for, at the latest; says nothing of a thread that does not wait."""
-        self.timed_out = False
-        self.fate: BaseException | None = None
+        self.fault: BaseException | None = None
         """What a fault raised in this thread; it may come out in another shape."""
         self.is_reducing_at_once = False
         """The Reducer issues all its calls and then waits for them without coming back to Python in between."""
-        self.is_condemned = False
-        """Carried out of what it runs as soon as it has the baton, because its rank is over."""
-        self.joiners: list[int] = []
-        """The numbers of the threads that wait for its end."""
         self.locks_made = 0
         self.locks_in_a_row, self.lock_step = 0, 0
         """How often it stood before a lock with nothing else in between, and at which step it did so last."""
@@ -168,6 +110,11 @@ class RankThread:
         self.ident = self.thread.ident or 0
 
     @property
+    def number(self) -> int:
+        """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
+        return self.task.number
+
+    @property
     def is_main(self) -> bool:
         """True for the thread that runs the rank's program."""
         return self.of.main is self
@@ -175,20 +122,40 @@ class RankThread:
     @property
     def is_finished(self) -> bool:
         """True once it will not run again."""
-        return self.status in FINISHED
+        return self.task.is_finished
+
+    @property
+    def is_abandoned(self) -> bool:
+        """True if it was left behind."""
+        return self.task.state is State.ABANDONED
+
+    @property
+    def is_waiting(self) -> bool:
+        """True until somebody, or its alarm, lets it go on."""
+        return self.task.state is State.WAITING
 
     def __str__(self) -> str:
-        return f'rank {self.rank}, thread "{self.name}"' if self.name else f"rank {self.rank}"
+        return str(self.task)
 
 
 class Pending:
     """One issued call until it is complete."""
 
-    __slots__ = ("call", "error", "is_complete", "issuer", "owner", "payload", "receive_completion", "source", "waited")
+    __slots__ = (
+        "call",
+        "error",
+        "handle",
+        "is_complete",
+        "issuer",
+        "payload",
+        "receive_completion",
+        "source",
+        "waited",
+    )
 
     def __init__(self, call: Call, issuer: RankThread, payload: Any) -> None:
         self.call = call
-        self.owner = issuer.of
+        self.handle = issuer.of.next_handle()
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""

@@ -134,7 +134,7 @@ def pytest_runtest_logfinish():
     if count in (200, 1000):
         gc.collect()
         alive = collections.Counter(type(each).__name__ for each in gc.get_objects())
-        held = [alive[kind] for kind in ("Execution", "Result", "RankThread", "Tensor", "Function")]
+        held = [alive[kind] for kind in ("Kernel", "Result", "RankThread", "Tensor", "Function")]
         print(f"RESIDENT {resident()} THREADS {threading.active_count()} HELD {held}")
 """
 MOST_BYTES_MORE = 40 * 2**20

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ddpsim import Budget, simulate
 from ddpsim.simulator.runtime.ending import Ending
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
-from ddpsim.simulator.runtime.scheduler import Scheduler
+from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
 class Interrupted(BaseException):
@@ -105,7 +105,7 @@ class Endless:
 
     def choose(self, point, options):
         frame = sys._getframe()
-        while frame is not None and frame.f_code is not Scheduler.finish.__code__:
+        while frame is not None and frame.f_code is not ThreadHost.finish.__code__:
             frame = frame.f_back
         while frame is not None:
             pass

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, InternalError, UsageError, Verdict, simulate, simulator
-from ddpsim.simulator.runtime.execution import Execution
+from ddpsim.simulator.kernel.run import Run
 
 QUICK = Budget(stuck_seconds=0.3, seconds=60)
 
@@ -290,7 +290,7 @@ def test_a_bug_in_the_machinery_ends_the_run_and_is_raised(monkeypatch):
     def broken(execution):
         raise RuntimeError("broken diagnosis")
 
-    monkeypatch.setattr(Execution, "situation", broken)
+    monkeypatch.setattr(Run, "snapshot", broken)
     with pytest.raises(InternalError, match=r"^RuntimeError: broken diagnosis \(a bug of ddpsim"):
         simulate(lambda rank: rank or dist.barrier(), 2)
     monkeypatch.undo()

@@ -4,6 +4,6 @@
 on these (conditions, events, semaphores, barriers, queues, timers, futures, executors) follows.
 """
 
-from ddpsim.simulator.runtime.threads.threads import Threads
+from ddpsim.simulator.runtime.threads.thread_life import Threads
 
 __all__ = ["Threads"]

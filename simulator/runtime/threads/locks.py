@@ -17,8 +17,9 @@ from typing import Any
 
 from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.runtime.rank_thread import RankThread, Status
-from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, Note, Wake
+from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
 from ddpsim.simulator.waits import LockWait
 
@@ -40,7 +41,9 @@ class RankLock:
         "is_outsiders",
     )
 
-    def __init__(self, steps: Steps, maker: RankThread, *, is_inner: bool = False, is_outsiders: bool = False) -> None:
+    def __init__(
+        self, steps: LockSteps, maker: RankThread, *, is_inner: bool = False, is_outsiders: bool = False
+    ) -> None:
         """An inner lock is one that Python made for something else: only waiting for it is a step."""
         self.is_outsiders = is_outsiders
         """A library made it whose threads stay outside the simulation, which are the ones to give it back."""
@@ -84,7 +87,7 @@ class RankLock:
             return
         if not self._is_inner:
             self._steps.stand_before(me, (Access(self._object, Mode.CONTRIBUTE),))
-        if not self._real.locked() and self._steps.host.scheduler.is_unwinding(me):
+        if not self._real.locked() and self._steps.host.is_unwinding(me):
             return  # it was carried out while it waited for the lock
         self._give_back(me)
 
@@ -124,9 +127,9 @@ class RankLock:
         """The choice point before asking for the lock. Who does not wait for it sees whether it is free."""
         if self._is_inner:
             return
-        if self._steps.host.scheduler.is_unwinding(me):
+        if self._steps.host.is_unwinding(me):
             if not is_callback(sys._getframe(2)):
-                self._steps.host.checkpoint()  # which carries it out
+                self._steps.host.ask(Checkpoint())  # which carries it out
             return
         ask, look = Access(self._object, Mode.WRITE), Access(self._object, Mode.READ)
         if may_wait:
@@ -144,12 +147,12 @@ class RankLock:
             return is_taken
         host = self._steps.host
         what, site = waited_for(sys._getframe(1))
-        host.record(EventKind.WAIT, text=what)
+        host.ask(Note(EventKind.WAIT, what))
         holder = None if self._is_inner else self._holder.number
         self._waiting.append(me)
         self._steps.waited.append(self)
         try:
-            in_time = host.block(LockWait(self._object, what, holder, site), timeout_seconds)
+            in_time: bool = host.ask(Block(LockWait(self._object, what, holder, site), timeout_seconds))
         except BaseException:
             if self._holder is me:  # it was handed over, and is not going to be used
                 self._give_back(me)
@@ -159,7 +162,7 @@ class RankLock:
             if me in self._waiting:
                 self._waiting.remove(me)
         self._touch_quietly(me)
-        host.record(EventKind.DONE, text=what if in_time else f"{what} timed out")
+        host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
         return in_time
 
     def _give_back(self, me: RankThread) -> None:
@@ -174,9 +177,9 @@ class RankLock:
     def _pass_on(self, *, is_from_outside: bool = False) -> bool:
         while self._waiting:
             heir = self._waiting.pop(0)
-            if heir.status is Status.WAITING:  # else its alarm has just woken it
+            if heir.is_waiting:  # else its alarm has just woken it
                 self._holder = heir
-                self._steps.host.scheduler.wake(heir.number, from_outside=is_from_outside)
+                self._steps.host.ask(Wake(heir.number, from_outside=is_from_outside))
                 return True
         self._holder = None
         self._real.release()
@@ -190,7 +193,7 @@ class RankLock:
 class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type
     """What `threading.RLock()` gives on the thread of a rank: Python's own, on a lock of ours."""
 
-    def __init__(self, steps: Steps, maker: RankThread, *, is_outsiders: bool = False) -> None:
+    def __init__(self, steps: LockSteps, maker: RankThread, *, is_outsiders: bool = False) -> None:
         self._block = RankLock(steps, maker, is_outsiders=is_outsiders)
         self.is_outsiders = is_outsiders
         self._owner = None

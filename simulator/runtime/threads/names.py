@@ -6,11 +6,11 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock
 
 
-def counter(steps: Steps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
+def counter(steps: LockSteps, original: Callable[[], int], *, start: int) -> Callable[[], int]:
     """For what names threads and executors by numbers: they would go on from one simulation to the next."""
     counters: dict[int, Callable[[], int]] = {}
 
@@ -24,7 +24,7 @@ def counter(steps: Steps, original: Callable[[], int], *, start: int) -> Callabl
 class ShutdownLock:
     """For the lock of all executors of a process, which outlasts a simulation: one for each rank."""
 
-    def __init__(self, steps: Steps, original: Any) -> None:
+    def __init__(self, steps: LockSteps, original: Any) -> None:
         self._steps = steps
         self._original = original
         self._locks: dict[int, RankLock] = {}
@@ -47,7 +47,7 @@ class ShutdownLock:
 class IsShutDown:
     """For the flag of all executors of a process, which tells their threads to end: true in a rank that is ending."""
 
-    def __init__(self, steps: Steps, original: bool) -> None:
+    def __init__(self, steps: LockSteps, original: bool) -> None:
         self._steps = steps
         self._original = original
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from typing import Any
 
-from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankRLock
 
 Key = Callable[[Any], tuple[int, ...]]
@@ -42,12 +42,12 @@ class OrderedSet(set[Any]):
         return super().pop()  # which says that there is none
 
 
-def ordered_set(steps: Steps, key: Key) -> Callable[..., set[Any]]:
+def ordered_set(steps: LockSteps, key: Key) -> Callable[..., set[Any]]:
     """For `set`, in a module whose sets have members with such a key."""
     return lambda members=(): set(members) if steps.running() is None else OrderedSet(members, key)
 
 
-def ordered_results(steps: Steps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
+def ordered_results(steps: LockSteps, original: Any) -> Callable[[set[Any], set[Any]], Any]:
     """For the pair of sets that `wait` returns, one of which it makes without the name `set`."""
 
     def results(done: set[Any], not_done: set[Any]) -> Any:
@@ -58,7 +58,7 @@ def ordered_results(steps: Steps, original: Any) -> Callable[[set[Any], set[Any]
     return results
 
 
-def acquiring(steps: Steps, original: Any) -> Callable[[Iterable[Any]], Any]:
+def acquiring(steps: LockSteps, original: Any) -> Callable[[Iterable[Any]], Any]:
     """For what takes the locks of several futures, one after another."""
 
     def acquire(futures: Iterable[Any]) -> Any:

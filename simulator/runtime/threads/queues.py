@@ -13,8 +13,9 @@ from typing import Any
 
 from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.runtime.rank_thread import RankThread, Status
-from ddpsim.simulator.runtime.threads.host import Steps
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, Note, Wake
+from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.runtime.threads.lock_steps import LockSteps
 from ddpsim.simulator.runtime.threads.waiting import is_callback, waited_for
 from ddpsim.simulator.waits import LockWait
 
@@ -32,7 +33,7 @@ class _Consumer:
 class RankSimpleQueue:
     """What `queue.SimpleQueue()` gives on the thread of a rank."""
 
-    def __init__(self, steps: Steps, maker: RankThread, real: Any, *, is_outsiders: bool = False) -> None:
+    def __init__(self, steps: LockSteps, maker: RankThread, real: Any, *, is_outsiders: bool = False) -> None:
         """`real` is a queue of Python's, which has the items for threads outside the simulation, too.
 
         `is_outsiders` as with locks.
@@ -60,9 +61,9 @@ class RankSimpleQueue:
         steps.touch(me, self._put_order, self._content)
         while self._waiting:
             consumer = self._waiting.pop(0)
-            if consumer.thread.status is Status.WAITING:  # else its alarm has just woken it
+            if consumer.thread.is_waiting:  # else its alarm has just woken it
                 consumer.item = item
-                steps.host.scheduler.wake(consumer.thread.number)
+                steps.host.ask(Wake(consumer.thread.number))
                 return
         self._puts += 1
         key: Object = (*self._object, self._puts)
@@ -111,18 +112,18 @@ class RankSimpleQueue:
 
     def take_from_outside(self) -> bool:
         """Hand an item to who has waited longest, if somebody outside the simulation put one in."""
-        waiting = [consumer for consumer in self._waiting if consumer.thread.status is Status.WAITING]
+        waiting = [consumer for consumer in self._waiting if consumer.thread.is_waiting]
         if not waiting or self._real.empty():
             return False
         self._waiting.remove(waiting[0])
         waiting[0].item = self._real.get_nowait()[1]
-        self._steps.host.scheduler.wake(waiting[0].thread.number, from_outside=True)
+        self._steps.host.ask(Wake(waiting[0].thread.number, from_outside=True))
         return True
 
     def _ask(self, me: RankThread, *, may_wait: bool) -> None:
-        if self._steps.host.scheduler.is_unwinding(me):
+        if self._steps.host.is_unwinding(me):
             if not is_callback(sys._getframe(2)):
-                self._steps.host.checkpoint()  # which carries it out
+                self._steps.host.ask(Checkpoint())  # which carries it out
             return
         accesses: Sequence[Access] = (self._get_order, self._content)
         if not may_wait:
@@ -133,17 +134,17 @@ class RankSimpleQueue:
     def _wait(self, me: RankThread, timeout_seconds: float | None) -> Any:
         host, consumer = self._steps.host, _Consumer(me)
         what, site = waited_for(sys._getframe(1), "an item of a queue")
-        host.record(EventKind.WAIT, text=what)
+        host.ask(Note(EventKind.WAIT, what))
         self._waiting.append(consumer)
         self._steps.waited.append(self)
         try:
-            in_time = host.block(LockWait(self._object, what, None, site), timeout_seconds)
+            in_time: bool = host.ask(Block(LockWait(self._object, what, None, site), timeout_seconds))
         finally:
             self._steps.waited.remove(self)
             if consumer in self._waiting:
                 self._waiting.remove(consumer)
         self._steps.touch(me, self._content)
-        host.record(EventKind.DONE, text=what if in_time else f"{what} timed out")
+        host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
         if not in_time:
             raise queue.Empty
         return consumer.item

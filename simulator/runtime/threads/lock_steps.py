@@ -1,17 +1,15 @@
-"""What threads and locks need of the execution that they belong to."""
+"""Steps of threads at their locks: what threads and locks need of the execution that they belong to."""
 
 from __future__ import annotations
 
 from _thread import allocate_lock
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.runtime.observer import Observer
+from ddpsim.simulator.kernel.requests import Checkpoint, Follow, Leave, Poll, Request, Touch
+from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.rank_thread import RankThread
-from ddpsim.simulator.runtime.scheduler import Scheduler
-from ddpsim.simulator.waits import Wait
 
 _LOCKS_PER_POLL = 1_000
 """So many locks in a row with nothing else in between are a loop that waits for another thread."""
@@ -21,32 +19,39 @@ _GLANCE_SECONDS = 0.005
 
 
 class Host(Protocol):
-    """An execution, as its threads see it."""
+    """What runs the ranks as threads, as these threads see it."""
 
-    observer: Observer | None
-    scheduler: Scheduler
+    is_observed: bool
 
     @property
     def me(self) -> RankThread:
         """The running thread of a rank."""
 
+    @property
+    def steps(self) -> int:
+        """How many steps there were."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once the execution has come to its end."""
+
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank."""
 
-    def now(self) -> float:
-        """Virtual seconds."""
+    def is_unwinding(self, me: RankThread) -> bool:
+        """True if a thread is being carried out of what it runs."""
 
-    def checkpoint(self, intent: Accesses = ()) -> None:
-        """A choice point before `intent`."""
+    def ask(self, request: Request) -> Any:
+        """Carry a request of the running thread to the kernel."""
 
-    def poll(self, intent: Accesses = ()) -> None:
-        """A choice point for a caller that looked for something in vain."""
+    def adopt(self, child: RankThread) -> None:
+        """Know a thread that a rank has started."""
 
-    def block(self, wait: Wait, timeout_seconds: float | None = None) -> bool:
-        """Wait until woken. False if the time-out came first."""
+    def finish(self, me: RankThread, how: Change) -> None:
+        """Give the baton away for good."""
 
-    def record(self, kind: EventKind, *, text: str = "") -> None:
-        """Write an event of the running thread into the trace."""
+    def break_off_by_bug(self, error: Exception) -> None:
+        """End the execution with an error that nobody but us can have made."""
 
 
 class Waited(Protocol):
@@ -56,7 +61,7 @@ class Waited(Protocol):
         """Wake who has waited longest, if it was given."""
 
 
-class Steps:
+class LockSteps:
     """What threads do to each other, as steps of an execution. It is let go of when the execution is over."""
 
     def __init__(self, host: Host) -> None:
@@ -95,45 +100,41 @@ class Steps:
 
     def await_outsiders(self) -> bool:
         """When no thread of a rank can go on: wait, in real time, until one outside wakes one. False without any."""
-        pause, scheduler = allocate_lock(), self.host.scheduler
+        pause, host = allocate_lock(), self.host
         pause.acquire()
-        while self.waited and self.has_outsiders() and not scheduler.is_stopping:
+        while self.waited and self.has_outsiders() and not host.is_stopping:
             if any(each.take_from_outside() for each in tuple(self.waited)):
                 return True
             pause.acquire(timeout=_GLANCE_SECONDS)
-        return scheduler.is_stopping
+        return host.is_stopping
 
     def stand_before(self, me: RankThread, intent: Accesses, *, is_in_vain: bool = False) -> None:
         """A choice point, if there is another thread of the rank, and none is being carried out."""
         host = self.host
-        if len(me.of.threads) == 1 or host.scheduler.is_unwinding(me):
+        if len(me.of.threads) == 1 or host.is_unwinding(me):
             return
-        steps = host.scheduler.steps
+        steps = host.steps
         me.locks_in_a_row = me.locks_in_a_row + 1 if steps == me.lock_step else 0
         if is_in_vain or me.locks_in_a_row >= _LOCKS_PER_POLL:
             me.locks_in_a_row = 0
-            host.poll(intent)
+            host.ask(Poll(intent))
         else:
-            host.checkpoint(intent)
-        me.lock_step = host.scheduler.steps
+            host.ask(Checkpoint(intent))
+        me.lock_step = host.steps
 
     def touch(self, me: RankThread, *accesses: Access) -> None:
         """Tell who explores."""
-        observer = self.host.observer
-        if observer is not None and me.of.has_started_threads:
-            for access in accesses:
-                observer.touched(me.number, access)
+        if self.host.is_observed and me.of.record.has_started_threads:
+            self.host.ask(Touch(accesses))
 
     def leave(self, me: RankThread, lock: Object) -> bool:
         """Let whoever takes the lock next know what came before; False if nobody explores that."""
-        observer = self.host.observer
-        if observer is None or not me.of.has_started_threads:
+        if not self.host.is_observed or not me.of.record.has_started_threads:
             return False
-        observer.created(me.number, lock)
+        self.host.ask(Leave(lock))
         return True
 
     def follow(self, me: RankThread, lock: Object) -> None:
         """Know what came before the lock was given back."""
-        observer = self.host.observer
-        if observer is not None:
-            observer.needs(me.number, lock)
+        if self.host.is_observed:
+            self.host.ask(Follow(lock))

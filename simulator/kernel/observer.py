@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.calls import Call
+
+CallName = tuple[int, int]
+"""Rank and handle of a call."""
 
 
 class Observer(Protocol):
     """Told what ranks are about to do, have done, and have learned of each other.
 
-    A rank here is a thread of one, by its number: the rank's own for the thread that runs its program.
+    A rank here is a task, by its number: the rank's own for its program.
     """
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
@@ -30,13 +33,13 @@ class Observer(Protocol):
     def needs(self, rank: int, key: Object) -> None:
         """A rank goes on now that a key is there, which it would have waited for; it touches it next."""
 
-    def issued(self, pending: Pending) -> None:
-        """A call was issued by its owner."""
+    def issued(self, rank: int, name: CallName, call: Call) -> None:
+        """A rank issued a call."""
 
-    def completed(self, pendings: Sequence[Pending]) -> None:
+    def completed(self, names: Sequence[CallName]) -> None:
         """Calls met."""
 
-    def learned(self, rank: int, pending: Pending) -> None:
+    def learned(self, rank: int, name: CallName) -> None:
         """A rank has seen that a call of its own is complete."""
 
     def started(self, rank: int, thread: int) -> None:

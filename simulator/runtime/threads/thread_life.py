@@ -37,11 +37,14 @@ from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.thread_findings import thread_error
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel.lifecycle import all_threads_of
+from ddpsim.simulator.kernel.requests import Block, Cancel, Checkpoint, Note, ReadClock, SawEnd, StartThread
+from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.call_sites import site_here, site_of_error, traceback_text
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.outcome import one_line
-from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound, Status
-from ddpsim.simulator.runtime.threads.host import Host, Steps
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.threads.lock_steps import Host, LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
 from ddpsim.simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
@@ -70,7 +73,7 @@ class Threads:
         """`enter` prepares a new thread, on itself."""
         self._host = host
         self._enter = enter
-        self.aside = self._steps = Steps(host)
+        self.aside = self._steps = LockSteps(host)
         self._steps.has_outsiders = self._has_outsiders
         self._records: WeakKeyDictionary[threading.Thread, RankThread] = WeakKeyDictionary()
         """Every thread started by a rank that somebody may still ask for."""
@@ -86,7 +89,7 @@ class Threads:
     def install(self) -> None:
         """Replace what is listed above."""
         assert not self._originals, "installed twice"
-        steps, now = self._steps, self._on_ranks(self._host.now)
+        steps, now = self._steps, self._on_ranks(lambda: float(self._host.ask(ReadClock())))
         thread: Any = threading.Thread
         for owner, name, replacement in (
             (thread, "start", self._start),
@@ -132,7 +135,7 @@ class Threads:
     def join(self) -> None:
         """Wait for the threads that are out of what they ran, so that none is left but those that cling to it."""
         for thread, record in list(self._records.items()):
-            if record.status is Status.ABANDONED:
+            if record.is_abandoned:
                 threading.Thread.join(thread, timeout=0.2)
                 self._leaving = [each for each in self._leaving if each is not thread]
         for thread in self._leaving:
@@ -201,8 +204,7 @@ class Threads:
         return start
 
     def _start_thread(self, original: Callable[[Any], None], thread: Any, me: RankThread) -> None:
-        scheduler = self._host.scheduler
-        child = RankThread(scheduler.next_number(), me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
+        child = RankThread(None, me.of, thread.name, is_daemon=thread.daemon, started_at=site_here())
         child.thread = thread
         own_run = vars(thread).get("run")
         thread.run = lambda: self._run(child, thread, own_run)
@@ -218,13 +220,9 @@ class Threads:
         shares_core_of_starter(thread)
         self._records[thread] = child
         self._leaving = [each for each in self._leaving if _is_running(each)]
-        me.of.threads.append(child)
-        me.of.has_started_threads = True
-        self._steps.touch(me, Access(_all_of(me), Mode.CONTRIBUTE))
-        scheduler.add(child)
-        if self._host.observer is not None:
-            self._host.observer.started(me.number, child.number)
-        self._host.record(EventKind.NOTE, text=f"starts thread {child.name!r}")
+        number = self._host.ask(StartThread(child.name))
+        child.task = next(task for task in me.of.record.tasks if task.number == number)
+        self._host.adopt(child)
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event to tell that it runs."""
@@ -234,50 +232,50 @@ class Threads:
 
     def _run(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> None:
         """What a new thread does: wait for the baton, run, and give the baton away."""
-        status = Status.UNWOUND
+        how = Change.UNWIND
         try:
-            status = self._run_with_the_baton(me, thread, own_run)
-            self._end(me, thread, status)
+            how = self._run_with_the_baton(me, thread, own_run)
+            self._end(me, thread, how)
         except BaseException:  # an interrupt, or what the program's own hook of exceptions raises
-            self._end(me, thread, status)
+            self._end(me, thread, how)
 
-    def _end(self, me: RankThread, thread: Any, status: Status) -> None:
-        if me.status is not Status.ABANDONED:
+    def _end(self, me: RankThread, thread: Any, how: Change) -> None:
+        if not me.is_abandoned:
             self._leaving.append(thread)
             me.thread = None
-        self._host.scheduler.finish(me, status)
+        self._host.finish(me, how)
 
-    def _run_with_the_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> Status:
-        scheduler = self._host.scheduler
+    def _run_with_the_baton(self, me: RankThread, thread: Any, own_run: Callable[[], None] | None) -> Change:
+        host = self._host
         try:
             me.baton.acquire()  # inside, as for the thread of a rank's program
             _restore_run(thread, own_run)
-            if not scheduler.is_unwinding(me):
+            if not host.is_unwinding(me):
                 self._enter()
                 return self._run_to_its_end(me, thread)
         except Exception as error:  # a bug of ours must not leave the others asleep
-            scheduler.break_off_by_bug(error)
-        return Status.UNWOUND
+            host.break_off_by_bug(error)
+        return Change.UNWIND
 
-    def _run_to_its_end(self, me: RankThread, thread: Any) -> Status:
-        status = Status.RETURNED
+    def _run_to_its_end(self, me: RankThread, thread: Any) -> Change:
+        how = Change.RETURN
         try:
             thread.run()
         except (RankUnwound, RankReturned, SystemExit):
             pass
         except BaseException as error:
-            if not self._host.scheduler.is_unwinding(me):
-                status = Status.RAISED
-                self._tell(me, me.fate or error)
+            if not self._host.is_unwinding(me):
+                how = Change.RAISE
+                self._tell(me, me.fault or error)
                 thread._invoke_excepthook(thread)
-        end = Access(_object(me), Mode.CONTRIBUTE), Access(_all_of(me), Mode.CONTRIBUTE)
-        self._host.checkpoint(end)
+        end = Access(_object(me), Mode.CONTRIBUTE), Access(all_threads_of(me.rank), Mode.CONTRIBUTE)
+        self._host.ask(Checkpoint(end))
         self._steps.touch(me, *end)
-        self._host.record(EventKind.NOTE, text="thread ended")
-        return status
+        self._host.ask(Note(EventKind.NOTE, "thread ended"))
+        return how
 
     def _tell(self, me: RankThread, error: BaseException) -> None:
-        self._host.record(EventKind.NOTE, text=f"thread raised {type(error).__name__}")
+        self._host.ask(Note(EventKind.NOTE, f"thread raised {type(error).__name__}"))
         kind = (me.name, one_line(error), site_of_error(error))
         self._errors.setdefault(kind, ([], traceback_text(error)))[0].append(me.rank)
 
@@ -293,7 +291,7 @@ class Threads:
             me, other = self._steps.running(), self._records.get(thread)
             if me is None or other is None or other is me:
                 return original(thread, timeout)
-            if self._wait_for(me, other, timeout) and other.status is not Status.ABANDONED:
+            if self._wait_for(me, other, timeout) and not other.is_abandoned:
                 original(thread)  # it has nothing left to do that takes time
             return None
 
@@ -319,7 +317,7 @@ class Threads:
                 me = self._steps.running()
                 if me is None:
                     return original()
-                look = Access(_all_of(me), Mode.READ)
+                look = Access(all_threads_of(me.rank), Mode.READ)
                 self._steps.stand_before(me, (look,))
                 self._steps.touch(me, look)
                 return kind([each.thread for each in me.of.threads])
@@ -334,17 +332,13 @@ class Threads:
         self._steps.stand_before(me, (), is_in_vain=is_look and not other.is_finished)
         if not other.is_finished and not is_look:
             wait = ThreadWait(other.number, other.name, site_here(), is_at_end)
-            host.record(EventKind.WAIT, text=f"the end of thread {other.name!r}")
-            other.joiners.append(me.number)
-            try:
-                host.block(wait, timeout)
-            finally:
-                other.joiners.remove(me.number)
-            host.record(EventKind.DONE, text=f"the end of thread {other.name!r}")
+            host.ask(Note(EventKind.WAIT, f"the end of thread {other.name!r}"))
+            host.ask(Block(wait, timeout))
+            host.ask(Note(EventKind.DONE, f"the end of thread {other.name!r}"))
         if is_look or timeout is not None:
             self._steps.touch(me, Access(_object(other), Mode.READ))
-        if other.is_finished and host.observer is not None:
-            host.observer.joined(me.number, other.number)
+        if other.is_finished and host.is_observed:
+            host.ask(SawEnd(other.number))
         return other.is_finished
 
     # --- the end of a rank --------------------------------------------------------------------------------------------
@@ -363,7 +357,7 @@ class Threads:
         while others := [each for each in rank.threads if each is not me and not each.is_daemon]:
             self._wait_for(me, others[0], None, is_at_end=True)
         for daemon in [each for each in rank.threads if each is not me]:
-            self._host.scheduler.condemn(daemon)
+            self._host.ask(Cancel(daemon.number))
             self._wait_for(me, daemon, None, is_at_end=True)
 
     def _number_of(self, thread: threading.Thread) -> tuple[int, ...]:
@@ -383,11 +377,6 @@ def _is_worth_telling(record: logging.LogRecord) -> bool:
 
 def _object(thread: RankThread) -> Object:
     return ("thread", thread.number)
-
-
-def _all_of(thread: RankThread) -> Object:
-    """Which threads the rank of a thread has."""
-    return ("thread", "all", thread.rank)
 
 
 def _restore_run(thread: Any, own_run: Callable[[], None] | None) -> None:

@@ -1,0 +1,97 @@
+"""How an execution comes to stop: what ends it, and the findings that say why."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import NoReturn
+
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
+from ddpsim.simulator.diagnosis.open_slots import early_mismatches
+from ddpsim.simulator.diagnosis.snapshot import Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import waiting
+from ddpsim.simulator.kernel.answers import Answer, LookOutside, TellStack
+from ddpsim.simulator.kernel.requests import Looked, StackTold
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.verdict import Code, Finding
+
+
+class Unwound(Exception):
+    """Leaves a script: the caller is to be unwound."""
+
+
+def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
+    """Stop the execution with findings; the caller is unwound."""
+    run.findings.extend(findings)
+    run.waiting = waiting(run.snapshot())
+    if run.observer is not None:
+        run.observer.cut_short([number for number, task in run.tasks.items() if task.is_enabled])
+    run.life.stop(ending)
+    raise Unwound
+
+
+def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
+    """Nobody is enabled, and the clock has nothing to fire: say why tasks wait, if any do, and stop.
+
+    True if that is no longer so, because somebody outside the simulation woke one.
+    """
+    if all(rank.main.is_finished for rank in run.ranks):
+        run.life.stop(Ending.FINISHED)
+        return False
+    if (yield LookOutside()).woke_somebody:
+        return True
+    try:
+        mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps)]
+        snapshot = run.snapshot()
+        run.waiting = waiting(snapshot)
+        run.findings.extend(mismatches or deadlocks(snapshot))
+    except Exception as error:  # a bug of ours, but the others must not sleep for ever
+        run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
+    run.life.stop(Ending.DEADLOCK)
+    return False
+
+
+# --- limits -----------------------------------------------------------------------------------------------------------
+
+
+def out_of_steps(run: Run, me: Task) -> Generator[Answer, StackTold, NoReturn]:
+    """The run takes too many choice points."""
+    stack = yield TellStack()
+    fail(run, Ending.STEPS, limit_passed(run, Ending.STEPS, me, stack))
+
+
+def out_of_polls(run: Run, me: Task, polls: int) -> Generator[Answer, StackTold, NoReturn]:
+    """A rank polls, and nobody else can run."""
+    stack = yield TellStack()
+    fail(run, Ending.POLLS, limit_passed(run, Ending.POLLS, me, stack, polls=polls))
+
+
+def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold | None, *, polls: int = 0) -> Finding:
+    """A limit of the budget is passed. What other ranks wait for may say why.
+
+    Where it is one of wall time, ranks may go on meanwhile: each line is true of its own moment.
+    """
+    budget, snapshot = run.budget, run.snapshot()
+    if ending is Ending.STUCK:
+        summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
+        is_at_lock = stack is not None and stack.is_at_lock
+        cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
+        return _cut_short("STUCK", Code.STUCK, task, stack, summary, cause, snapshot)
+    summary, cause = {
+        Ending.SECONDS: (f"the run took longer than {budget.seconds:g} s of wall time", Cause.OUT_OF_TIME),
+        Ending.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
+        Ending.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
+    }[ending]
+    return _cut_short("UNKNOWN", Code.BUDGET, task, stack, summary, cause, snapshot)
+
+
+def _cut_short(
+    kind: str, code: Code, task: Task | None, stack: StackTold | None, summary: str, cause: Cause, snapshot: Snapshot
+) -> Finding:
+    lines = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
+    if task is not None and stack is not None:
+        lines += [f"  stack of {task}", *("  " + line for line in stack.text.splitlines())]
+    lines += cause.lines()
+    return Finding(code, () if task is None else (task.rank.rank,), summary, "\n".join(lines))

@@ -1,0 +1,189 @@
+"""Calls: begun, issued, matched, completed and waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature
+from ddpsim.simulator.choices import ChoiceKind
+from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.faults import Delay, FaultPlan
+from ddpsim.simulator.kernel.answers import Move, Strike
+from ddpsim.simulator.kernel.endings import fail
+from ddpsim.simulator.kernel.pauses import Pauses
+from ddpsim.simulator.kernel.requests import Announce, BeginCall, Issue, Missing, Test, WaitFor
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
+from ddpsim.simulator.kernel.turns import Turns
+from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
+from ddpsim.simulator.matching.point_to_point import channel_of
+from ddpsim.simulator.matching.slots import Slot, call_object, order_object
+from ddpsim.simulator.waits import CallWait
+
+
+class Exchange:
+    """The calls of one execution."""
+
+    def __init__(self, run: Run, turns: Turns, pauses: Pauses, faults: FaultPlan) -> None:
+        self._run = run
+        self._turns = turns
+        self._pauses = pauses
+        self._faults = faults
+        self._issued: dict[int, IssuedCall] = {}
+        # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
+
+    # --- before a call ------------------------------------------------------------------------------------------------
+
+    def on_begin(self, me: Task, request: BeginCall) -> Script:
+        """Serve `BeginCall`."""
+        yield from self._pauses.checkpoint(me, request.intent)
+        if me.fault is not None:  # a crash stays one, whatever the program does on its way out
+            yield Strike(*me.fault)
+        rank = me.rank
+        number = rank.calls_made
+        rank.calls_made += 1  # before the faults: another thread of the rank may make calls, too
+        if self._faults:
+            yield from self._strike(me, number)
+
+    def _strike(self, me: Task, number: int) -> Script:
+        for fault in self._faults.before(me.rank.rank, number):
+            self._run.record(EventKind.FAULT, text=type(fault).__name__)
+            if isinstance(fault, Delay):
+                yield from self._pauses.sleep(me, fault.seconds)
+            else:
+                me.fault = fault, number
+                yield Strike(fault, number)
+
+    # --- issuing ------------------------------------------------------------------------------------------------------
+
+    def on_issue(self, me: Task, request: Issue) -> Script | None:
+        """Serve `Issue`."""
+        run, call = self._run, request.call
+        issued = IssuedCall(call, request.handle, me)
+        self._turns.note_progress()
+        me.rank.last_call = call
+        me.rank.open[request.handle] = self._issued[id(call)] = issued
+        if run.observer is not None:
+            run.observer.issued(me.number, issued.name, call)
+            run.observer.touched(me.number, Access(call_object(call), Mode.CONTRIBUTE))
+            if me.rank.has_started_threads:
+                run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
+        run.record(EventKind.ISSUE, call)
+        if call.peer is not None:
+            return self._issue_message(me, call)
+        slot = run.slots.arrive(call)
+        return self._fill(me, slot) if slot.is_full else None
+
+    def on_announce(self, me: Task, request: Announce) -> Script:
+        """Serve `Announce`."""
+        slot = self._run.slots.arrive(request.call)
+        if request.call.rank in slot.calls and slot.is_full:
+            yield from self._fill(me, slot)
+
+    def _fill(self, me: Task, slot: Slot) -> Script:
+        calls = [slot.calls[rank] for rank in slot.members]
+        code = disagreement(calls)
+        if code is not None:
+            fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps))
+        yield from self._complete(me, calls[0].signature, calls)
+
+    def _issue_message(self, me: Task, call: Call) -> Script:
+        run = self._run
+        if call.operation == "send":
+            receive = run.messages.post_send(call)
+            if run.observer is not None:
+                is_answer = receive is not None and receive.peer == ANY_SOURCE
+                run.observer.touched(me.number, Access(channel_of(call), Mode.ANSWER if is_answer else Mode.SEND))
+            if receive is not None:
+                yield from self._exchange(me, call, receive)
+            return
+        candidates = run.messages.candidates(call)
+        if not candidates:
+            run.messages.post_receive(call)
+            return
+        send = self._choose_source(me, call, candidates)
+        run.messages.take(send)
+        yield from self._exchange(me, send, call)
+
+    def _choose_source(self, me: Task, receive: Call, candidates: Sequence[Call]) -> Call:
+        """Which sender's message a receive takes; one from any source has a choice."""
+        ranks = [call.rank for call in candidates]
+        chosen = candidates[self._turns.choose(ChoiceKind.SOURCE, me.number, ranks)]
+        observer = self._run.observer
+        if observer is not None and receive.peer == ANY_SOURCE:
+            observer.touched(me.number, Access(channel_of(receive), Mode.RECEIVE), chosen.rank, ranks)
+        return chosen
+
+    def _exchange(self, me: Task, send: Call, receive: Call) -> Script:
+        code = pair_disagreement(send, receive)
+        if code is not None:
+            fail(self._run, Ending.MISMATCH, pair_mismatch(send, receive, code, self._run.steps))
+        taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
+        yield from self._complete(me, send.signature, (send, receive), taken)
+
+    def _complete(self, me: Task, signature: Signature, calls: Sequence[Call], text: str = "") -> Script:
+        """Let the data of calls that have met move; their ranks learn of it when they run next."""
+        run = self._run
+        met = [self._issued.pop(id(call)) for call in calls]
+        names = tuple([issued.name for issued in met])
+        if run.observer is not None:
+            run.observer.completed(names)
+        moved = yield Move(signature, names, run.slots.members(calls[0].group))
+        run.record(EventKind.MATCH, me.rank.last_call, text if moved.error is None else "refused")
+        for issued in met:
+            owner = issued.rank
+            del owner.open[issued.handle]
+            owner.completed.append(issued.handle)
+            for task in owner.tasks:
+                if isinstance(task.wait, CallWait) and issued.call in task.wait.calls:
+                    self._turns.wake(task.number)
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def on_wait(self, me: Task, request: WaitFor) -> Script:
+        """Serve `WaitFor`."""
+        yield from self._pauses.checkpoint(me)
+        open_calls = me.rank.open
+        waited = [open_calls[handle].call for handle in request.handles if handle in open_calls]
+        if len(waited) < len(request.handles):
+            yield from self._see(me, request.handles)
+            return True
+        self._run.record(EventKind.WAIT, waited[0])
+        in_time = yield from self._pauses.block(me, CallWait(tuple(waited)), request.timeout_seconds)
+        in_time = in_time or not all(handle in open_calls for handle in request.handles)  # at the very moment
+        yield from self._see(me, request.handles)
+        self._run.record(EventKind.DONE, waited[0], "" if in_time else "timed out")
+        return in_time
+
+    def on_test(self, me: Task, request: Test) -> Script:
+        """Serve `Test`."""
+        look, observer = request.look, self._run.observer
+        if request.handle in me.rank.open:
+            yield from self._pauses.poll(me, (look,))
+        else:
+            yield from self._pauses.checkpoint(me, (look,))
+        is_complete = request.handle not in me.rank.open
+        if observer is not None:
+            observer.touched(me.number, look)
+            if is_complete:
+                observer.learned(me.number, (me.rank.rank, request.handle))
+        return is_complete
+
+    def missing(self, me: Task, request: Missing) -> tuple[int, ...]:
+        """Serve `Missing`."""
+        slot = self._run.slots.slot_of(me.rank.open[request.handle].call)
+        assert slot is not None, "the call is not complete, so somebody is missing"
+        return slot.missing
+
+    def _see(self, me: Task, handles: Sequence[int]) -> Script:
+        """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""
+        rank, observer = me.rank, self._run.observer
+        if observer is not None:
+            for handle in handles:
+                if handle not in rank.open:
+                    observer.learned(me.number, (rank.rank, handle))
+        while any(task is not me and handle in handles for handle, task in rank.delivering):
+            yield from self._pauses.poll(me)

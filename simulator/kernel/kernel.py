@@ -1,0 +1,200 @@
+"""The kernel of one execution: requests of ranks in, answers out. See the package's docstring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.diagnosis.snapshot import Snapshot
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.faults import FaultPlan
+from ddpsim.simulator.kernel import requests as ask
+from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer, GoOn, Refuse, Strike
+from ddpsim.simulator.kernel.endings import Unwound, limit_passed
+from ddpsim.simulator.kernel.exchange import Exchange
+from ddpsim.simulator.kernel.key_values import KeyValues
+from ddpsim.simulator.kernel.lifecycle import Lifecycle
+from ddpsim.simulator.kernel.observer import Observer
+from ddpsim.simulator.kernel.pauses import Pauses
+from ddpsim.simulator.kernel.requests import Request, StackTold
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
+from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.turns import Turns
+
+Serve = Callable[[Task, Any], Any]
+"""Serves a request at once: its value."""
+Begin = Callable[[Task, Any], Script | None]
+"""Begins the script that serves a request; None if nothing is left to do."""
+
+
+class Kernel:
+    """One execution, as whoever runs its ranks sees it."""
+
+    def __init__(self, world_size: int, *, policy: Policy, budget: Budget, faults: FaultPlan) -> None:
+        observer: Observer | None = getattr(policy, "observer", None)
+        self.run = run = Run(world_size, budget, observer)
+        """What has come of it so far. Only the kernel changes it."""
+        self._turns = turns = Turns(run, policy)
+        pauses = Pauses(run, turns)
+        calls = Exchange(run, turns, pauses, faults)
+        lifecycle = Lifecycle(run, turns)
+        self._scripts: Mapping[type[Any], Begin] = {
+            ask.Checkpoint: pauses.on_checkpoint,
+            ask.Poll: pauses.on_poll,
+            ask.Block: pauses.on_block,
+            ask.Sleep: pauses.on_sleep,
+            ask.ReadClock: pauses.on_read_clock,
+            ask.BeginCall: calls.on_begin,
+            ask.Issue: calls.on_issue,
+            ask.Announce: calls.on_announce,
+            ask.WaitFor: calls.on_wait,
+            ask.Test: calls.on_test,
+            ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
+            ask.Finish: lifecycle.on_finish,
+        }
+        self._at_once: Mapping[type[Any], Serve] = {
+            ask.Missing: calls.missing,
+            ask.StartThread: lifecycle.start,
+            ask.Wake: lifecycle.wake,
+            ask.Cancel: lifecycle.cancel,
+            ask.SawEnd: lifecycle.saw_end,
+            ask.Returned: lifecycle.returned,
+            ask.Raised: lifecycle.raised,
+            ask.Declare: self._declare,
+            ask.Destroy: self._destroy,
+            ask.Touch: self._touch,
+            ask.Leave: self._leave,
+            ask.Follow: self._follow,
+            ask.Note: self._note,
+            ask.StepDone: self._count_step,
+            ask.Dropped: self._drop,
+        }
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request) -> Answer:
+        """Serve a request of the running task, or go on with one after what the host said."""
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        kind = type(request)
+        serve = self._at_once.get(kind)
+        if serve is not None:
+            value = serve(me, request)
+            return GO_ON if value is None else GoOn(value)
+        begin = self._scripts.get(kind)
+        if begin is None:
+            return self._advance(me, request)
+        try:
+            script = begin(me, request)
+        except Unwound:
+            return UNWIND
+        if script is None:
+            return GO_ON
+        me.scripts.append(script)
+        return self._advance(me, None)
+
+    def resume(self, number: int) -> Answer:
+        """A task has got the baton: what it waited for, or what it begins with."""
+        self.run.running = me = self.run.tasks[number]
+        if me.scripts:
+            return self._advance(me, None)
+        return UNWIND if self.is_unwinding(me) else GO_ON
+
+    def _advance(self, me: Task, said: Any) -> Answer:
+        scripts = me.scripts
+        try:
+            answer: Answer = scripts[-1].send(said)
+        except StopIteration as done:
+            scripts.pop()
+            return GO_ON if done.value is None else GoOn(done.value)
+        except Unwound:
+            scripts.pop()
+            return UNWIND
+        except BaseException:
+            scripts.pop()
+            raise
+        if type(answer) in (Strike, Refuse):
+            scripts.pop()
+        return answer
+
+    # --- what only a host may do --------------------------------------------------------------------------------------
+
+    def start(self) -> int:
+        """Who runs first."""
+        return self._turns.first()
+
+    def is_unwinding(self, task: Task) -> bool:
+        """True if a task has the baton, or is going to get it, only to leave."""
+        return self.run.life.phase is not Phase.RUNNING or task.state is State.CANCELLED
+
+    def stop(self, ending: Ending) -> None:
+        """Let every task be unwound; `next_unfinished` says in which order."""
+        self.run.life.stop(ending)
+
+    def stop_at_limit(self, ending: Ending, task: Task | None, stack: StackTold | None) -> None:
+        """Stop because a limit of wall time has passed, and find so."""
+        self.run.findings.append(limit_passed(self.run, ending, task, stack))
+        self.stop(ending)
+
+    def give_baton(self, number: int | None) -> None:
+        """The host hands the baton over; `resume` follows as soon as the task runs."""
+        self.run.running = None if number is None else self.run.tasks[number]
+
+    def abandon(self, task: Task) -> None:
+        """A task does not come back, and the execution stops: the others are unwound without it."""
+        task.change(Change.ABANDON)
+        self._turns.leave(task)
+
+    def never_started(self, task: Task) -> None:
+        """The host could not start a task: it has nothing to be carried out of."""
+        task.change(Change.UNWIND)
+
+    def next_unfinished(self) -> int | None:
+        """Who is to be unwound next; None once all have ended."""
+        successor = self._turns.next_unfinished()
+        if successor is None:
+            self.run.life.end()
+        return successor
+
+    def snapshot(self) -> Snapshot:
+        """Every rank and every open slot, as frozen values."""
+        return self.run.snapshot()
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """What was chosen so far."""
+        return tuple(self._turns.choices)
+
+    # --- small requests -----------------------------------------------------------------------------------------------
+
+    def _declare(self, me: Task, request: ask.Declare) -> None:
+        self.run.slots.declare(request.group, request.members)
+
+    def _destroy(self, me: Task, request: ask.Destroy) -> None:
+        me.rank.destroyed.setdefault(request.group, request.site)
+
+    def _touch(self, me: Task, request: ask.Touch) -> None:
+        if self.run.observer is not None:
+            for access in request.accesses:
+                self.run.observer.touched(me.number, access)
+
+    def _leave(self, me: Task, request: ask.Leave) -> None:
+        if self.run.observer is not None:
+            self.run.observer.created(me.number, request.object)
+
+    def _follow(self, me: Task, request: ask.Follow) -> None:
+        if self.run.observer is not None:
+            self.run.observer.needs(me.number, request.object)
+
+    def _note(self, me: Task, request: ask.Note) -> None:
+        self.run.record(request.kind, text=request.text)
+
+    def _count_step(self, me: Task, request: ask.StepDone) -> None:
+        me.rank.optimizer_steps += 1
+        self.run.record(EventKind.STEP, text=str(me.rank.optimizer_steps))
+
+    def _drop(self, me: Task, request: ask.Dropped) -> None:
+        me.scripts.pop().close()

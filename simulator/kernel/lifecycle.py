@@ -1,0 +1,73 @@
+"""Threads that ranks start, and how the tasks of a rank end."""
+
+from __future__ import annotations
+
+from ddpsim.simulator.accesses import Access, Mode, Object
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel.answers import Switch
+from ddpsim.simulator.kernel.requests import Cancel, Finish, Raised, Returned, SawEnd, StartThread, Wake
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.turns import Turns
+
+
+def all_threads_of(rank: int) -> Object:
+    """Which threads a rank has."""
+    return ("thread", "all", rank)
+
+
+class Lifecycle:
+    """How the tasks of one execution begin, wake each other, and end."""
+
+    def __init__(self, run: Run, turns: Turns) -> None:
+        self._run = run
+        self._turns = turns
+
+    def start(self, me: Task, request: StartThread) -> int:
+        """Serve `StartThread`."""
+        run, rank = self._run, me.rank
+        task = Task(run.started, rank, request.name)
+        rank.tasks.append(task)
+        rank.has_started_threads = True
+        if run.observer is not None:
+            run.observer.touched(me.number, Access(all_threads_of(rank.rank), Mode.CONTRIBUTE))
+        self._turns.add(task)
+        if run.observer is not None:
+            run.observer.started(me.number, task.number)
+        run.record(EventKind.NOTE, text=f"starts thread {request.name!r}")
+        return task.number
+
+    def wake(self, me: Task, request: Wake) -> None:
+        """Serve `Wake`."""
+        self._turns.wake(request.number, from_outside=request.from_outside)
+
+    def cancel(self, me: Task, request: Cancel) -> None:
+        """Serve `Cancel`."""
+        run, task = self._run, self._run.tasks[request.number]
+        if run.observer is not None and not task.is_finished:
+            run.observer.intends(task.number, ())
+        self._turns.wake(task.number)
+        task.change(Change.CANCEL)
+
+    def saw_end(self, me: Task, request: SawEnd) -> None:
+        """Serve `SawEnd`."""
+        if self._run.observer is not None:
+            self._run.observer.joined(me.number, request.number)
+
+    def on_finish(self, me: Task, request: Finish) -> Script:
+        """Serve `Finish`: the baton goes on for good."""
+        self._turns.end(me, request.how)
+        successor = yield from self._turns.next(me.number)  # asks the policy, which may need an interrupt
+        if successor is None:
+            self._run.life.end()
+        yield Switch(successor)
+
+    def returned(self, me: Task, request: Returned) -> None:
+        """Serve `Returned`."""
+        self._run.record(EventKind.RETURN)
+
+    def raised(self, me: Task, request: Raised) -> None:
+        """Serve `Raised`."""
+        me.rank.error = request.error
+        self._run.record(EventKind.RAISE, text=request.error.kind)

@@ -1,0 +1,148 @@
+"""Pauses: where the running task may be overtaken, or waits until somebody or the clock lets it go on."""
+
+from __future__ import annotations
+
+from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel.answers import Deliver, Switch
+from ddpsim.simulator.kernel.endings import out_of_polls, out_of_steps
+from ddpsim.simulator.kernel.requests import Block, Checkpoint, Poll, ReadClock, Sleep
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Change, State
+from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.turns import Turns
+from ddpsim.simulator.waits import ClockWait, LockWait, StoreWait, ThreadWait, Wait
+
+_CLOCK_READS_PER_POLL = 1_000
+"""So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
+
+
+class Pauses:
+    """The pauses of one execution, for requests and for what other parts are made of."""
+
+    def __init__(self, run: Run, turns: Turns) -> None:
+        self._run = run
+        self._turns = turns
+        self._clock_reads = 0
+        self._clock_read_at = 0
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def on_checkpoint(self, me: Task, request: Checkpoint) -> Script:
+        """Serve `Checkpoint`."""
+        return self.checkpoint(me, request.intent)
+
+    def on_poll(self, me: Task, request: Poll) -> Script:
+        """Serve `Poll`."""
+        return self.poll(me, request.intent)
+
+    def on_block(self, me: Task, request: Block) -> Script:
+        """Serve `Block`."""
+        wait = request.wait
+        if not isinstance(wait, ThreadWait):
+            return (yield from self.block(me, wait, request.timeout_seconds))
+        other = self._run.tasks[wait.thread]
+        other.joiners.append(me.number)
+        try:
+            return (yield from self.block(me, wait, request.timeout_seconds))
+        finally:
+            other.joiners.remove(me.number)
+
+    def on_sleep(self, me: Task, request: Sleep) -> Script:
+        """Serve `Sleep`. To sleep for no time is to let the others run."""
+        return self.sleep(me, request.seconds)
+
+    def on_read_clock(self, me: Task, request: ReadClock) -> Script:
+        """Serve `ReadClock`."""
+        run = self._run
+        self._clock_reads = self._clock_reads + 1 if run.steps == self._clock_read_at else 0
+        self._clock_read_at = run.steps
+        if self._clock_reads >= _CLOCK_READS_PER_POLL:
+            yield from self.poll(me)
+        return run.clock.now
+
+    # --- what they are made of ----------------------------------------------------------------------------------------
+
+    def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
+        """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
+        run, turns = self._run, self._turns
+        if run.observer is not None:
+            run.observer.intends(me.number, intent)
+        turns.enter(me)
+        successor = turns.at_choice_point(me)
+        if successor != me.number:
+            yield Switch(successor)
+            turns.check(me)
+        if run.steps > run.budget.steps:
+            yield from out_of_steps(run, me)
+        if me.rank.completed:
+            yield from self._deliver(me)
+
+    def poll(self, me: Task, intent: Accesses = ()) -> Script:
+        """A choice point for a caller that looked for something in vain: the others go first."""
+        run, turns = self._run, self._turns
+        if run.observer is not None:
+            run.observer.intends(me.number, intent, looks_again=True)
+        turns.enter(me)
+        successor = turns.after_poll(me)
+        rounds = turns.vain_rounds
+        if successor != me.number:
+            yield Switch(successor)
+            turns.check(me)
+        if rounds > run.budget.polls:
+            yield from out_of_polls(run, me, rounds)
+        if run.steps > run.budget.steps:
+            yield from out_of_steps(run, me)
+        if me.rank.completed:
+            yield from self._deliver(me)
+
+    def block(self, me: Task, wait: Wait, timeout_seconds: float | None = None) -> Script:
+        """Wait until woken. False if the time-out came first."""
+        run, turns = self._run, self._turns
+        if run.observer is not None:
+            run.observer.intends(me.number, _touched_after(wait))
+        turns.enter(me)
+        if timeout_seconds is not None:
+            run.clock.set_alarm(me.number, timeout_seconds)
+        me.wait = wait
+        me.change(Change.WAIT)
+        turns.leave(me)
+        successor = yield from turns.next(me.number)
+        if successor != me.number:
+            yield Switch(successor)
+        turns.check(me)
+        in_time = me.state is not State.TIMED_OUT
+        me.change(Change.GO_ON)
+        if me.rank.completed:
+            yield from self._deliver(me)
+        return in_time
+
+    def sleep(self, me: Task, seconds: float) -> Script:
+        """Let virtual time pass."""
+        if not seconds:
+            yield from self.poll(me)
+            return
+        yield from self.checkpoint(me)
+        self._run.record(EventKind.SLEEP, text=repr(seconds))
+        yield from self.block(me, ClockWait(seconds), seconds)
+
+    def _deliver(self, me: Task) -> Script:
+        """Hand completions to the running task, in the order they came: futures are set, their chains run there.
+
+        On whichever of the rank's threads runs next: a thread may wait for what another one issued.
+        """
+        completed, delivering = me.rank.completed, me.rank.delivering
+        while completed:
+            entry = completed.pop(0), me
+            delivering.append(entry)
+            try:
+                yield Deliver(entry[0])
+            finally:
+                delivering.remove(entry)
+
+
+def _touched_after(wait: Wait) -> Accesses:
+    """What a task touches when it goes on after a wait."""
+    if isinstance(wait, StoreWait):
+        return tuple(Access(("key", key), Mode.READ) for key in wait.keys)
+    return (Access(wait.lock, Mode.CONTRIBUTE),) if isinstance(wait, LockWait) else ()

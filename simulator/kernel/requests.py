@@ -1,0 +1,239 @@
+"""Requests: what a rank asks of the execution, as frozen values; and what a host says to an answer that asks for more.
+
+`Kernel` says what each does; here stands what each carries. They are `NamedTuple`s, as calls are: one is made at each
+step of each rank.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ddpsim.simulator.accesses import Access, Accesses, Object
+from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.waits import Wait
+
+# --- at a choice point ------------------------------------------------------------------------------------------------
+
+
+class Checkpoint(NamedTuple):
+    """A choice point and nothing else."""
+
+    intent: Accesses = ()
+    """What the caller touches when it goes on."""
+
+
+class Poll(NamedTuple):
+    """The caller looked for something in vain: the others go first."""
+
+    intent: Accesses = ()
+
+
+class Sleep(NamedTuple):
+    """Let virtual time pass."""
+
+    seconds: float
+
+
+class BeginCall(NamedTuple):
+    """Before a call. The answer may be a fault's."""
+
+    intent: Accesses = ()
+
+
+class Issue(NamedTuple):
+    """Make a call. If it is the last of its slot, or its message's partner waits, the data moves now."""
+
+    handle: int
+    call: Call
+
+
+class WaitFor(NamedTuple):
+    """Wait until one of the caller's rank's calls is complete. Answered by False if the time-out came first."""
+
+    handles: tuple[int, ...]
+    timeout_seconds: float | None = None
+
+
+class Test(NamedTuple):
+    """Answered by whether a call is complete. To look in vain lets the others run."""
+
+    handle: int
+    look: Access
+
+
+class Block(NamedTuple):
+    """Wait until woken. Answered by False if the time-out came first."""
+
+    wait: Wait
+    timeout_seconds: float | None = None
+
+
+class StoreOperation(NamedTuple):
+    """An operation of the key-value store. Keys are whole."""
+
+    operation: str
+    keys: tuple[str, ...] = ()
+    values: tuple[bytes, ...] = ()
+    amount: int = 0
+    """To add."""
+    prefix: str = ""
+    """Of keys to list."""
+    timeout_seconds: float | None = None
+    """Of `wait` alone."""
+    site: Site = NOWHERE
+    may_wait: bool = True
+    """For an item of a queue."""
+
+
+class ReadClock(NamedTuple):
+    """Answered by virtual seconds. Who does nothing but look at the clock polls it."""
+
+
+class Finish(NamedTuple):
+    """What the caller runs is over; it makes no request any more."""
+
+    how: Change
+
+
+# --- served at once ---------------------------------------------------------------------------------------------------
+
+
+class Wake(NamedTuple):
+    """Enable a task that waits. One that no longer does stays as it is."""
+
+    number: int
+    from_outside: bool = False
+    """By a thread that is none of a rank's."""
+
+
+class Cancel(NamedTuple):
+    """Let a thread of the caller's rank be unwound when it runs next."""
+
+    number: int
+
+
+class Declare(NamedTuple):
+    """Make a group known. The first declaration stands."""
+
+    group: str
+    members: tuple[int, ...]
+
+
+class Announce(NamedTuple):
+    """Tell the members of a new group what the caller's rank, which is none of them, takes the group for."""
+
+    call: Call
+
+
+class Destroy(NamedTuple):
+    """The caller's rank makes no more calls on a group."""
+
+    group: str
+    site: Site
+
+
+class Missing(NamedTuple):
+    """Answered by the ranks that have not come to the slot of a call that is not complete."""
+
+    handle: int
+
+
+class StartThread(NamedTuple):
+    """The caller has started a thread, which waits for the baton. Answered by its number."""
+
+    name: str
+
+
+class SawEnd(NamedTuple):
+    """The caller has seen that a thread has ended."""
+
+    number: int
+
+
+class Touch(NamedTuple):
+    """The caller has touched objects that others may observe."""
+
+    accesses: Accesses
+
+
+class Leave(NamedTuple):
+    """The caller gives an object away: whoever follows knows what came before."""
+
+    object: Object
+
+
+class Follow(NamedTuple):
+    """The caller has got an object that somebody left."""
+
+    object: Object
+
+
+class Note(NamedTuple):
+    """Write an event into the trace."""
+
+    kind: EventKind
+    text: str = ""
+
+
+class StepDone(NamedTuple):
+    """An optimizer of the caller's rank finished a step."""
+
+
+class Returned(NamedTuple):
+    """The program of the caller's rank returned."""
+
+
+class RankError(NamedTuple):
+    """What a rank raised, as words."""
+
+    kind: str
+    """The name of the type."""
+    text: str
+    """Type and message, in one line."""
+    site: Site | None
+
+
+class Raised(NamedTuple):
+    """The program of the caller's rank raised."""
+
+    error: RankError
+
+
+# --- what a host says to an answer ------------------------------------------------------------------------------------
+
+
+class Delivered(NamedTuple):
+    """To `Deliver`: what hangs on the completion has run."""
+
+
+class Moved(NamedTuple):
+    """To `Move`: the data has moved, or the transport refused."""
+
+    error: str | None = None
+
+
+class StackTold(NamedTuple):
+    """To `TellStack`: where the caller's program stands."""
+
+    text: str
+    is_at_lock: bool = False
+    """It seems to wait for a lock."""
+
+
+class Looked(NamedTuple):
+    """To `LookOutside`: whether a task was woken."""
+
+    woke_somebody: bool
+
+
+class Dropped(NamedTuple):
+    """To any answer that asks for more: what was to be done raised, and the request is given up."""
+
+
+Request = (
+    Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | Test | Block | StoreOperation | ReadClock | Finish
+    | Wake | Cancel | Declare | Announce | Destroy | Missing | StartThread | SawEnd | Touch | Leave | Follow | Note
+    | StepDone | Returned | Raised | Delivered | Moved | StackTold | Looked | Dropped
+)  # fmt: skip

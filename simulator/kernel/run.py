@@ -1,0 +1,85 @@
+"""What the parts of the kernel share of one execution: its ranks, its clock, what is open, and what has happened."""
+
+from __future__ import annotations
+
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.clock import VirtualClock
+from ddpsim.simulator.diagnosis.open_slots import open_slots
+from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.kernel.observer import Observer
+from ddpsim.simulator.kernel.states import Life
+from ddpsim.simulator.kernel.tasks import RankRecord, Task
+from ddpsim.simulator.matching.point_to_point import PointToPointTable
+from ddpsim.simulator.matching.slots import SlotTable
+from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.waits import Waiting
+
+
+class Run:
+    """The state of one execution. The parts change it; it decides nothing."""
+
+    __slots__ = (
+        "budget",
+        "clock",
+        "events",
+        "findings",
+        "life",
+        "messages",
+        "observer",
+        "ranks",
+        "running",
+        "slots",
+        "started",
+        "steps",
+        "tasks",
+        "waiting",
+    )
+
+    def __init__(self, world_size: int, budget: Budget, observer: Observer | None) -> None:
+        self.budget = budget
+        self.observer = observer
+        self.life = Life()
+        self.clock = VirtualClock()
+        self.slots = SlotTable()
+        self.messages = PointToPointTable()
+        self.events: list[Event] = []
+        self.findings: list[Finding] = []
+        self.waiting: tuple[Waiting, ...] = ()
+        self.steps = 0
+        self.ranks = [RankRecord(rank) for rank in range(world_size)]
+        self.tasks: dict[int, Task] = {rank.rank: rank.main for rank in self.ranks}
+        """Those that have not ended, and every rank's program, by number."""
+        self.started = world_size
+        """How many tasks there have been: the number of the next one."""
+        self.running: Task | None = None
+        """Who has the baton."""
+
+    def record(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
+        """Write an event of the running task into the trace."""
+        me = self.running
+        assert me is not None
+        self.events.append(Event(kind, me.rank.rank, self.steps, self.clock.now, call, text, me.name))
+
+    def snapshot(self) -> Snapshot:
+        """Every rank and every open slot, as frozen values."""
+        issued = tuple(event.call for event in self.events if event.kind is EventKind.ISSUE and event.call is not None)
+        ranks = tuple(map(_snapshot_of, self.ranks))
+        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, issued)
+
+
+def _snapshot_of(rank: RankRecord) -> RankSnapshot:
+    error = rank.error
+    return RankSnapshot(
+        rank.rank,
+        RankState.RAISED if error else RankState.RETURNED if rank.main.is_finished else RankState.WAITING,
+        rank.main.wait,
+        rank.last_call,
+        rank.calls_made,
+        rank.optimizer_steps,
+        "" if error is None else error.text,
+        None if error is None else error.site,
+        dict(rank.destroyed),
+        tuple(ThreadSnapshot(each.number, each.name, each.wait) for each in rank.tasks if not each.is_main),
+    )

@@ -1,0 +1,251 @@
+"""Turns: which tasks are enabled, and which one runs next.
+
+When nobody is enabled the virtual clock moves; when it has nothing to fire either, the run stops (endings.py). So it
+does when the clock only wakes threads that ranks started, again and again, and nobody else waits for it.
+"""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_left, insort
+from collections.abc import Generator, Sequence
+from typing import Any, overload
+
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel.answers import Answer
+from ddpsim.simulator.kernel.endings import Unwound, nobody_enabled
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Change, Phase, State
+from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.policies.round_robin import RoundRobin
+
+_MOST_TIMER_ROUNDS = 10_000
+"""So often in a row may threads that ranks started be woken by the clock while nothing else happens at all."""
+
+POLL_SECONDS = 0.001
+"""Virtual time that passes when a rank polls in vain and nobody else is enabled."""
+
+
+class EnabledRanks(Sequence[int]):
+    """The enabled ranks as options: from the rank at the choice point on, in a circle. A view, made in O(1)."""
+
+    __slots__ = ("_ranks", "_start")
+
+    def __init__(self, ranks: list[int], start: int) -> None:
+        self._ranks = ranks
+        self._start = start
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[int]: ...
+    def __getitem__(self, index: int | slice) -> int | Sequence[int]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        if not -len(self._ranks) <= index < len(self._ranks):
+            raise IndexError(index)
+        return self._ranks[(self._start + index) % len(self._ranks)]
+
+
+class Turns:
+    """Who runs next in one execution."""
+
+    def __init__(self, run: Run, policy: Policy) -> None:
+        self._run = run
+        self._policy = policy
+        self._is_choosy = not isinstance(policy, RoundRobin)
+        """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
+        self._enabled = list(run.tasks)
+        """In order."""
+        self._numbered: tuple[Who, ...] = ()
+        self._polled_in_vain: set[int] = set()
+        """Who has looked for something in vain since anybody got on. Only asked about, never walked through."""
+        self._vain_rounds = 0
+        self._timer_rounds = 0
+        """How often in a row the clock woke none but threads that ranks started, with nothing else in between."""
+        self._timer_threads: set[int] = set()
+        """Which ones, by number. Only asked about."""
+        self.choices: list[int] = []
+        """What was chosen, at each choice."""
+
+    @property
+    def enabled(self) -> tuple[int, ...]:
+        """The numbers of the tasks that are able to take a step."""
+        return tuple(self._enabled)
+
+    # --- of the running task ------------------------------------------------------------------------------------------
+
+    def enter(self, me: Task) -> None:
+        """The caller takes a step, unless it is to be unwound."""
+        self.check(me)
+        self._run.steps += 1
+
+    def check(self, me: Task) -> None:
+        """Raise Unwound for a task that has the baton only to leave."""
+        if self._run.life.phase is not Phase.RUNNING or me.state is State.CANCELLED:
+            raise Unwound
+
+    def at_choice_point(self, me: Task) -> int:
+        """Who runs before the caller's step; the default is the caller."""
+        enabled = self._enabled
+        if self._is_choosy and len(enabled) > 1:
+            here = bisect_left(enabled, me.number)
+            choice = self._choose_task(me.number, here)
+            self.check(me)  # the policy may have failed
+            return enabled[(here + choice) % len(enabled)]
+        return me.number
+
+    def after_poll(self, me: Task) -> int:
+        """Who runs after a look in vain; the default is the next enabled task.
+
+        When every enabled one has looked in vain and nobody got on in between, time passes.
+        """
+        self._polled_in_vain.add(me.number)
+        if all(number in self._polled_in_vain for number in self._enabled):
+            self._polled_in_vain.clear()
+            self._vain_rounds += 1
+            self._run.clock.tick(POLL_SECONDS)
+            if self._run.clock.due():
+                self._ring()
+        if len(self._enabled) == 1:
+            return me.number
+        here = bisect_left(self._enabled, me.number) + 1
+        choice = self._choose_task(me.number, here)
+        return self._enabled[(here + choice) % len(self._enabled)]
+
+    @property
+    def vain_rounds(self) -> int:
+        """How often in a row all enabled tasks have looked in vain."""
+        return self._vain_rounds
+
+    def leave(self, me: Task) -> None:
+        """A task is no longer enabled."""
+        index = bisect_left(self._enabled, me.number)
+        if index < len(self._enabled) and self._enabled[index] == me.number:
+            del self._enabled[index]
+
+    def next(self, number: int) -> Generator[Answer, Any, int | None]:
+        """Who runs after a task that is not enabled; None once everybody has ended."""
+        while self._run.life.phase is Phase.RUNNING:
+            if self._enabled:
+                start = bisect_left(self._enabled, number) % len(self._enabled)
+                choice = self._choose_task(number, start)
+                return self._enabled[(start + choice) % len(self._enabled)]
+            if not self._ring():
+                yield from nobody_enabled(self._run)
+        return self.next_unfinished()
+
+    def next_unfinished(self) -> int | None:
+        """Who is unwound next."""
+        return next((number for number, task in self._run.tasks.items() if not task.is_finished), None)
+
+    def first(self) -> int:
+        """Who runs first."""
+        return self._enabled[self._choose_task(0, 0)]
+
+    # --- of others ----------------------------------------------------------------------------------------------------
+
+    def wake(self, number: int, *, from_outside: bool = False, change: Change = Change.WAKE) -> None:
+        """Enable a waiting task; it runs when it is chosen. One that no longer waits stays as it is.
+
+        The clock wakes from outside, and so do threads that are none of a rank's.
+        """
+        run = self._run
+        woken = run.tasks.get(number)
+        if woken is None or woken.state is not State.WAITING:
+            return
+        self.note_progress()
+        if run.observer is not None:
+            run.observer.woke(None if from_outside or run.running is None else run.running.number, number)
+        woken.wait = None
+        woken.change(change)
+        run.clock.cancel(number)
+        insort(self._enabled, number)
+
+    def add(self, task: Task) -> None:
+        """Enable a task that has just been started."""
+        run = self._run
+        assert task.number == run.started
+        self._numbered = (*(self._numbered or map(Who, range(run.started))), Who(task.rank.rank, task.name))
+        run.started += 1
+        run.tasks[task.number] = task
+        self._enabled.append(task.number)
+        self.note_progress()
+
+    def end(self, me: Task, change: Change) -> None:
+        """What a task runs is over; who waits for its end goes on."""
+        run = self._run
+        me.change(change)
+        self.note_progress()
+        self.leave(me)
+        run.clock.cancel(me.number)
+        for number in me.joiners:
+            self.wake(number)
+        if not me.is_main and me.number in run.tasks:
+            del run.tasks[me.number]
+            me.rank.tasks.remove(me)
+
+    def note_progress(self) -> None:
+        """Something happened that a rank which polls may look for."""
+        self._timer_rounds = 0
+        if self._timer_threads:
+            self._timer_threads = set()
+        if self._vain_rounds or self._polled_in_vain:
+            self._vain_rounds = 0
+            self._polled_in_vain.clear()
+
+    # --- choosing -----------------------------------------------------------------------------------------------------
+
+    def choose(self, kind: ChoiceKind, number: int, options: Sequence[int]) -> int:
+        """Ask the policy, and write what it chose into the schedule. One option is no choice."""
+        if not self._is_choosy or len(options) < 2:
+            return 0
+        try:
+            point = ChoicePoint(kind, self._run.steps, number, self._numbered)
+            choice = self._checked(self._policy.choose(point, options), options)
+        except BaseException as error:  # not the rank's fault: it ends the run, and the caller of the run gets it
+            running = self._run.running
+            self._run.life.break_off(error, None if running is None else running.rank.rank)
+            return 0
+        self.choices.append(choice)
+        return choice
+
+    def _checked(self, choice: object, options: Sequence[int]) -> int:
+        try:
+            index = operator.index(choice)  # type: ignore[arg-type]
+        except TypeError:
+            index = -1
+        if not 0 <= index < len(options):
+            raise UsageError(
+                f"policy {type(self._policy).__name__} answered {choice!r}, expected 0 to {len(options) - 1}: "
+                "choose() returns an index into options"
+            )
+        return index
+
+    def _choose_task(self, number: int, start: int) -> int:
+        if not self._is_choosy:
+            return 0
+        return self.choose(ChoiceKind.RANK, number, EnabledRanks(self._enabled, start))
+
+    # --- the clock ----------------------------------------------------------------------------------------------------
+
+    def _ring(self) -> bool:
+        """Let the clock's next alarms wake their tasks. False if there are none, or if that leads nowhere."""
+        run, seen = self._run, self._timer_threads
+        woken = run.clock.advance()
+        rounds = self._timer_rounds + 1 if seen.issuperset(woken) else 0  # who wakes for the first time may end it all
+        is_timer = not any(run.tasks[number].is_main for number in woken)
+        for number in woken:
+            self.wake(number, from_outside=True, change=Change.RING)
+        if is_timer:
+            self._timer_rounds, self._timer_threads = rounds, seen.union(woken)
+        return bool(woken) and (self._timer_rounds <= _MOST_TIMER_ROUNDS or self._others_wait_for_the_clock())
+
+    def _others_wait_for_the_clock(self) -> bool:
+        """True if time that goes on wakes somebody who has not only been woken by it before."""
+        clock, timers = self._run.clock, self._timer_threads
+        return any(clock.has_alarm(number) and number not in timers for number in self._run.tasks)

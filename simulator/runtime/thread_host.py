@@ -1,0 +1,338 @@
+"""The host that runs ranks as threads: it carries their requests to the kernel, and does what the answers say.
+
+Exactly one thread runs at a time, the one that has the baton. A rank gives it away only inside `ask`, on its own
+thread, and the receiver wakes up inside its own `ask`. The kernel runs on whichever thread asks, so there is no
+scheduler thread and a context switch costs one lock release and one acquire.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from _thread import allocate_lock as _allocate_lock
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from copy import copy
+from threading import get_ident as _thread_ident
+from typing import Any, NoReturn, Protocol
+
+from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.errors import InjectedCrashError, UsageError
+from ddpsim.simulator.faults import Crash
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.answers import Deliver, GoOn, LookOutside, Move, Refuse, Strike, Switch, TellStack
+from ddpsim.simulator.kernel.requests import (
+    Delivered,
+    Dropped,
+    Finish,
+    Issue,
+    Looked,
+    Moved,
+    Request,
+    StackTold,
+    WaitFor,
+)
+from ddpsim.simulator.kernel.states import Change, Ending, Phase
+from ddpsim.simulator.runtime.call_sites import stack_text, waits_for_lock
+from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
+from ddpsim.simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.threads import Threads
+from ddpsim.simulator.verdict import Finding
+
+_MOST_UNWINDS = 1_000
+"""A program may catch what carries it out, and clean up; this often it does not mean to leave."""
+
+_DELIVERED = Delivered()
+
+Transport = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
+"""Moves the data of calls that have met: what agrees, their pendings, the members of the group -> what went wrong."""
+
+
+class HazardWatch(Protocol):
+    """Looks for what passes here and may fail elsewhere."""
+
+    def issued(self, pending: Pending) -> None:
+        """A rank issued a call."""
+
+    def settled(self, pending: Pending) -> None:
+        """The owner of a call waits for it, or has found it complete."""
+
+    def unwaited(self, rank: int) -> Sequence[Call]:
+        """The user's calls that a rank has not waited for yet."""
+
+    def slot_filled(self, calls: Sequence[Call]) -> None:
+        """Calls met and agree."""
+
+    def rank_ended(self, rank: int) -> None:
+        """A rank's program returned."""
+
+    def findings(self) -> Sequence[Finding]:
+        """What was found."""
+
+
+class ThreadHost:
+    """The ranks of one execution as threads, and the baton."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        body: Callable[[RankThread], None],
+        *,
+        switch: Callable[[int | None, int | None], None],
+        transport: Transport,
+        hazards: HazardWatch,
+        enter_thread: Callable[[], object],
+        share_core: bool = True,
+    ) -> None:
+        """`body` is what the thread of a rank runs; `switch` swaps what a process owns, from one rank to another."""
+        self.kernel = kernel
+        self.hazards = hazards
+        self.ranks = [Rank(record, body) for record in kernel.run.ranks]
+        self.threads = Threads(self, enter_thread)
+        self.is_observed = kernel.run.observer is not None
+        """Somebody explores, and wants to know what each step touches."""
+        self.running: RankThread | None = None
+        """Who has the baton."""
+        self.has_ended = False
+        self.over = _allocate_lock()
+        """Held until the execution has ended, that is, the last rank is finished."""
+        self.over.acquire()
+        self._started: dict[int, RankThread] = {rank.rank: rank.main for rank in self.ranks}
+        """Those that have not ended, and all that run a rank's program, by number."""
+        self._switch = switch
+        self._transport = transport
+        self._share_core = share_core
+        self._process = os.getpid()
+        self._unwinds: Counter[int] = Counter()
+        """How often each thread was carried out of its program, by ident."""
+
+    # --- called by the thread that starts the execution ---------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start every rank's thread and hand the baton to the first one chosen."""
+        with threads_started_here_share_a_core() if self._share_core else nullcontext():
+            for rank in self.ranks:
+                try:
+                    rank.main.start()
+                except RuntimeError as error:
+                    raise UsageError(
+                        f"the system starts no thread for rank {rank.rank} ({error}), expected one for each of "
+                        f"{len(self.ranks)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
+                    ) from error
+        self._pass_baton(None, self.kernel.start())
+
+    def end_from_outside(self) -> None:
+        """End the execution from the thread that started it, whether or not it got as far as handing over the baton."""
+        self.kernel.stop(Ending.INTERRUPTED)
+        if self.running is None and not self.has_ended:
+            for rank in self.ranks:
+                if not rank.main.ident:
+                    self.kernel.never_started(rank.main.task)
+            self._pass_baton(None, self.kernel.next_unfinished())
+
+    def abandon(self, stuck: RankThread) -> None:
+        """Take the baton from a rank that does not come back, and unwind the others without it."""
+        self.kernel.abandon(stuck.task)
+        self.kernel.stop(Ending.STUCK)
+        self._pass_baton(stuck, self.kernel.next_unfinished())
+
+    def stop_at_limit(self, ending: Ending, rank: RankThread | None) -> None:
+        """Stop because a limit of wall time has passed."""
+        stack = None if rank is None else _stack_of(rank)
+        self.kernel.stop_at_limit(ending, None if rank is None else rank.task, stack)
+
+    @property
+    def is_stopping(self) -> bool:
+        """True once the execution has come to its end, and every thread is carried out of what it runs."""
+        return self.kernel.run.life.phase is not Phase.RUNNING
+
+    @property
+    def steps(self) -> int:
+        """How many steps there were."""
+        return self.kernel.run.steps
+
+    # --- what a running rank may ask ----------------------------------------------------------------------------------
+
+    @property
+    def me(self) -> RankThread:
+        """The running thread of a rank."""
+        running = self.running
+        if running is None:
+            raise RankUnwound
+        return running
+
+    def is_rank_thread(self) -> bool:
+        """True on the running thread of a rank. False in a process forked from it, where the thread is the same."""
+        running = self.running
+        return running is not None and running.ident == _thread_ident() and os.getpid() == self._process
+
+    def is_unwinding(self, me: RankThread) -> bool:
+        """True if a thread is being carried out of what it runs."""
+        return self.kernel.is_unwinding(me.task)
+
+    def ask(self, request: Request) -> Any:
+        """Carry a request of the running thread to the kernel, do what the answers say, and return the last value."""
+        me = self.running
+        if me is None:
+            self._unwind()
+        if me.ident != _thread_ident():
+            self._refuse_stranger(me)
+        kernel = self.kernel
+        answer = kernel.handle(request)
+        while True:
+            kind = type(answer)
+            if kind is GoOn:
+                return answer.value  # type: ignore[union-attr]
+            if kind is Switch:
+                self._pass_baton(me, answer.to)  # type: ignore[union-attr]
+                me.baton.acquire()
+                answer = kernel.resume(me.task.number)
+            elif kind is Deliver or kind is Move or kind is TellStack or kind is LookOutside:
+                answer = kernel.handle(self._carry_out(me, answer))
+            else:
+                self._raise(me, answer)
+
+    def issue(self, pending: Pending) -> None:
+        """Make a call."""
+        me = self.me
+        me.of.pending[pending.handle] = pending
+        self.hazards.issued(pending)
+        self.ask(Issue(pending.handle, pending.call))
+
+    def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
+        """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
+        return bool(self.ask(WaitFor(tuple([pending.handle for pending in pendings]), timeout_seconds)))
+
+    def finish(self, me: RankThread, how: Change) -> None:
+        """What the caller ran has ended: give the baton away for good. Called last on a rank's thread.
+
+        If RankUnwound comes out, the baton is still the caller's, who calls again.
+        """
+        if me.is_abandoned:
+            return
+        successor = self._leave(me, how)
+        if me.ending.claim():
+            self._pass_baton(me, successor)
+
+    # --- what answers say ---------------------------------------------------------------------------------------------
+
+    def _carry_out(self, me: RankThread, answer: Any) -> Request:
+        try:
+            if isinstance(answer, Deliver):
+                pending = me.of.pending.pop(answer.handle)
+                pending.receive_completion()
+                pending.release()
+                return _DELIVERED
+            if isinstance(answer, Move):
+                return self._move(answer)
+            if isinstance(answer, TellStack):
+                return _stack_of(me)
+            return Looked(self._look_outside(me))
+        except BaseException:
+            self.kernel.handle(Dropped())
+            raise
+
+    def _move(self, move: Move) -> Moved:
+        pendings = [self.ranks[rank].pending[handle] for rank, handle in move.calls]
+        if pendings[0].call.peer is None:
+            self.hazards.slot_filled([pending.call for pending in pendings])
+        else:
+            pendings[1].source = pendings[0].call.rank
+        with self.threads.aside:  # a transport may have threads of its own
+            error = self._transport(move.signature, pendings, move.members)
+        for pending in pendings:
+            pending.is_complete = True
+            pending.error = copy(error)  # one for each: what raises it adds frames
+        return Moved(None if error is None else str(error))
+
+    def _look_outside(self, me: RankThread) -> bool:
+        try:
+            return self.threads.aside.await_outsiders()
+        except Exception as error:  # as in _pass_baton
+            self.break_off_by_bug(error)
+            return False
+
+    def _raise(self, me: RankThread, answer: Any) -> NoReturn:
+        if isinstance(answer, Strike):
+            fault = answer.fault
+            me.fault = (
+                InjectedCrashError(f"{fault.message} (rank {me.rank}, before call {answer.call_number})")
+                if isinstance(fault, Crash)
+                else RankReturned()
+            )
+            raise me.fault
+        if isinstance(answer, Refuse):
+            assert answer.kind == "ValueError"
+            raise ValueError(answer.text)
+        self._unwind()
+
+    # --- the baton ----------------------------------------------------------------------------------------------------
+
+    def adopt(self, child: RankThread) -> None:
+        """Know a thread that a rank has started, once the kernel does."""
+        self._started[child.number] = child
+        child.of.threads.append(child)
+
+    def _leave(self, me: RankThread, how: Change) -> int | None:
+        """Who has the baton after a thread that makes no more requests."""
+        answer = self.kernel.handle(Finish(how))
+        while isinstance(answer, LookOutside):
+            answer = self.kernel.handle(self._carry_out(me, answer))
+        assert isinstance(answer, Switch)
+        if not me.is_main and self._started.pop(me.number, None) is not None:
+            me.of.threads.remove(me)
+        return answer.to
+
+    def _pass_baton(self, giver: RankThread | None, number: int | None) -> None:
+        successor = None if number is None else self._started[number]
+        try:
+            self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
+        except Exception as error:  # a bug of ours, but the baton must go on, or everybody sleeps for ever
+            self.break_off_by_bug(error)
+        self.kernel.give_baton(number)
+        self.running = successor
+        if successor is None:
+            self.has_ended = True
+            self.over.release()
+        else:
+            successor.baton.release()
+
+    def _unwind(self) -> NoReturn:
+        """Carry the caller out of its program. One that clings to it, whatever is raised, is put to sleep for good.
+
+        Its thread is left behind then (`abandon`), and costs nothing; it would go on for ever otherwise.
+        """
+        ident = _thread_ident()
+        self._unwinds[ident] += 1
+        if self._unwinds[ident] > _MOST_UNWINDS:
+            me = self.running
+            if me is not None and me.ident == ident and not self.is_stopping:  # a rank that is over, and not the run
+                self._pass_baton(me, self._leave(me, Change.ABANDON))
+            for_ever = _allocate_lock()
+            for_ever.acquire()
+            while True:
+                for_ever.acquire()
+        raise RankUnwound
+
+    # --- errors of the machinery --------------------------------------------------------------------------------------
+
+    def break_off_by_bug(self, error: Exception) -> None:
+        """End the execution with an error that nobody but us can have made."""
+        self.kernel.run.life.break_off_by_bug(error, None if self.running is None else self.running.rank)
+
+    def _refuse_stranger(self, me: RankThread) -> NoReturn:
+        if self.is_unwinding(me):
+            self._unwind()
+        error = UsageError(
+            f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only "
+            "threads that ranks start by threading.Thread or an executor: call from one of those"
+        )
+        self.kernel.run.life.break_off(error, me.rank)  # raised there it would be lost with the thread
+        raise error
+
+
+def _stack_of(rank: RankThread) -> StackTold:
+    frame = sys._current_frames().get(rank.ident)
+    return StackTold(stack_text(frame), waits_for_lock(frame))
