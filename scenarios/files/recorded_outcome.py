@@ -12,30 +12,30 @@ A file without the table is replayed all the same, and compared with nothing but
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import tomlkit
 
 from ddpsim import Code, Result, Verdict
-from ddpsim.scenarios.files.toml_table import Table, open_toml
+from ddpsim.scenarios.files.toml_source import open_toml
+from ddpsim.scenarios.training.training import Whole
 
 KEY = "recorded"
 """The table's name."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedOutcome(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a run came to."""
 
     verdict: Verdict
-    codes: tuple[Code, ...]
+    codes: tuple[Code, ...] = ()
     """Of all findings, in their order."""
-    digest: str
-    choices: int
+    digest: str = ""
+    choices: Whole = 0
     """How many there were; 0 if nobody counted."""
 
-    def difference(self, other: Recorded) -> str:
+    def difference(self, other: RecordedOutcome) -> str:
         """The first difference from another run, with both sides; "" if there is none."""
         for what, side in _SIDES:
             one, again = side(self), side(other)
@@ -47,7 +47,7 @@ class Recorded:
 
 
 _CHOICES = "choices"
-_SIDES: tuple[tuple[str, Callable[[Recorded], str]], ...] = (
+_SIDES: tuple[tuple[str, Callable[[RecordedOutcome], str]], ...] = (
     ("verdict", lambda run: run.verdict.value),
     ("findings", lambda run: ", ".join(map(str, run.codes)) or "none"),
     (_CHOICES, lambda run: str(run.choices)),
@@ -55,41 +55,21 @@ _SIDES: tuple[tuple[str, Callable[[Recorded], str]], ...] = (
 )
 
 
-def recorded_of(result: Result) -> Recorded:
+def outcome_of(result: Result) -> RecordedOutcome:
     """What a run came to, as it is to be recorded."""
     codes = tuple(finding.code for finding in result.findings)
-    return Recorded(result.verdict, codes, result.trace.digest(), len(result.schedule.answers))
+    return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.answers))
 
 
-def with_recorded(text: str, result: Result) -> str:
+def with_outcome(text: str, result: Result) -> str:
     """The text of a scenario file, which does not have the table yet, with what a run of that file came to."""
-    recorded = recorded_of(result)
-    values = {
-        "verdict": recorded.verdict.value,
-        "codes": [code.value for code in recorded.codes],
-        "digest": recorded.digest,
-        "choices": recorded.choices,
-    }
-    return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: values})}"
+    return f"{text.rstrip()}\n\n{tomlkit.dumps({KEY: msgspec.to_builtins(outcome_of(result))})}"
 
 
-def recorded_in(table: Table) -> Recorded | None:
-    """What the table of a whole file says was recorded; None if it says nothing. Raises UsageError if it is wrong."""
-    own = table.table(KEY)
-    if own is None:
-        return None
-    verdict = own.one_of("verdict", Verdict)
-    if verdict is None:
-        own.contradict("verdict", f"is missing, expected one of {', '.join(each.value for each in Verdict)}")
-    known = {code.value: code for code in Code}
-    if unknown := [name for name in own.texts("codes") if name not in known]:
-        own.contradict("codes", f"has {unknown[0]!r}, expected finding codes such as {Code.DEADLOCK_CYCLE}")
-    codes = tuple(known[name] for name in own.texts("codes"))
-    recorded = Recorded(verdict, codes, own.text("digest"), own.whole("choices", 0))
-    own.done()
-    return recorded
+def read_outcome(name: str) -> RecordedOutcome | None:
+    """What the file of that name says was recorded; None for what is no such file, or says nothing.
 
-
-def read_recorded(name: str) -> Recorded | None:
-    """What the file of that name says was recorded; None for what is no such file, or says nothing."""
-    return recorded_in(open_toml(Path(name))) if name.endswith(".toml") else None
+    Raises UsageError if it is wrong.
+    """
+    file = open_toml(Path(name)) if name.endswith(".toml") else None
+    return file.read(RecordedOutcome, KEY) if file is not None and KEY in file.values else None

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
-from enum import Enum
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import tomlkit
-import torch
+from msgspec import structs
 
-from ddpsim import Crash, Delay, EarlyReturn, UsageError
+from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.forms import (
+    ALIKE,
+    FAULTS,
+    Dtype,
+    Expected,
+    ExpectedOfEngine,
+    ExpectedOfTraining,
+    OtherForm,
+    ProgramForm,
+    RankTable,
+    ScenarioForm,
+    TrainingForm,
+)
 from ddpsim.scenarios.files.toml_file import VERSION
 from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
 from ddpsim.scenarios.model import Expectation, Scenario
-from ddpsim.scenarios.training.training import Exceptional, JoinTerms, NetworkChoice, OptimizerChoice, Rule, Training
+from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
 from ddpsim.simulator.choices import answers_text
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.json_form import to_json
 from ddpsim.simulator.programs.program import Program
-
-Values = dict[str, Any]
 
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
@@ -42,64 +52,31 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
     `summary` and `cause` are what the file tells, the scenario's own unless given. What is expected of a function is
     not written: the scenario of that name knows.
     """
-    values: Values = {"ddpsim": VERSION, "summary": summary or scenario.summary or "a saved scenario"}
-    values |= _unless_empty("cause", cause or scenario.cause)
-    values["world_size"] = scenario.world_size
-    values |= _unless_empty("runs_on", "" if scenario.engine is Engine.TORCH else scenario.engine.value)
-    values |= _unless_empty("schedule", answers_text(scenario.answers) if scenario.answers else "")
-    values |= _unless_empty("tags", list(scenario.tags)) | _unless_empty("reports", list(scenario.reports))
-    return tomlkit.dumps(values | _body(scenario))
+    said = {
+        "ddpsim": VERSION,
+        "summary": summary or scenario.summary or "a saved scenario",
+        "cause": cause or scenario.cause,
+        "world_size": scenario.world_size,
+        "runs_on": None if scenario.engine is Engine.TORCH else scenario.engine,
+        "schedule": answers_text(scenario.answers) if scenario.answers else "",
+        "tags": scenario.tags,
+        "reports": scenario.reports,
+    }
+    values = msgspec.to_builtins(_form(scenario, said))
+    for rank in values.get("rank", ()):
+        rank["steps"] = _lines(rank["steps"])
+    return tomlkit.dumps(values)
 
 
-def _body(scenario: Scenario) -> Values:
+def _form(scenario: Scenario, said: dict[str, Any]) -> ScenarioForm:
     """What it runs, and what is expected of that."""
     training, program = training_in(scenario), program_in(scenario)
     if training is not None:
-        values = _training(_within_reach(training, scenario.world_size))
-        values |= _unless_empty("fault", [_fault(each) for each in scenario.faults])
-        return values | _unless_empty("expect", _expect(scenario) | ({"oracle": True} if scenario.reference else {}))
+        return _training(_within_reach(training, scenario.world_size), scenario, said)
     if program is None:
-        return {"scenario": scenario.name}
+        return OtherForm(**said, scenario=scenario.name)
     is_as_found = scenario.expected == expectation_of(program) and scenario.expected_under_ddp is None
-    return _program(program) | ({} if is_as_found else {"expect": _expect(scenario)})
-
-
-def _unless_empty(key: str, value: Any) -> Values:
-    return {key: value} if value else {}
-
-
-def _changed(value: Any, default: Any) -> Values:
-    """The fields of a dataclass that are not those of `default`."""
-    fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-    return {name: _plain(own) for name, own in fields.items() if own != getattr(default, name)}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
-    return list(value) if isinstance(value, tuple) else value
-
-
-# --- a declared training ----------------------------------------------------------------------------------------------
-
-
-def _training(training: Training) -> Values:
-    networks = [{"name": each.name, **_options(each)} for each in training.networks]
-    values: Values = {
-        "network": networks[0] if len(networks) == 1 else networks,
-        "iterations": _iterations(training.iterations),
-        "rows": _plain(training.rows),
-    }
-    values |= _unless_empty("seed", training.seed)
-    values |= {} if training.dtype is torch.float32 else {"dtype": str(training.dtype).removeprefix("torch.")}
-    values |= {} if training.join is None else {"join": _changed(training.join, JoinTerms()) or True}
-    values |= _optimizer(training.optimizer)
-    hook = training.communication_hook
-    values |= {} if hook is None else {"communication_hook": hook.value}
-    values |= _unless_empty("average_buffers", training.averages_buffers)
-    values |= _unless_empty("reduce_loss", training.reduces_loss)
-    values |= _unless_empty("engine", dict(training.engine_options))
-    return values | _unless_empty("exception", [_changed(each, Exceptional()) for each in training.exceptions])
+    return _program(program, said | ({} if is_as_found else {"expect": _expect(Expected, scenario)}))
 
 
 def _within_reach(training: Training, world_size: int) -> Training:
@@ -109,44 +86,43 @@ def _within_reach(training: Training, world_size: int) -> Training:
         counts = [training.count(rank) for rank in range(world_size) if each.ranks is None or rank in each.ranks]
         iterations = each.iterations and tuple(i for i in each.iterations if i < max(counts, default=0))
         if iterations != ():
-            kept.append(dataclasses.replace(each, iterations=iterations))
+            kept.append(structs.replace(each, iterations=iterations))
     return dataclasses.replace(training, exceptions=tuple(kept))
 
 
-def _options(choice: NetworkChoice) -> Mapping[str, Any]:
-    return {option: _plain(value) for option, value in choice.options.items()}
+def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> TrainingForm:
+    networks = tuple({"name": each.name, **each.options} for each in training.networks)
+    rule = training.iterations
+    expect = _expect(ExpectedOfTraining, scenario, oracle=scenario.reference is not None)
+    return TrainingForm(
+        **said,
+        network=networks[0] if len(networks) == 1 else networks,
+        iterations=rule.start if isinstance(rule, Rule) and rule == Rule(rule.start) else rule,
+        dtype=Dtype(str(training.dtype).removeprefix("torch.")),
+        join=True if training.join == JoinTerms() else training.join or False,
+        optimizer=training.optimizer,
+        engine=dict(training.engine_options),
+        exception=training.exceptions,
+        fault=tuple(
+            form(**dataclasses.asdict(each)) for each in scenario.faults for form, kind in FAULTS if type(each) is kind
+        ),
+        expect=None if expect == ExpectedOfTraining() else expect,
+        **{name: getattr(training, name) for name in ALIKE},
+    )
 
 
-def _iterations(iterations: tuple[int, ...] | Rule) -> Any:
-    if isinstance(iterations, tuple):
-        return list(iterations)
-    return iterations.start if iterations == Rule(iterations.start) else _changed(iterations, Rule(start=-1))
+def _fault(fault: Fault) -> Any:
+    (form,) = (form for form, kind in FAULTS if type(fault) is kind)
+    return form(**dataclasses.asdict(fault))
 
 
-def _optimizer(choice: OptimizerChoice) -> Values:
-    changed = _changed(choice, OptimizerChoice())
-    if "is_sharded" in changed:
-        changed["sharded"] = changed.pop("is_sharded")
-    return _unless_empty("optimizer", changed)
-
-
-_FAULTS = {Crash: "crash", Delay: "delay", EarlyReturn: "early_return"}
-
-
-def _fault(fault: Fault) -> Values:
-    return {"kind": _FAULTS[type(fault)], **dataclasses.asdict(fault)}
-
-
-# --- the steps of every rank ------------------------------------------------------------------------------------------
-
-
-def _program(program: Program) -> Values:
-    """One step a line."""
+def _program(program: Program, said: dict[str, Any]) -> ProgramForm:
     value = json.loads(to_json(program))
-    return _unless_empty("group", value["groups"]) | {"rank": [{"steps": _lines(steps)} for steps in value["ranks"]]}
+    return ProgramForm(**said, group=value["groups"] or None, rank=tuple(map(RankTable, value["ranks"])))
 
 
 def _lines(steps: list[Any]) -> Any:
+    """One step a line."""
     lines = tomlkit.array().multiline(bool(steps))
     lines.extend([_inline(step) for step in steps])
     return lines
@@ -160,18 +136,15 @@ def _inline(value: Any) -> Any:
     return table
 
 
-# --- what is expected -------------------------------------------------------------------------------------------------
-
-
-def _expect(scenario: Scenario) -> Values:
+def _expect(kind: type[Expected], scenario: Scenario, **other: Any) -> Any:
     under_ddp = scenario.expected_under_ddp
-    own = {} if under_ddp is None else {"ddp": _expectation(under_ddp, scenario.world_size)}
-    return _expectation(scenario.expected, scenario.world_size) | own
+    own = None if under_ddp is None else ExpectedOfEngine(**_expectation(under_ddp, scenario.world_size))
+    return kind(**_expectation(scenario.expected, scenario.world_size), ddp=own, **other)
 
 
-def _expectation(expected: Expectation, world_size: int) -> Values:
+def _expectation(expected: Expectation, world_size: int) -> dict[str, Any]:
     """No finding at all needs no word."""
     if expected.code is not None:
         ranks = expected.ranks(world_size) if callable(expected.ranks) else expected.ranks
-        return {"finding": expected.code.value, "ranks": list(ranks)}
-    return {} if expected.is_clean else {"verdict": expected.verdict.value}
+        return {"finding": expected.code, "ranks": ranks}
+    return {} if expected.is_clean else {"verdict": expected.verdict}

@@ -19,40 +19,42 @@
 Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/json_form.py, and `[[group]]` the
 groups; or `scenario` names another scenario. `schedule` has the answers at choice points, as they stand in a replay
 token, and `runs_on` the engine. docs/scenarios.md lists every key.
+
+`forms.py` has a form for each of the three, into which a file is read, and from which `saving.py` writes it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from enum import Enum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ddpsim import Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.recorded_outcome import recorded_in
-from ddpsim.scenarios.files.toml_table import Table, open_toml
-from ddpsim.scenarios.files.toml_training import World, training_in
+from msgspec import structs
+
+from ddpsim import UsageError, Verdict
+from ddpsim.scenarios.files.forms import (
+    FAULTS,
+    Expected,
+    ExpectedOfEngine,
+    ExpectedOfTraining,
+    OtherForm,
+    ProgramForm,
+    ScenarioForm,
+    TrainingForm,
+)
+from ddpsim.scenarios.files.toml_source import TomlFile, open_toml
+from ddpsim.scenarios.files.toml_training import check_ranks, each_of, training_in
 from ddpsim.scenarios.files.value_scenarios import of_program
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training import oracle, trainer
 from ddpsim.scenarios.training.reference import by_oracle
 from ddpsim.scenarios.training.training import Training
-from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.choices import answers_in
 from ddpsim.simulator.errors import ReplayError
-from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.json_form import FORMAT, program_of
 from ddpsim.simulator.programs.json_form import VERSION as JSON_VERSION
-
-
-class _FaultKind(str, Enum):
-    CRASH = "crash"
-    DELAY = "delay"
-    EARLY_RETURN = "early_return"
-
 
 VERSION = 1
 """Of the format; a file that does not say its version is of this one."""
@@ -60,189 +62,169 @@ VERSION = 1
 Find = Callable[[str], Scenario]
 """Finds the scenario of a name."""
 
+# --- what they mean ---------------------------------------------------------------------------------------------------
+
 
 def read_toml(path: Path, find: Find | None = None) -> Scenario:
     """The scenario in a file; `find` finds the other one that it may name.
 
     Raises UsageError, with file, line and key, for whatever is wrong with it.
     """
-    table = open_toml(path)
-    _check_version(table)
-    scenario = _under_schedule(table, _body(table, find))
-    recorded_in(table)  # only a replay compares with it, but it has to be in order
-    table.done()
+    file = open_toml(path)
+    version = file.values.get("ddpsim")
+    if version is not None and (type(version) is not int or version != VERSION):
+        expected = f"{VERSION}, the version that this ddpsim reads: use the ddpsim that saved the file"
+        file.refuse("ddpsim", expected=expected)
+    if "rank" in file.values and "scenario" in file.values:
+        file.contradict("rank", says="stands beside `scenario`, expected one thing to run: leave one of them out")
+    if "rank" in file.values:
+        form: ScenarioForm = file.read(ProgramForm)
+    else:
+        form = file.read(OtherForm if "scenario" in file.values else TrainingForm)
+    scenario = _under_schedule(file, form, _scenario(file, form, find))
     if not scenario.summary:
-        table.contradict("summary", "is missing, expected what goes wrong, or what is shown, in one line")
+        file.contradict("summary", says="is missing, expected what goes wrong, or what is shown, in one line")
     return scenario
 
 
-def _check_version(table: Table) -> None:
-    version = table.raw("ddpsim")
-    if version is not None and (type(version) is not int or version != VERSION):
-        table.refuse("ddpsim", f"{VERSION}, the version that this ddpsim reads: use the ddpsim that saved the file")
-
-
-def _body(table: Table, find: Find | None) -> Scenario:
+def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario:
     """What the file runs, and what it expects of that."""
-    if "rank" in table and "scenario" in table:
-        table.contradict("rank", "stands beside `scenario`, expected one thing to run: leave one of them out")
-    if "rank" in table:
-        return _program(table)
-    return _other(table, find) if "scenario" in table else _training(table)
+    if isinstance(form, ProgramForm):
+        return _program(file, form)
+    if isinstance(form, OtherForm):
+        return _other(file, form, find)
+    assert isinstance(form, TrainingForm)
+    return _training(file, form)
 
 
-def _under_schedule(table: Table, scenario: Scenario) -> Scenario:
+def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
     """The scenario with the schedule and the engine that the file says."""
-    engine = table.one_of("runs_on", Engine, scenario.engine)
-    assert engine is not None
-    text = table.text("schedule")
     try:
-        answers = answers_in(text) if text else scenario.answers
+        answers = answers_in(form.schedule) if form.schedule else scenario.answers
     except ReplayError:
-        table.refuse("schedule", 'answers as in a replay token, such as "0x12.1.2"')
-    return replace(scenario, engine=engine, answers=answers)
+        file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
+    return replace(scenario, engine=form.runs_on or scenario.engine, answers=answers)
 
 
-def _training(table: Table) -> Scenario:
+def _training(file: TomlFile, form: TrainingForm) -> Scenario:
     """A declared training."""
-    world = World(table.whole("world_size", 4, least=1, most=MOST_RANKS))
-    training = training_in(table, world)
-    expect = table.table("expect") or Table({}, ("expect",), table.source)
-    has_oracle = expect.flag("oracle")
-    expected, under_ddp = _expectations(expect, world)
-    blames = bool(expected.ranks or (under_ddp and under_ddp.ranks))
-    fixed = None if training.fits_every_world and not blames and not _names_ranks(table) else world.size
-    if has_oracle:
-        _check_oracle(expect, training, world)
+    world_size = form.world_size or 4
+    training = training_in(file, form, world_size)
+    expect = form.expect or ExpectedOfTraining()
+    expected, under_ddp = _expectations(file, expect, world_size)
+    faults = list(each_of(form.fault, "fault"))
+    for path, fault in faults:
+        if fault.rank >= world_size:
+            says = f"is {fault.rank}, expected a rank below world_size = {world_size}"
+            file.contradict(*path, "rank", says=says)
+    if expect.oracle:
+        _check_oracle(file, training, world_size)
         if not any(_is_compared(each) for each in (expected, under_ddp or expected)):
-            expect.contradict(
-                "oracle", "is true, but what fails is not compared, expected a pass or divergence.*: leave it out"
-            )
+            says = "is true, but what fails is not compared, expected a pass or divergence.*: leave it out"
+            file.contradict("expect", "oracle", says=says)
+    names_ranks = any(_says_which(file, key) for key in ("exception", "fault"))
+    blames = bool(expected.ranks or (under_ddp and under_ddp.ranks))
+    fixed = None if training.fits_every_world and not blames and not names_ranks else world_size
     return Scenario(
-        **_description(table),
+        **_description(file, form),
         program=trainer.train,
         expected=expected,
         expected_under_ddp=under_ddp,
-        world_size=world.size,
-        min_world_size=fixed or min(2, world.size),
+        world_size=world_size,
+        min_world_size=fixed or min(2, world_size),
         max_world_size=fixed,
         args=(training,),
-        faults=tuple(_fault(each, world) for each in table.tables("fault")),
-        reference=partial(by_oracle, training) if has_oracle else None,
+        faults=tuple(kind(**structs.asdict(own)) for _, own in faults for table, kind in FAULTS if type(own) is table),
+        reference=partial(by_oracle, training) if expect.oracle else None,
     )
 
 
-def _program(table: Table) -> Scenario:
+def _says_which(file: TomlFile, key: str) -> bool:
+    """True if something is said of particular ranks; a number for each of them is not that."""
+    tables = file.values.get(key, [])
+    return any("rank" in each or "ranks" in each for each in ([tables] if isinstance(tables, dict) else tables))
+
+
+def _program(file: TomlFile, form: ProgramForm) -> Scenario:
     """The steps of every rank. If the file does not say what is expected, it is what `check` finds."""
-    ranks, groups = table.tables("rank"), table.raw("group")
-    steps = [rank.raw("steps") for rank in ranks]
-    for rank in ranks:
-        rank.done()
-    world = World(table.whole("world_size", len(ranks), least=1, most=MOST_RANKS))
+    ranks = [each for _, each in each_of(form.rank, "rank")]
+    world_size = form.world_size or len(ranks)
     value = {
         "format": FORMAT,
         "version": JSON_VERSION,
-        "world_size": world.size,
-        "groups": groups or [],
-        "ranks": steps,
+        "world_size": world_size,
+        "groups": form.group or [],
+        "ranks": [rank.steps for rank in ranks],
     }
     try:
         scenario = of_program(program_of(value), name="")
     except UsageError as error:
-        raise UsageError(f"{table.place('rank')} {error}") from None
-    expect = table.table("expect")
-    expected, under_ddp = (scenario.expected, None) if expect is None else _expectations(expect, world)
-    return replace(scenario, **_description(table), expected=expected, expected_under_ddp=under_ddp)
+        raise UsageError(f"{file.place('rank')} {error}") from None
+    return _as_expected(file, form, form.expect, scenario)
 
 
-def _other(table: Table, find: Find | None) -> Scenario:
+def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
     """Another scenario, by its name or file; a file is looked for beside this one."""
-    name, size = table.text("scenario"), table.whole("world_size", 0, most=MOST_RANKS)
-    if find is None or name.endswith(".toml"):
-        table.refuse("scenario", "a name in `ddpsim list` or FILE.py:FUNCTION, in a file of your own")
+    if find is None or form.scenario.endswith(".toml"):
+        file.refuse("scenario", expected="a name in `ddpsim list` or FILE.py:FUNCTION, in a file of your own")
     try:
-        scenario = find(_beside(table.source.path, name)).with_world_size(size or None)
+        scenario = find(_beside(file.path, form.scenario)).with_world_size(form.world_size or None)
     except UsageError as error:
-        raise UsageError(f"{table.place('scenario')} {error}") from None
-    expect = table.table("expect")
+        raise UsageError(f"{file.place('scenario')} {error}") from None
+    return _as_expected(file, form, form.expect, scenario)
+
+
+def _as_expected(file: TomlFile, form: ScenarioForm, expect: Expected | None, scenario: Scenario) -> Scenario:
+    """With what the file tells, and expects instead, if it says so."""
     if expect is not None:
-        expected, under_ddp = _expectations(expect, World(scenario.world_size))
+        expected, under_ddp = _expectations(file, expect, scenario.world_size)
         scenario = replace(scenario, expected=expected, expected_under_ddp=under_ddp)
-    return replace(scenario, **_description(table))
+    return replace(scenario, **_description(file, form))
 
 
 def _beside(path: Path, name: str) -> str:
     """A name as it is; the path of a Python file from where this file is."""
-    file, colon, function = name.rpartition(":")
-    return f"{path.parent / file}{colon}{function}" if file.endswith(".py") else name
+    python, colon, function = name.rpartition(":")
+    return f"{path.parent / python}{colon}{function}" if python.endswith(".py") else name
 
 
-def _description(table: Table) -> dict[str, Any]:
+def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:
     """What it is called, and what is told of it."""
     return {
-        "name": table.text("name", table.source.path.stem.replace("_", "-")),
-        "about": f"{table.text('summary')}\n\n{table.text('cause')}",
-        "tags": table.texts("tags"),
-        "reports": table.texts("reports"),
+        "name": file.path.stem.replace("_", "-") if form.name is None else form.name,
+        "about": f"{form.summary}\n\n{form.cause}",
+        "tags": form.tags,
+        "reports": form.reports,
     }
 
 
-def _expectations(expect: Table, world: World) -> tuple[Expectation, Expectation | None]:
+def _expectations(file: TomlFile, expect: Expected, world_size: int) -> tuple[Expectation, Expectation | None]:
     """What is expected, and what of our engine if that is something else."""
-    expected = _expectation(expect, world)
-    own = expect.table("ddp")
-    under_ddp = None if own is None else _expectation(own, world)
-    for each in (expect, own):
-        if each is not None:
-            each.done()
-    return expected, under_ddp
+    expected = _expectation(file, ("expect",), expect, world_size)
+    under_ddp = expect.ddp and _expectation(file, ("expect", "ddp"), expect.ddp, world_size)
+    return expected, under_ddp or None
 
 
-def _fault(table: Table, world: World) -> Fault:
-    kind = table.one_of("kind", _FaultKind)
-    if kind is None:
-        table.contradict("kind", f"is missing, expected one of {', '.join(each.value for each in _FaultKind)}")
-    rank, call = table.whole("rank", 0), table.whole("before_call", 0)
-    if rank >= world.size:
-        table.contradict("rank", f"is {rank}, expected a rank below world_size = {world.size}")
-    fault: Fault
-    if kind is _FaultKind.CRASH:
-        fault = Crash(rank, call, table.text("message", "injected crash"))
-    elif kind is _FaultKind.DELAY:
-        fault = Delay(rank, call, table.number("seconds", 1.0))
-    else:
-        fault = EarlyReturn(rank, call)
-    table.done()
-    return fault
-
-
-def _expectation(table: Table, world: World) -> Expectation:
-    """What is expected. Without a word: a pass without findings."""
-    code = table.one_of("finding", Code)
-    verdict = table.one_of("verdict", Verdict, code.verdict if code else Verdict.PASS)
-    assert verdict is not None
+def _expectation(file: TomlFile, path: tuple[str, ...], form: ExpectedOfEngine, world_size: int) -> Expectation:
+    code, ranks = form.finding, form.ranks
+    verdict = form.verdict or (code.verdict if code else Verdict.PASS)
     if code is not None and code.verdict is not verdict:
-        table.contradict(
-            "verdict", f"is {verdict.value!r}, but {code} means {code.verdict.value!r}: leave one of them out"
-        )
-    ranks = world.ranks(table)
+        says = f"is {verdict.value!r}, but {code} means {code.verdict.value!r}: leave one of them out"
+        file.contradict(*path, "verdict", says=says)
+    check_ranks(file, (*path, "ranks"), ranks, world_size)
     if ranks is None and code is not None:
-        table.contradict("finding", f"is {code.value!r} without ranks, expected who is to blame, such as ranks = [1]")
+        says = f"is {code.value!r} without ranks, expected who is to blame, such as ranks = [1]"
+        file.contradict(*path, "finding", says=says)
     if ranks and code is None:
-        table.contradict("ranks", "says who is to blame, expected a finding, too")
+        file.contradict(*path, "ranks", says="says who is to blame, expected a finding, too")
     return Expectation(verdict, code, ranks or (), is_clean=code is None and verdict is Verdict.PASS)
 
 
-def _names_ranks(table: Table) -> bool:
-    """True if anything but a number for each rank is said of particular ranks."""
-    return any("rank" in each or "ranks" in each for key in ("exception", "fault") for each in table.tables(key))
-
-
-def _check_oracle(expect: Table, training: Training, world: World) -> None:
+def _check_oracle(file: TomlFile, training: Training, world_size: int) -> None:
     try:
-        oracle.check_has_meaning(training, world.size)
+        oracle.check_has_meaning(training, world_size)
     except UsageError as error:
-        expect.contradict("oracle", f"is true, but {error}")
+        file.contradict("expect", "oracle", says=f"is true, but {error}")
 
 
 def _is_compared(expected: Expectation) -> bool:

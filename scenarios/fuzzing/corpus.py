@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.recorded_outcome import with_recorded
+from ddpsim.scenarios.files.recorded_outcome import with_outcome
 from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
 from ddpsim.scenarios.fuzzing.report import Execution, Failure
 from ddpsim.scenarios.lookup.loader import load
@@ -108,7 +108,7 @@ def record(path: Path) -> str:
         result = run_scenario(load(str(path)))
     except Exception:  # of ours: that is what the file is kept for
         return run_command(path)
-    _write(path, with_recorded(path.read_text(encoding="utf-8"), result))
+    _write(path, with_outcome(path.read_text(encoding="utf-8"), result))
     return result.replay
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ddpsim import ReplayDivergedError, Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.files.recorded_outcome import Recorded, read_recorded, recorded_of
+from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of, read_outcome
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
@@ -51,7 +51,7 @@ def replay_run(
 
     Raises ReplayError for a token that belongs to another one, and UsageError if there is neither token nor schedule.
     """
-    recorded = read_recorded(scenario.name)
+    recorded = read_outcome(scenario.name)
     if token is None and not scenario.answers and recorded is None:
         raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
     if transport == "processes":
@@ -71,5 +71,5 @@ def _schedule(scenario: Scenario, token: str | None, world_size: int) -> Schedul
     return Schedule(scenario.answers, program) if token is None else Schedule.parse(token, program=program)
 
 
-def _difference(recorded: Recorded, result: Result) -> str:
-    return recorded.difference(recorded_of(result))
+def _difference(recorded: RecordedOutcome, result: Result) -> str:
+    return recorded.difference(outcome_of(result))

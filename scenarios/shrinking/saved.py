@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.files.saving import save
-from ddpsim.scenarios.files.toml_table import open_toml
+from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.model import Scenario
 
 
@@ -43,7 +43,7 @@ def _program_of(name: str) -> str:
     """The name of what is run: that of a file may stand for another scenario, under a schedule."""
     if not name.endswith(".toml"):
         return name
-    other = open_toml(Path(name)).text("scenario")
+    other = open_toml(Path(name)).values.get("scenario", "")
     return _relative(other, Path(name).parent, Path()) if other else name
 
 

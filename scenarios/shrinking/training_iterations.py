@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TypeVar
 
+from msgspec import structs
+
 from ddpsim.scenarios.shrinking.declared import Declared
 from ddpsim.scenarios.training.training import Exceptional, Rule
 from ddpsim.simulator.shrinking.blocks import blocks
@@ -19,7 +21,7 @@ def fewer_iterations(declared: Declared) -> Iterator[Declared]:
     for block in blocks(max(declared.counts)):
         iterations: tuple[int, ...] | Rule
         if isinstance(training.iterations, Rule):
-            iterations = replace(training.iterations, start=max(0, training.iterations.start - len(block)))
+            iterations = structs.replace(training.iterations, start=max(0, training.iterations.start - len(block)))
         else:
             iterations = tuple(_without(count, block) for count in training.iterations)
         exceptions = tuple(found for each in training.exceptions for found in _moved(each, block))
@@ -40,8 +42,8 @@ def plainer_rule(declared: Declared) -> Iterator[Declared]:
     counts, rule = declared.counts, declared.training.iterations
     rules = [Rule(counts[0])] if len(set(counts)) == 1 else []
     if isinstance(rule, Rule):
-        rules += [Rule(rule.start), replace(rule, cycle=None), replace(rule, start=0)]
-        rules += [replace(rule, step=step) for step in (1, -1)]
+        rules += [Rule(rule.start), structs.replace(rule, cycle=None), structs.replace(rule, start=0)]
+        rules += [structs.replace(rule, step=step) for step in (1, -1)]
     for each in rules:
         yield declared._replace(training=replace(declared.training, iterations=each))
 
@@ -63,16 +65,16 @@ def _with(declared: Declared, exceptions: tuple[Exceptional, ...]) -> Declared:
 def _simpler(exception: Exceptional) -> Iterator[Exceptional]:
     """With one thing less said; of all iterations, of one or without one; so for ranks; without a branch."""
     if exception.action is not None and exception.uses is not None:
-        yield replace(exception, uses=None)
-        yield replace(exception, action=None)
+        yield structs.replace(exception, uses=None)
+        yield structs.replace(exception, action=None)
     for iterations in (None, *_fewer(exception.iterations)):
-        yield replace(exception, iterations=iterations)
+        yield structs.replace(exception, iterations=iterations)
     for ranks in (None, *_fewer(exception.ranks)):
-        yield replace(exception, ranks=ranks)
+        yield structs.replace(exception, ranks=ranks)
     for uses in _fewer(exception.uses):
-        yield replace(exception, uses=uses)
+        yield structs.replace(exception, uses=uses)
     if exception.uses is not None:
-        yield replace(exception, uses=())
+        yield structs.replace(exception, uses=())
 
 
 def _fewer(named: tuple[Named, ...] | None) -> Iterator[tuple[Named, ...]]:
@@ -90,7 +92,7 @@ def _moved(exception: Exceptional, gone: range) -> Iterator[Exceptional]:
         return
     left = [each for each in exception.iterations if each not in gone]
     if left:
-        yield replace(exception, iterations=tuple(_without(each, gone) for each in left))
+        yield structs.replace(exception, iterations=tuple(_without(each, gone) for each in left))
 
 
 def _without(count: int, gone: range) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from msgspec import structs
+
 from ddpsim.scenarios.models import outline
 from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared
 from ddpsim.scenarios.training.training import (
@@ -86,7 +88,7 @@ def plainer(declared: Declared) -> Iterator[Declared]:
     if declared.training.communication_hook is not None:
         yield from _changed(declared, communication_hook=CommunicationHook.ALLREDUCE)
     for field in ("is_sharded", "momentum", "learning_rate", "name"):
-        simpler = replace(optimizer, **{field: getattr(plain.optimizer, field)})
+        simpler = structs.replace(optimizer, **{field: getattr(plain.optimizer, field)})
         yield from _changed(declared, optimizer=simpler)
     yield from _changed(declared, optimizer=OptimizerChoice(is_sharded=optimizer.is_sharded))
 
@@ -126,4 +128,4 @@ def _of_branches(exception: Exceptional, branches: set[str]) -> Exceptional:
     if exception.uses is None:
         return exception
     uses = tuple(branch for branch in exception.uses if branch in branches)
-    return replace(exception, uses=uses if branches else None)
+    return structs.replace(exception, uses=uses if branches else None)

@@ -6,6 +6,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 from itertools import combinations
 
+from msgspec import structs
+
 from ddpsim.scenarios.shrinking.declared import Declared
 from ddpsim.scenarios.training.training import Exceptional, Rule, Training
 from ddpsim.simulator.shrinking.blocks import blocks
@@ -58,4 +60,4 @@ def _is_about(exception: Exceptional, ranks: Collection[int]) -> bool:
 def _renumbered(exception: Exceptional, number: dict[int, int]) -> Exceptional:
     if exception.ranks is None:
         return exception
-    return replace(exception, ranks=tuple(number[rank] for rank in exception.ranks if rank in number))
+    return structs.replace(exception, ranks=tuple(number[rank] for rank in exception.ranks if rank in number))

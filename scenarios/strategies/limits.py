@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from msgspec import structs
+
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
@@ -28,7 +30,7 @@ def sensible(training: Training) -> Training:
     compresses = training.communication_hook in (CommunicationHook.FP16_COMPRESS, CommunicationHook.BF16_COMPRESS)
     if compresses or "sync_batch_norm" in names:  # which rounds otherwise than the oracle does
         # Adam divides by a gradient's own size, and makes much of the rounding of a small one.
-        training = replace(training, optimizer=replace(training.optimizer, name=OptimizerName.SGD))
+        training = replace(training, optimizer=structs.replace(training.optimizer, name=OptimizerName.SGD))
     if training.averages_buffers:  # engines differ in when they run the hook where no reduction follows
         training = _with_actions(training, None, Action.SKIP, Action.SKIP_STEP)
         options["broadcast_buffers"] = True
@@ -38,7 +40,7 @@ def sensible(training: Training) -> Training:
     if names & {"batch_norm", "sync_batch_norm"}:  # their replicas evaluate differently past the wrapper, a finding
         training = _without(training, Action.EVALUATE_INNER)
     if "mixed_dtypes" in names:  # ZeroRedundancyOptimizer takes one dtype
-        training = replace(training, optimizer=replace(training.optimizer, is_sharded=False))
+        training = replace(training, optimizer=structs.replace(training.optimizer, is_sharded=False))
     if "sync_batch_norm" in names:  # its gradients on one rank alone mean nothing
         training = _without(training, Action.ACCUMULATE)
         if training.join is not None:  # of the few rows of one rank, its sums of squares lose what the oracle keeps
@@ -82,7 +84,7 @@ def possible_for_torch(training: Training) -> Training:
         networks=_without_networks(training, "embedding"),  # a joined rank has never seen its sparse bucket
         engine_options=options,
         join=JoinTerms(divides_by_all or join.divide_by_initial_world_size),
-        optimizer=replace(training.optimizer, is_sharded=False),
+        optimizer=structs.replace(training.optimizer, is_sharded=False),
     )
 
 

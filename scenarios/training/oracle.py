@@ -22,9 +22,10 @@ of the ranks present as one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
+from msgspec import structs
 from torch import Tensor
 
 from ddpsim import UsageError
@@ -71,7 +72,7 @@ class _Plain:
         self._training = training
         self._model = training.network(index)
         self._names = [name for name, _ in self._model.named_parameters()]
-        self._optimizer = optimizer_of(replace(training.optimizer, is_sharded=False), self._model.parameters())
+        self._optimizer = optimizer_of(structs.replace(training.optimizer, is_sharded=False), self._model.parameters())
         self._ranks = [
             _Rank(rank, training.count(rank), _buffers(self._model), dict.fromkeys(self._names), [])
             for rank in range(world_size)

@@ -6,16 +6,25 @@ and batches from here.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Annotated
 
 import torch
+from msgspec import Meta, Struct
 from torch import Tensor
 
 from ddpsim.scenarios.models import Network, make
 
 Options = Mapping[str, object]
+
+MOST = 100_000
+"""No rank has more iterations, and no batch more rows: it would be a mistake, and take hours."""
+LARGEST = 2**63 - 1
+"""No whole number is larger: torch would not take it."""
+Whole = Annotated[int, Meta(ge=0, le=LARGEST)]
 
 
 class Action(str, Enum):
@@ -55,13 +64,16 @@ class NetworkChoice:
     options: Options = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Exceptional:
+class Part(Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A part of a training that stands in a file as it is, a key for each field. What it may hold is checked there."""
+
+
+class Exceptional(Part, frozen=True):
     """What some ranks do otherwise in some iterations; the last one that fits counts."""
 
-    ranks: tuple[int, ...] | None = None
+    ranks: tuple[Whole, ...] | None = None
     """None for all ranks."""
-    iterations: tuple[int, ...] | None = None
+    iterations: tuple[Whole, ...] | None = None
     """From 0; None for all."""
     action: Action | None = None
     uses: tuple[str, ...] | None = None
@@ -72,21 +84,19 @@ class Exceptional:
         return (self.ranks is None or rank in self.ranks) and (self.iterations is None or iteration in self.iterations)
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Part, frozen=True):
     """How many iterations a rank has: `start + step * (rank modulo cycle)`, at least 0."""
 
-    start: int = 3
-    step: int = 0
-    cycle: int | None = None
+    start: Annotated[int, Meta(ge=0, le=MOST)] = 3
+    step: Annotated[int, Meta(ge=-MOST, le=MOST)] = 0
+    cycle: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
 
     def __call__(self, rank: int) -> int:
         """For one rank."""
         return max(0, self.start + self.step * (rank if self.cycle is None else rank % self.cycle))
 
 
-@dataclass(frozen=True, slots=True)
-class JoinTerms:
+class JoinTerms(Part, frozen=True):
     """The arguments of `join`."""
 
     divide_by_initial_world_size: bool = True
@@ -101,13 +111,12 @@ class OptimizerName(str, Enum):
     ADAMW = "adamw"
 
 
-@dataclass(frozen=True, slots=True)
-class OptimizerChoice:
+class OptimizerChoice(Part, frozen=True, rename={"is_sharded": "sharded"}):
     """An optimizer; with `is_sharded` inside a ZeroRedundancyOptimizer, each rank stepping a part of the parameters."""
 
     name: OptimizerName = OptimizerName.SGD
-    learning_rate: float = 0.05
-    momentum: float = 0.0
+    learning_rate: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 0.05
+    momentum: Annotated[float, Meta(ge=0, lt=1)] = 0.0
     is_sharded: bool = False
 
 
@@ -119,19 +128,23 @@ class CommunicationHook(str, Enum):
     BF16_COMPRESS = "bf16_compress"
 
 
+_THREE = Rule()
+_PLAIN_SGD = OptimizerChoice()
+
+
 @dataclass(frozen=True, slots=True)
 class Training:
     """A declared training. `iterations` is a number for each rank, or a rule for any world."""
 
     networks: tuple[NetworkChoice, ...] = (NetworkChoice(),)
     """Each is wrapped on its own, with an optimizer of its own; an iteration trains one after the other."""
-    iterations: tuple[int, ...] | Rule = Rule()
+    iterations: tuple[int, ...] | Rule = _THREE
     rows: tuple[int, ...] | int = 4
     """Samples in a batch; by rank, or for all."""
     engine_options: Options = field(default_factory=dict)
     """Arguments of DistributedDataParallel."""
     join: JoinTerms | None = None
-    optimizer: OptimizerChoice = OptimizerChoice()
+    optimizer: OptimizerChoice = _PLAIN_SGD
     communication_hook: CommunicationHook | None = None
     averages_buffers: bool = False
     """A buffer hook averages the floating buffers over the ranks after each forward."""

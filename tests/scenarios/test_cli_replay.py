@@ -10,7 +10,7 @@ from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.stepping import HELP, show_steps, stop_after, walk
-from ddpsim.scenarios.files.recorded_outcome import Recorded, recorded_of
+from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of
 from ddpsim.simulator.choices import answers_text, program_on
 from ddpsim.simulator.transcript import Line
 
@@ -238,15 +238,15 @@ def test_a_token_wins_over_the_schedule_of_a_file(replay, saved):
 
 def as_saved(name, **changes):
     result = run_scenario(load(name))
-    recorded = recorded_of(result)
+    recorded = outcome_of(result)
     fields = {key: getattr(recorded, key) for key in ("verdict", "codes", "digest", "choices")}
-    return Recorded(**(fields | changes))
+    return RecordedOutcome(**(fields | changes))
 
 
 def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeypatch):
     recorded = as_saved(saved)
     assert recorded.choices > 10
-    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_recorded", lambda name: recorded)
+    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_outcome", lambda name: recorded)
     status, out, _ = replay(saved)
     assert status == Status.AS_EXPECTED
     assert "not as recorded" not in out
@@ -264,7 +264,7 @@ def test_a_replay_that_comes_out_as_recorded_says_nothing(replay, saved, monkeyp
 )
 def test_the_first_difference_from_what_was_recorded_is_told(replay, saved, monkeypatch, changes, said):
     recorded = as_saved(saved, **changes)
-    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_recorded", lambda name: recorded)
+    monkeypatch.setattr("ddpsim.scenarios.running.replaying.read_outcome", lambda name: recorded)
     status, out, _ = replay(saved)
     *_, difference, conclusion = out.splitlines()
     assert status == Status.OTHERWISE

@@ -162,7 +162,7 @@ WRONG = {
         ":3: iterations has 3 numbers, expected 4, one for each rank of world_size = 4",
     ),
     "rows": ("rows = [1, 2]", ":2: rows has 2 numbers, expected 4, one for each rank of world_size = 4"),
-    "no rows": ("rows = [0, 1, 1, 1]", ":2: rows is [0, 1, 1, 1], expected whole numbers from 1 to 100000"),
+    "no rows": ("rows = [0, 1, 1, 1]", ":2: rows is [0, 1, 1, 1], expected an array of whole numbers from 1 to 100000"),
     "iterations": ('iterations = "three"', ":2: iterations is 'three', expected a whole number, one for each rank, or"),
     "negative": ("iterations = -1", ":2: iterations is -1, expected"),
     "rule": ("iterations = { first = 1 }", ":2: iterations.first is no key, expected one of cycle, start, step"),

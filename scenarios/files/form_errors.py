@@ -1,0 +1,176 @@
+"""What is wrong with the values of a form, in words: the key, what was found, and what was expected.
+
+msgspec tells where a value is wrong. What is expected there follows from the form's types; where those say too little,
+a form says it itself, `Meta(extra={"expected": ...})`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import msgspec
+from msgspec import inspect
+
+from ddpsim.scenarios.names import nearest
+from ddpsim.scenarios.training.training import LARGEST
+
+KeyPath = tuple["str | int", ...]
+"""The way to a value: keys of tables, and numbers in arrays."""
+_SHOWN = 80
+"""So much of a value is shown."""
+_ARRAYS = (inspect.VarTupleType, inspect.ListType)
+_WHERE = re.compile(r" - at `\$(.*)`$")
+_NO_FIELD = re.compile(r"Object contains unknown field `(.*?)`")
+_NOT_GIVEN = re.compile(r"Object missing required field `(.*?)`")
+_KINDS: tuple[tuple[type, tuple[type, ...]], ...] = (
+    (bool, (inspect.BoolType,)),
+    (int, (inspect.IntType, inspect.FloatType)),
+    (float, (inspect.FloatType,)),
+    (str, (inspect.StrType, inspect.EnumType)),
+    (list, _ARRAYS),
+    (dict, (inspect.StructType, inspect.DictType)),
+)
+"""Which types a value could be meant for; the first that it is counts."""
+
+
+def problem(error: msgspec.ValidationError, form: Any, values: Any, start: KeyPath = ()) -> tuple[KeyPath, str]:
+    """Where the values at `start`, which should be a `form`, are wrong, and a sentence about that."""
+    where = _WHERE.search(str(error))
+    below = tuple(
+        int(number) if number else key for key, number in re.findall(r"\.(\w+)|\[(\d+)\]", where[1] if where else "")
+    )
+    path, kind = (*start, *below), _type_at(inspect.type_info(form), below, at(values, start))
+    if unknown := _NO_FIELD.match(str(error)):
+        known = sorted(_keys_of(kind, at(values, path)))
+        path = (*path, unknown[1])
+        return path, f"{key_name(path)} is no key, expected {_one_of(known, unknown[1])}"
+    if missing := _NOT_GIVEN.match(str(error)):
+        kind = _type_at(kind, (missing[1],), at(values, path))
+        path = (*path, missing[1])
+        return path, f"{key_name(path)} is missing, expected {_expected(kind, None, missing[1])}"
+    if isinstance(path[-1], int) and not isinstance(kind, inspect.EnumType):  # an array is told of as a whole
+        path, below = path[:-1], below[:-1]
+        kind = _type_at(inspect.type_info(form), below, at(values, start))
+    value = at(values, path)
+    return path, f"{key_name(path)} is {shown(value)}, expected {_expected(kind, value, str(path[-1]))}"
+
+
+def at(values: Any, path: KeyPath) -> Any:
+    """The value at a path; None if there is none."""
+    for part in path:
+        values = values[part] if isinstance(part, int) else values.get(part)
+    return values
+
+
+def key_name(path: KeyPath) -> str:
+    """A path as users write it: `exception[1].ranks`."""
+    name = ""
+    for part in path:
+        name += f"[{part}]" if isinstance(part, int) else f".{part}" if name else part
+    return name
+
+
+def shown(value: object) -> str:
+    """A value, as long as it is not too long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not write whole numbers with thousands of digits
+        return "a number too long to show"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+# --- the types of a form ----------------------------------------------------------------------------------------------
+
+
+def _alternatives(kind: inspect.Type) -> Iterator[inspect.Type]:
+    """The types that a value may be of."""
+    if isinstance(kind, inspect.Metadata):
+        yield from _alternatives(kind.type)
+    elif isinstance(kind, inspect.UnionType):
+        for each in kind.types:
+            yield from _alternatives(each)
+    elif not isinstance(kind, inspect.NoneType):
+        yield kind
+
+
+def _type_at(kind: inspect.Type, path: KeyPath, value: Any) -> inspect.Type:
+    for part in path:
+        if isinstance(part, int):
+            kind = next(each.item_type for each in _alternatives(kind) if isinstance(each, _ARRAYS))
+        else:
+            kind = _field(kind, part, value)
+        value = at(value, (part,))
+    return kind
+
+
+def _field(kind: inspect.Type, key: str, value: Any) -> inspect.Type:
+    """The type of a key in a table; of one that says which table it is, an enumeration of these."""
+    tables = [each for each in _alternatives(kind) if isinstance(each, inspect.StructType)]
+    if key == tables[0].tag_field:
+        return inspect.LiteralType(tuple(str(each.tag) for each in tables))
+    fields = {field.encode_name: field.type for field in _chosen(tables, value).fields}
+    return fields[key]
+
+
+def _chosen(tables: list[inspect.StructType], value: Any) -> inspect.StructType:
+    tag = value.get(tables[0].tag_field)
+    return next(table for table in tables if table.tag == tag)
+
+
+def _keys_of(kind: inspect.Type, value: Any) -> Iterator[str]:
+    table = _chosen([each for each in _alternatives(kind) if isinstance(each, inspect.StructType)], value)
+    yield from (field.encode_name for field in table.fields)
+    if table.tag_field:
+        yield table.tag_field
+
+
+# --- what is expected -------------------------------------------------------------------------------------------------
+
+
+def _expected(kind: inspect.Type, value: object, key: str) -> str:
+    if isinstance(kind, inspect.Metadata) and kind.extra:
+        return str(kind.extra["expected"])
+    each = list(_alternatives(kind))
+    meant = next((kinds for own, kinds in _KINDS if isinstance(value, own)), ())
+    texts = [_text(one, value, key) for one in each if isinstance(one, meant)] or [
+        _text(one, value, key) for one in each
+    ]
+    return " or ".join(dict.fromkeys(texts))
+
+
+def _text(kind: inspect.Type, value: object, key: str) -> str:
+    if isinstance(kind, inspect.IntType):
+        return f"a whole number {_range(kind)}"
+    if isinstance(kind, inspect.FloatType):
+        return "a number from 0 on" + ("" if kind.lt is None else f", below {kind.lt:g}")
+    if isinstance(kind, inspect.BoolType):
+        return "true or false"
+    if isinstance(kind, inspect.EnumType):
+        return _one_of([str(member.value) for member in kind.cls], value)
+    if isinstance(kind, inspect.LiteralType):
+        return _one_of(list(map(str, kind.values)), value)
+    if isinstance(kind, _ARRAYS):
+        return _array(kind.item_type, key)
+    return "a string" if isinstance(kind, inspect.StrType) else "a table"
+
+
+def _array(item: inspect.Type, key: str) -> str:
+    if isinstance(item, inspect.IntType):
+        return f"an array of whole numbers {_range(item)}"
+    return (
+        "an array of strings"
+        if isinstance(item, (inspect.StrType, inspect.EnumType))
+        else f"tables, each under [[{key}]]"
+    )
+
+
+def _range(kind: inspect.IntType) -> str:
+    return f"from {kind.ge} {'on' if kind.le == LARGEST else f'to {kind.le}'}"
+
+
+def _one_of(names: Iterable[str], found: object) -> str:
+    known = list(names)
+    advice = nearest(str(found), known) if found is not None else ""
+    return f"one of {', '.join(known)}" + (f": {advice}" if advice else "")

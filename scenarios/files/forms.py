@@ -1,0 +1,155 @@
+"""The forms of scenario files: a field for each key, with what it may hold. What goes together is checked elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from enum import Enum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from ddpsim import Code, Crash, Delay, EarlyReturn, Verdict
+from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome
+from ddpsim.scenarios.training.training import (
+    MOST,
+    CommunicationHook,
+    Exceptional,
+    JoinTerms,
+    OptimizerChoice,
+    OptimizerName,
+    Rule,
+    Whole,
+)
+from ddpsim.simulator.api import MOST_RANKS
+from ddpsim.simulator.faults import Fault
+
+NETWORKS = "a name, a table of name and options, or several of them"
+_COUNTS = f"a whole number, one for each rank, or {{ start, step, cycle }}, up to {MOST}"
+_LARGEST_SEED = 10**12
+"""The seeds of all batches, which are drawn from it, stay below 2**63."""
+
+
+class Dtype(str, Enum):
+    """Those that a file can say."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+
+
+_Count = Annotated[int, Meta(ge=0, le=MOST)]
+_Rows = Annotated[int, Meta(ge=1, le=MOST)]
+_Table = dict[str, Any]
+
+
+class Form(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table, with a field for each of its keys."""
+
+
+class ExpectedOfEngine(Form, frozen=True):
+    """What is expected. Without a word: a pass without findings."""
+
+    finding: Code | None = None
+    ranks: tuple[Whole, ...] | None = None
+    verdict: Verdict | None = None
+
+
+class Expected(ExpectedOfEngine, frozen=True):
+    """What is expected, and what of our engine if that is something else."""
+
+    ddp: ExpectedOfEngine | None = None
+
+
+class ExpectedOfTraining(Expected, frozen=True):
+    """The same, and whether every rank's numbers are those of plain training."""
+
+    oracle: bool = False
+
+
+class _CrashTable(Form, frozen=True, tag_field="kind", tag="crash"):
+    rank: Whole = 0
+    before_call: Whole = 0
+    message: str = "injected crash"
+
+
+class _DelayTable(Form, frozen=True, tag_field="kind", tag="delay"):
+    rank: Whole = 0
+    before_call: Whole = 0
+    seconds: Annotated[float, Meta(ge=0, le=sys.float_info.max)] = 1.0
+
+
+class _EarlyReturnTable(Form, frozen=True, tag_field="kind", tag="early_return"):
+    rank: Whole = 0
+    before_call: Whole = 0
+
+
+FaultTable = _CrashTable | _DelayTable | _EarlyReturnTable
+FAULTS: tuple[tuple[type[FaultTable], type[Fault]], ...] = (
+    (_CrashTable, Crash),
+    (_DelayTable, Delay),
+    (_EarlyReturnTable, EarlyReturn),
+)
+
+
+class ScenarioForm(Form, frozen=True):
+    """What every file may say."""
+
+    ddpsim: Any = None
+    summary: str = ""
+    cause: str = ""
+    name: str | None = None
+    world_size: Annotated[int, Meta(ge=1, le=MOST_RANKS)] | None = None
+    runs_on: Engine | None = None
+    schedule: str = ""
+    tags: tuple[str, ...] = ()
+    reports: tuple[str, ...] = ()
+    recorded: RecordedOutcome | None = None
+    """Only a replay compares with it, but it has to be in order."""
+
+
+class TrainingForm(
+    ScenarioForm, frozen=True, rename={"averages_buffers": "average_buffers", "reduces_loss": "reduce_loss"}
+):
+    """A file of a declared training."""
+
+    network: Annotated[str | _Table | tuple[_Table, ...], Meta(extra={"expected": NETWORKS})] = "linear"
+    iterations: Annotated[_Count | tuple[_Count, ...] | Rule, Meta(extra={"expected": _COUNTS})] = Rule()
+    rows: _Rows | tuple[_Rows, ...] = 4
+    seed: Annotated[int, Meta(ge=0, le=_LARGEST_SEED)] = 0
+    dtype: Dtype = Dtype.FLOAT32
+    join: Annotated[bool | JoinTerms, Meta(extra={"expected": "a table, or true or false"})] = False
+    optimizer: OptimizerName | OptimizerChoice = OptimizerChoice()
+    communication_hook: CommunicationHook | None = None
+    averages_buffers: bool = False
+    reduces_loss: bool = False
+    engine: _Table = {}
+    exception: tuple[Exceptional, ...] | Exceptional = ()
+    fault: tuple[FaultTable, ...] | FaultTable = ()
+    expect: ExpectedOfTraining | None = None
+
+
+ALIKE = ("rows", "seed", "communication_hook", "averages_buffers", "reduces_loss")
+"""Fields that a training has, too, and that mean the same there."""
+
+
+class RankTable(Form, frozen=True):
+    """The steps of one rank."""
+
+    steps: Any = None
+
+
+class ProgramForm(ScenarioForm, frozen=True, kw_only=True):
+    """A file of the steps of every rank."""
+
+    group: Any = None
+    rank: tuple[RankTable, ...] | RankTable
+    expect: Expected | None = None
+
+
+class OtherForm(ScenarioForm, frozen=True, kw_only=True):
+    """A file that names another scenario."""
+
+    scenario: str
+    world_size: Annotated[int, Meta(ge=0, le=MOST_RANKS)] | None = None
+    expect: Expected | None = None

@@ -1,0 +1,117 @@
+"""A TOML file, read into forms: values of msgspec's, whose fields are its keys. What is wrong is told in one line.
+
+Shape and types are the forms'; `form_errors.py` puts into words what msgspec refuses. Where a key stands is looked for
+only then.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from ddpsim import UsageError
+from ddpsim.scenarios.files.form_errors import KeyPath, at, key_name, problem, shown
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+_T = TypeVar("_T")
+
+
+def open_toml(path: Path) -> TomlFile:
+    """The whole of a file. Raises UsageError if it is no TOML."""
+    text = ""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return TomlFile(path, text, tomllib.loads(text))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        place = re.search(r"\(at line (\d+).*\)", str(error))
+        line = place[1] if place else max(1, len(text.splitlines()))  # else it says: at the end of the document
+        raise UsageError(f"{path}:{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
+    except (ValueError, RecursionError) as error:  # neither says where
+        reason = "a number has too many digits" if isinstance(error, ValueError) else "arrays are nested too deeply"
+        raise UsageError(f"{path} cannot be read ({reason}), expected a scenario in TOML") from error
+
+
+@dataclass(frozen=True)
+class TomlFile:
+    """What a file holds, and where in it. Keys inside an inline table count as standing where that begins."""
+
+    path: Path
+    text: str
+    values: Mapping[str, Any]
+
+    def read(self, form: type[_T], *path: str | int) -> _T:
+        """The whole, or the table at `path`, as a form. Raises UsageError if it is none."""
+        try:
+            return msgspec.convert(at(self.values, path), form)
+        except msgspec.ValidationError as error:
+            wrong, text = problem(error, form, self.values, path)
+            raise UsageError(f"{self.place(*wrong)} {text}") from None
+
+    def place(self, *path: str | int) -> str:
+        """File and line of a key, as an error begins."""
+        known = path
+        while known and known not in self._lines:
+            known = known[:-1]
+        return f"{self.path}:{self._lines.get(known, 1)}:"
+
+    def refuse(self, *path: str | int, expected: str) -> NoReturn:
+        """Raise UsageError for the value of a key."""
+        self.contradict(*path, says=f"is {shown(at(self.values, path))}, expected {expected}")
+
+    def contradict(self, *path: str | int, says: str) -> NoReturn:
+        """Raise UsageError for a value that does not go with others."""
+        raise UsageError(f"{self.place(*path)} {key_name(path)} {says}")
+
+    @cached_property
+    def _lines(self) -> Mapping[KeyPath, int]:
+        return _lines_of_keys(self.text)
+
+
+# --- where each key stands, which the parser does not tell ------------------------------------------------------------
+
+_PART = r"""(?:[\w-]+|"[^"]*"|'[^']*')"""
+_KEYS = rf"{_PART}(?:\s*\.\s*{_PART})*"
+_HEADER = re.compile(rf"\s*(\[\[?)\s*({_KEYS})\s*\]\]?\s*(?:#.*)?$")
+_KEY = re.compile(rf"\s*({_KEYS})\s*=")
+_COMMENT_OR_STRING = re.compile(
+    r"""#[^\n]*|\"{3}(?:\\.|[^\\])*?\"{3,5}|'{3}.*?'{3,5}|"(?:\\.|[^"\\\n])*"|'[^'\n]*'""", re.DOTALL
+)
+
+
+def _lines_of_keys(text: str) -> dict[KeyPath, int]:
+    lines: dict[KeyPath, int] = {}
+    counts: dict[KeyPath, int] = {}
+    table: KeyPath = ()
+    for number, line in enumerate(_COMMENT_OR_STRING.sub(_in_one_line, text).split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = _keys(header[2])
+            if header[1] == "[[":
+                index = counts[table] = counts.get(table, -1) + 1
+                lines.setdefault(table, number)
+                table = (*table, index)
+            lines.setdefault(table, number)
+        elif key := _KEY.match(line):
+            lines.setdefault((*table, *_keys(key[1])), number)
+    return lines
+
+
+def _keys(text: str) -> KeyPath:
+    return tuple(part.strip("\"'") for part in re.findall(_PART, text))
+
+
+def _in_one_line(found: re.Match[str]) -> str:
+    """Nothing but the line ends of a string of several lines: what stands there is no key. All else as it is."""
+    return "\n" * found[0].count("\n") or found[0]
