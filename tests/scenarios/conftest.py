@@ -1,4 +1,4 @@
-"""What the tests of the reports on the command line share."""
+"""What the tests of the command line share."""
 
 import pytest
 
@@ -6,9 +6,8 @@ from ddpsim.scenarios.cli import main
 
 
 @pytest.fixture
-def ddpsim(capsys, tmp_path, monkeypatch):
-    """Run `ddpsim` with these words in an empty folder; returns status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
+def console(capsys):
+    """Run `ddpsim` with these words; returns status, stdout and stderr."""
 
     def run(*words):
         status = main([str(word) for word in words])
@@ -16,6 +15,13 @@ def ddpsim(capsys, tmp_path, monkeypatch):
         return status, captured.out, captured.err
 
     return run
+
+
+@pytest.fixture
+def ddpsim(console, tmp_path, monkeypatch):
+    """The same in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return console
 
 
 @pytest.fixture

@@ -18,15 +18,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
-def ddpsim(capsys):
+def ddpsim(console):
     """Run `ddpsim` with the words of a line; returns status, stdout and stderr."""
-
-    def run(line):
-        status = main(line.split())
-        captured = capsys.readouterr()
-        return status, captured.out, captured.err
-
-    return run
+    return lambda line: console(*line.split())
 
 
 BUG = """\
@@ -446,22 +440,12 @@ def test_usage_errors_are_one_line_and_2(ddpsim, monkeypatch, line, message):
     assert re.fullmatch(f"ddpsim: {message}\n", err)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("summary = ", ".*"),
-        ('summary = "s"\nworld_size = 4\niterations = [1, 2, 3]', ".*iterations.* has 3 numbers, expected 4, .*"),
-        ('summary = "s"\nnetwork = "mpl"', ".*network.*'mlp'.*"),
-        ('summary = "s"\n[expect]\nfinding = "deadlock.cycel"', ".*finding.*'deadlock.cycle'.*"),
-        ('summary = "s"\nranks = 3', ".*'?ranks'?.*"),
-    ],
-)
 @pytest.mark.parametrize("command", ["run", "zoo"])
-def test_what_is_wrong_with_a_declared_scenario_is_one_line_and_2(ddpsim, write, command, text, message):
-    write("mine.toml", text)
+def test_what_is_wrong_with_a_declared_scenario_is_one_line_and_2(ddpsim, write, command):
+    write("mine.toml", 'summary = "s"\nnetwork = "mpl"')
     status, out, err = ddpsim(f"{command} mine.toml")
     assert (status, out) == (2, "")
-    assert re.fullmatch(f"ddpsim: mine.toml{message}\n", err)
+    assert re.fullmatch("ddpsim: mine.toml:2: network.*'mlp'.*\n", err)
 
 
 def test_replay_of_a_program_that_has_changed_is_a_usage_error(ddpsim, tmp_path):

@@ -5,7 +5,6 @@ import re
 import pytest
 
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.bench import _table
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
@@ -22,13 +21,12 @@ def main(rank):
 
 
 @pytest.fixture
-def bench(capsys):
+def bench(console):
     """Run `ddpsim bench` with the words of a line; returns status, lines of stdout, and stderr."""
 
     def run(line=""):
-        status = main(["bench", *line.split()])
-        captured = capsys.readouterr()
-        return status, captured.out.splitlines(), captured.err
+        status, out, err = console("bench", *line.split())
+        return status, out.splitlines(), err
 
     return run
 

@@ -1,5 +1,7 @@
 """`ddpsim explore`: what it prints, and its exit status."""
 
+from functools import partial
+
 import pytest
 
 from ddpsim.scenarios.cli import main
@@ -7,15 +9,9 @@ from ddpsim.scenarios.cli.status import Status
 
 
 @pytest.fixture
-def explore(capsys):
+def explore(console):
     """Run the command; return its exit status, stdout and stderr."""
-
-    def run(*words):
-        status = main(["explore", *words])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+    return partial(console, "explore")
 
 
 def test_training_is_one_class_of_interleavings(explore):

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from functools import partial
 
 import pytest
 
@@ -18,15 +19,9 @@ RACE = "results-taken-in-order-of-arrival"
 
 
 @pytest.fixture
-def replay(capsys):
+def replay(console):
     """Run the command; return its exit status, stdout and stderr."""
-
-    def run(*words):
-        status = main(["replay", *words])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+    return partial(console, "replay")
 
 
 def token(name, *answers, world_size=4):

@@ -1,5 +1,7 @@
 """`ddpsim shrink`: what it prints, what it saves, and its exit status."""
 
+from functools import partial
+
 import pytest
 
 from ddpsim.scenarios import load, run_scenario
@@ -35,16 +37,9 @@ def first_come(rank):
 
 
 @pytest.fixture
-def shrink(capsys, tmp_path, monkeypatch):
+def shrink(ddpsim):
     """Run the command in a folder of its own; return its exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*words):
-        status = main(["shrink", *words])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+    return partial(ddpsim, "shrink")
 
 
 def test_a_training_becomes_small_and_is_saved_beside_its_file(shrink, tmp_path):

@@ -9,7 +9,6 @@ import torch.distributed as dist
 
 from ddpsim import Budget, InternalError, UsageError, simulate
 from ddpsim.scenarios import run_scenario
-from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.lookup.registry import Registry
 
 RIGHT = 'summary = "nobody runs out of input"\ntags = ["right"]\n'
@@ -19,14 +18,13 @@ SURPRISE = "not as expected: found pass; expected fail, rank_error, rank 0"
 
 
 @pytest.fixture
-def zoo(capsys):
+def zoo(console):
     """Run `ddpsim zoo` with the words of a line; returns status, stdout without times, and stderr."""
 
     def run(line=""):
-        status = main(["zoo", *line.split()])
-        captured = capsys.readouterr()
-        out = re.sub(r"(  +\d+)(?=  [=!?] )", lambda time: f"{'TIME':>{len(time[1])}}", captured.out)
-        return status, re.sub(r"\d+\.\d s$", "TIME s", out.rstrip("\n")).splitlines(), captured.err
+        status, out, err = console("zoo", *line.split())
+        out = re.sub(r"(  +\d+)(?=  [=!?] )", lambda time: f"{'TIME':>{len(time[1])}}", out)
+        return status, re.sub(r"\d+\.\d s$", "TIME s", out.rstrip("\n")).splitlines(), err
 
     return run
 

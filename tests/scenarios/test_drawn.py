@@ -8,14 +8,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from ddpsim.scenarios.strategies import trainings
 from ddpsim.scenarios.training.reference import by_oracle
 from tests.scenarios.drawing import run
+from tests.tiers import sweep
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
     pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning"),
 ]
 
-PARTS = 10
-EXAMPLES = 50
+PARTS = 20
+EXAMPLES = 25
 
 
 def drawn(part, examples, check, **limits):
@@ -38,7 +39,7 @@ def drawn(part, examples, check, **limits):
     assert len(seen) == examples
 
 
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", sweep(range(PARTS), lambda part: part < 2))
 def test_500_trainings_on_both_engines(part):
     def check(training, world_size):
         reference = by_oracle(training, world_size)
@@ -49,7 +50,7 @@ def test_500_trainings_on_both_engines(part):
     drawn(part, EXAMPLES, check, for_torch=True)
 
 
-@pytest.mark.parametrize("part", range(PARTS, PARTS + 4))
+@pytest.mark.parametrize("part", sweep(range(PARTS, PARTS + 8), lambda part: part == PARTS))
 def test_what_only_our_engine_can_train(part):
     def check(training, world_size):
         result = run(training, world_size, "ddp")
@@ -94,6 +95,7 @@ def features(training, world_size):
     yield from (name for name, is_given in given.items() if is_given)
 
 
+@pytest.mark.tier("nightly")
 def test_every_feature_is_drawn_often():
     counted = Counter()
     for part in range(PARTS):

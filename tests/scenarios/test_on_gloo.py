@@ -20,6 +20,7 @@ JOIN_MATRIX = [
 ]
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("name", registry)
 def test_it_comes_to_the_same(name: str) -> None:
     # Under engine "ddp", too: `ddpsim zoo --transport gloo --engine both` runs all on both.
