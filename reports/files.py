@@ -1,4 +1,4 @@
-"""Reports as files: one folder for a document, with every form of it."""
+"""Reports as files: one folder for a document, with the forms that people open; the others are made on request."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ FORMS: dict[str, Callable[[Document], bytes]] = {
 }
 """The files of a report, each with what writes it."""
 
-
-OF_ONE = tuple(name for name in FORMS if name != "junit.xml")
-"""Those of one run of several, which are counted together: CI systems would count it twice."""
+WRITTEN = ("report.html", "report.txt", "result.json", "trace.json")
+"""Those that a report has; `ddpsim report` makes the others of its result.json."""
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 80
 """Characters of a folder's name: file systems allow 255 bytes, and what makes it a name of its own needs a few."""
 
 
-def write_reports(document: Document, folder: Path, names: Sequence[str] = tuple(FORMS)) -> tuple[Path, ...]:
-    """Write every form of a document, or those of these names, into a folder, made if need be; return the files.
+def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITTEN) -> tuple[Path, ...]:
+    """Write a document's report, or the forms of these names, into a folder, made if need be; return the files.
 
     Raises ReportError if they cannot be written.
     """

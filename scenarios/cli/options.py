@@ -90,7 +90,7 @@ ReportFolder = Annotated[
         "--report",
         parser=_folder,
         metavar="DIR",
-        help="Write reports into this folder: HTML, text, JSON, JUnit XML and others.",
+        help="Write reports into this folder: HTML, text, JSON and a Chrome trace.",
         show_default=False,
     ),
 ]

@@ -21,40 +21,49 @@ def report(
     path: Annotated[Path, typer.Argument(metavar="RESULT.json", help="A result.json that --report wrote.")],
     html: Annotated[bool, typer.Option("--html", help="Write one HTML file, by default beside RESULT.json.")] = False,
     text: Annotated[bool, typer.Option("--text", help="Print it as text, as without options.")] = False,
+    dot: Annotated[bool, typer.Option("--dot", help="Write who waits for whom, for Graphviz.")] = False,
+    junit: Annotated[bool, typer.Option("--junit", help="Write JUnit XML, for CI systems.")] = False,
     out: Annotated[
         Path | None,
         typer.Option("-o", "--output", metavar="FILE", help="Write into this file instead.", show_default=False),
     ] = None,
     opens: Annotated[bool, typer.Option("--open", help="Show it in a browser; means --html, too.")] = False,
 ) -> int:
-    """Show a saved report again: as text, or as one HTML file."""
+    """Show a saved report again: as text, or in a file of another form."""
     from ddpsim.reports.errors import ReportError
     from ddpsim.reports.forms.json_form import read
 
-    if text and (html or opens):
-        raise ReportError(f"found --text beside {'--html' if html else '--open'}, expected one form: leave one out")
+    page = "--html" if html else "--open" if opens else ""
+    asked = [form for form in ("--text" * text, page, "--dot" * dot, "--junit" * junit) if form]
+    if len(asked) > 1:
+        raise ReportError(f"found {asked[0]} beside {asked[1]}, expected one form: leave one out")
     document = read(path)
-    if html or opens:
-        _write_html(document, path.with_suffix(".html") if out is None else out, opens=opens)
-    else:
-        _show_text(document, out)
+    form = asked[0] if asked else "--text"
+    if form == "--text" and out is None:
+        _print(document)
+        return Status.AS_EXPECTED
+    from ddpsim.reports.files import FORMS, write_file
+
+    ending, name = _FILES[form]
+    place = path.with_suffix(ending) if out is None else out
+    write_file(place, FORMS[name](document))
+    if form != "--text":
+        show_place(place, opens=opens)
     return Status.AS_EXPECTED
 
 
-def _write_html(document: Document, path: Path, *, opens: bool) -> None:
-    from ddpsim.reports.files import write_file
-    from ddpsim.reports.forms.html import to_html
+_FILES = {
+    "--text": (".txt", "report.txt"),
+    "--html": (".html", "report.html"),
+    "--open": (".html", "report.html"),
+    "--dot": (".dot", "waits.dot"),
+    "--junit": (".xml", "junit.xml"),
+}
+"""By form, how its file ends, and its name in the table of forms."""
 
-    write_file(path, to_html(document))
-    show_place(path, opens=opens)
 
+def _print(document: Document) -> None:
+    from ddpsim.reports.forms.text import WIDTH, text_of
 
-def _show_text(document: Document, path: Path | None) -> None:
-    from ddpsim.reports.files import write_file
-    from ddpsim.reports.forms.text import WIDTH, text_of, to_text
-
-    if path is not None:
-        write_file(path, to_text(document))
-        return
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else WIDTH
     output.show_styled(text_of(document, width))

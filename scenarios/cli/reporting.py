@@ -140,12 +140,12 @@ class Report:
         self._place = folder / "report.html"
 
     def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
-        from ddpsim.reports.files import OF_ONE, write_reports
+        from ddpsim.reports.files import write_reports
         from ddpsim.reports.forms.junit import cases_of
         from ddpsim.reports.index import Entry, folder_name
 
         own = folder_name(f"{Path(row.name).name}-{row.engine}", {entry.folder.lower() for entry in self._entries})
-        write_reports(document, folder / own, OF_ONE)
+        write_reports(document, folder / own)
         (case,) = cases_of(document, suite=f"ddpsim.{row.engine}")
         self._entries.append(Entry(row, case, own))
 

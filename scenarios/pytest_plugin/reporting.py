@@ -14,7 +14,7 @@ import pytest
 
 from ddpsim.reports.document import Document
 from ddpsim.reports.errors import ReportError
-from ddpsim.reports.files import OF_ONE, check_folder, plain_name, write_reports
+from ddpsim.reports.files import check_folder, plain_name, write_reports
 from ddpsim.reports.making.exploration import document_of_exploration
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios.cli.options import how_text
@@ -61,7 +61,7 @@ def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
         return
     place = _place(item)
     try:
-        write_reports(_document(item, *item.stash[_OWED]), place, OF_ONE)
+        write_reports(_document(item, *item.stash[_OWED]), place)
     except ReportError as error:
         teardown.sections.append((_SECTION, str(error)))
     except Exception as error:  # raised in a hook it would end the whole session

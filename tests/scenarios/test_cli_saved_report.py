@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from junitparser import JUnitXml
 
 from ddpsim.reports.document import VERSION
 
@@ -41,6 +42,14 @@ def test_a_saved_report_becomes_the_page_beside_it(ddpsim, saved, opened):
     assert opened == [Path("r/result.html").resolve().as_uri()]
 
 
+def test_a_saved_report_becomes_junit_xml_or_a_graph_on_request(ddpsim, saved):
+    assert ddpsim("report", saved, "--junit") == (0, "report  r/result.xml\n", "")
+    (suite,) = JUnitXml.fromfile("r/result.xml")
+    assert [(case.name, case.result) for case in suite] == [(MISSING, [])]
+    assert ddpsim("report", saved, "--dot", "-o", "waits.dot") == (0, "report  waits.dot\n", "")
+    assert Path("waits.dot").read_text(encoding="utf-8").startswith("digraph waits {")
+
+
 def test_a_place_that_cannot_be_written_is_told(ddpsim, saved):
     status, out, err = ddpsim("report", saved, "--html", "-o", "no/such/page.html")
     assert (status, out) == (2, "")
@@ -48,7 +57,7 @@ def test_a_place_that_cannot_be_written_is_told(ddpsim, saved):
 
 
 def test_forms_that_exclude_each_other_are_told(ddpsim, saved):
-    for words in (("--html",), ("--open",)):
+    for words in (("--html",), ("--open",), ("--dot",), ("--junit",)):
         assert ddpsim("report", saved, "--text", *words) == (
             2,
             "",

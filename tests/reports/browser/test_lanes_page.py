@@ -110,7 +110,7 @@ def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_report):
     assert [behind["x"] > before["x"], behind["y"] < before["y"]] == [True, True]
     assert report.count(".waits .wait.in-cycle") == 8 == report.count(".waits .wait")
     assert len(set(report.look(".waits .wait", "all => all.map(each => getComputedStyle(each).stroke)"))) == 1
-    assert report.texts(".waits figcaption") == ["A dashed pile stands for several; waits.dot has all 64."]
+    assert report.texts(".waits figcaption") == ["A dashed pile stands for several; ddpsim report --dot draws all 64."]
     figure, picture = report.box(".waits"), report.box(".waits svg")
     assert picture["height"] < figure["height"]  # all of it is in view: no scroll bar
     report = open_report(Document("ring", (ring(24),)))
