@@ -13,6 +13,11 @@ from ddpsim.scenarios.processes.launcher import standing_by
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
+def pytest_itemcollected(item):
+    if {"server", "stack"} & {*item.fixturenames}:  # it starts processes
+        item.add_marker(pytest.mark.tier("ci"))
+
+
 @pytest.fixture(scope="session")
 def server():
     """Without it each run would load torch anew."""

@@ -93,6 +93,7 @@ def test_two_nodes(stack, tmp_path):
     assert {path.name.partition("_")[0] for path in tmp_path.iterdir()} == {"torchelastic"}  # torchrun's own
 
 
+@pytest.mark.tier("nightly")
 def test_two_nodes_end_alike(stack, tmp_path):
     statuses, lines, errors = on_two_nodes(stack, tmp_path, f"{PROGRAMS}:raises", "--engine", "ddp")
     assert statuses == [1, 1]  # torchrun's own, for whatever its processes end with
@@ -100,6 +101,7 @@ def test_two_nodes_end_alike(stack, tmp_path):
     assert lines[-1] == "not as expected: rank_error, rank 1 (expected pass)"
 
 
+@pytest.mark.tier("nightly")
 def test_two_nodes_that_do_not_start(stack, tmp_path):
     program = tmp_path / "program.py"
     is_a_rank = "any(thread.name == 'ddpsim-watch' for thread in threading.enumerate())"

@@ -36,6 +36,7 @@ def test_after():
 """
 
 
+@pytest.mark.tier("ci")
 def test_torch_is_loaded_when_a_marked_test_runs_and_not_before(pytester, run_apart):
     pytester.makepyfile(test_lazy=RANKS_AND_OTHERS)
 
@@ -53,6 +54,7 @@ def test_many(rank, n):
 """
 
 
+@pytest.mark.tier("ci")
 def test_under_xdist_failures_reports_and_replay_lines_are_the_same(run, run_apart, pytester):
     here = run(MANY)
     apart = run_apart("", "-p", "xdist", "-n", "2", "--ddpsim-report", "found")
@@ -97,6 +99,7 @@ def pytest_unconfigure():
 """
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("options", ["", ", explore='dfs'"])
 def test_ctrl_c_ends_the_session_and_leaves_no_thread(pytester, run_apart, options):
     pytester.makeconftest(CONFTEST)
@@ -143,6 +146,7 @@ session (without us, as much), the rest is what Python's and C's allocators keep
 collector, up to 1,000 ranks together, and does not grow beyond 2,000 tests. That no run is held is counted exactly."""
 
 
+@pytest.mark.tier("nightly")
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_thousand_deadlocks_in_a_session_each_with_its_diagnosis_in_flat_memory(pytester, run_apart):
     pytester.makeconftest(WATCH)

@@ -79,6 +79,7 @@ def test_a_scenario_file_is_refused_in_one_line(pytester):
     assert f"\n{line('ddpsim.py')}\n" in done.stdout
 
 
+@pytest.mark.tier("ci")
 def test_names_of_our_folders_are_free(pytester):
     """All of them at once: each is imported by the test, and none is ours."""
     own = {name: f"mine = {name!r}" for name in FOLDERS}
@@ -89,6 +90,7 @@ def test_names_of_our_folders_are_free(pytester):
     assert "3 passed" in session(pytester, "test_own.py", "saved.toml", "--ddpsim-report", "made").stdout
 
 
+@pytest.mark.tier("ci")
 def test_the_console_takes_a_program_with_such_files_beside_it(pytester):
     folder = pytester.mkdir("program")
     for name in FOLDERS:
