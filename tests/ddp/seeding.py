@@ -7,13 +7,16 @@ changed text when the tests import it.
 
 from __future__ import annotations
 
+import ast
 import gc
 import io
 import multiprocessing
 import os
+import re
 import sys
+import textwrap
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -40,16 +43,32 @@ _ARGUMENTS = ("-x", "-q", "--tb=native", "-p", "no:cacheprovider", "-p", "no:xdi
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A small change of the engine, and the tests of which at least one has to fail under it."""
+    """A small change of a function of the engine, and the tests of which at least one has to fail under it."""
 
     name: str
     module: str
     """In the package `ddp`."""
+    function: str
+    """Its qualified name."""
     old: str
-    """Stands exactly once in the module."""
+    """An expression, or statements, that stand exactly once in the function."""
     new: str
     noticed_by: tuple[str, ...]
     """Files of tests/ddp, or single tests in them."""
+
+
+def read_faults(text: str) -> tuple[Fault, ...]:
+    """The faults of a table such as seeded_faults.txt."""
+    faults = []
+    for section in re.split(r"^(?=\[)", text, flags=re.MULTILINE)[1:]:
+        head, *rest = section.splitlines()
+        module, _, function = head.strip("[]").partition(".")
+        for entry in re.split(r"\n(?=\S)", "\n".join(rest)):
+            title, _, change = entry.partition("\n")
+            name, *tests = title.split(" | ")
+            old, new = map(textwrap.dedent, re.split(r"\s==>\s", change, maxsplit=1))
+            faults.append(Fault(name, module, function, old, new, tuple(tests)))
+    return tuple(faults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +88,54 @@ def module_text(module: str) -> str:
 
 def faulty_text(fault: Fault) -> str:
     """The text of the module with the fault in it; raises ValueError where the module no longer fits the table."""
-    text = module_text(fault.module)
-    if (count := text.count(fault.old)) != 1:
+    tree = ast.parse(module_text(fault.module))
+    function = next((node for name, node in _functions(tree, "") if name == fault.function), None)
+    change = _Change(fault.old, fault.new)
+    if function is not None:
+        change.visit(function)
+    if change.count != 1:
         raise ValueError(
-            f"ddp/{fault.module}.py has {count} places with {fault.old!r}, expected 1: update the fault "
-            f"{fault.name!r} in tests/ddp/seeded_faults.py"
+            f"{fault.function} of ddp/{fault.module}.py has {change.count} times {fault.old!r}, expected 1: update the "
+            f"fault {fault.name!r} in tests/ddp/seeded_faults.txt"
         )
-    compile(changed := text.replace(fault.old, fault.new), fault.module, "exec")
-    return changed
+    return ast.unparse(ast.fix_missing_locations(tree))
+
+
+def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AST]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.ClassDef, ast.FunctionDef)):
+            yield prefix + child.name, child
+            yield from _functions(child, f"{prefix}{child.name}.")
+
+
+class _Change(ast.NodeTransformer):
+    """Replaces an expression, or statements in a row, and counts how often it has."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self.count = 0
+        self._old, self._new = ast.parse(old).body, ast.parse(new).body
+        self._is_of_expressions = all(
+            len(body) == 1 and isinstance(body[0], ast.Expr) for body in (self._old, self._new)
+        )
+        self._wanted = [ast.dump(node.value if self._is_of_expressions else node) for node in self._old]
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        if self._is_of_expressions and ast.dump(node) == self._wanted[0]:
+            self.count += 1
+            return self._new[0].value
+        super().generic_visit(node)
+        if not self._is_of_expressions:
+            for name in ("body", "orelse", "finalbody"):
+                if isinstance(statements := getattr(node, name, None), list):
+                    self._replace(statements)
+        return node
+
+    def _replace(self, statements: list[ast.stmt]) -> None:
+        size = len(self._wanted)
+        for start in reversed(range(len(statements) - size + 1)):
+            if list(map(ast.dump, statements[start : start + size])) == self._wanted:
+                self.count += 1
+                statements[start : start + size] = self._new
 
 
 def run_tests(tests: Iterable[str], texts: Mapping[str, str]) -> Outcome:
@@ -96,6 +155,9 @@ def run_tests(tests: Iterable[str], texts: Mapping[str, str]) -> Outcome:
     finally:
         process.kill()
         process.join()
+
+
+FAULTS = read_faults((Path(__file__).parent / "seeded_faults.txt").read_text(encoding="utf-8"))
 
 
 @cache

@@ -22,6 +22,8 @@ from ddpsim.ddp import DistributedDataParallel, ParameterChangedError
 from ddpsim.simulator.calls import Phase
 from tests.ddp.reducing import TINY, assert_equal, average, calls, gradients, run
 
+pytestmark = pytest.mark.tier("ci")
+
 SOURCE = """
 #include <torch/nn/module.h>
 #include <torch/nn/modules/linear.h>

@@ -23,6 +23,8 @@ from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORL
 from tests.ddp_equivalence import oracle
 from tests.ddp_equivalence.training import Trained, Training, assert_same, batches, mean_square
 
+pytestmark = pytest.mark.tier("ci")
+
 RANKS = range(WORLD_SIZE)
 RESTARTS = 2
 """gloo aborts a process over some mismatches; the programs after it run all the same."""

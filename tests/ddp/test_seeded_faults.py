@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ddp.seeded_faults import FAULTS
-from tests.ddp.seeding import faulty_text, module_text, run_tests
+from tests.ddp.seeding import FAULTS, faulty_text, module_text, run_tests
 
 PASSED, FAILED = 0, 1
 MODULES = sorted({fault.module for fault in FAULTS})
 FILES = sorted({test.partition("::")[0] for fault in FAULTS for test in fault.noticed_by})
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_the_table_fits_the_engine(module):
+    for fault in FAULTS:
+        if fault.module == module:
+            compile(faulty_text(fault), module, "exec")
+
+
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_noticed(fault):
     outcome = run_tests(fault.noticed_by, {fault.module: faulty_text(fault)})
     assert outcome.status == FAILED, outcome.text
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("file", FILES)
 def test_without_a_fault_the_same_tests_pass(file):
     # The same machinery, all modules compiled by it from their own texts.

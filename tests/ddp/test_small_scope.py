@@ -151,7 +151,10 @@ def cases_of(engine: Engine, world_size: int, options: Options):
 
 @pytest.mark.parametrize("by_initial_size", [False, True], ids=["by-present", "by-all"])
 @pytest.mark.parametrize("has_unused", [False, True], ids=["all-used", "unused"])
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
+@pytest.mark.parametrize(
+    "world_size",
+    [1, 2, pytest.param(3, marks=pytest.mark.tier("ci")), pytest.param(4, marks=pytest.mark.tier("nightly"))],
+)
 @pytest.mark.parametrize("name", ENGINES)
 def test_every_join(name, world_size, has_unused, by_initial_size):
     engine = ENGINES[name]
