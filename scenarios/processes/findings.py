@@ -13,7 +13,7 @@ from itertools import groupby
 from ddpsim import Code, Finding
 from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import rank_list, shortened
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
 
@@ -50,7 +50,7 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: s
         lines += _last_moment(report)
     if victims:
         lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
-    lines += _cause_of(died[0]).lines(command=command)
+    lines += _cause_of(died[0]).lines(command)
     return Finding(Code.RANK_ERROR, ranks, summary, "\n".join(lines))
 
 
@@ -63,7 +63,7 @@ def _last_moment(died: RankReport) -> list[str]:
     return lines + (_stack(place) if place else [])
 
 
-def _cause_of(died: RankReport) -> Cause:
+def _cause_of(died: RankReport) -> Advice[[str]]:
     known = {"signal SIGABRT": Cause.PROCESS_ABORTED, "signal SIGKILL": Cause.PROCESS_KILLED}
     return known.get(died.death, Cause.PROCESS_CRASHED)
 
@@ -98,7 +98,7 @@ def _hang(reports: Sequence[RankReport], command: str) -> Finding:
     lines = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:
         lines += _block(report)
-    lines += Cause.PROCESSES_HANG.lines(command=command)
+    lines += Cause.PROCESSES_HANG.lines(fact=command)
     sites = tuple(each.site for each in positions.values() if each.site is not None)
     return Finding(Code.STUCK, stuck, summary, "\n".join(lines), tuple(dict.fromkeys(sites)))
 

@@ -1,161 +1,257 @@
 """The table of causes: what usually leads to a finding, and what to try.
 
-The other files of this folder decide which cause applies, and fill in what stands in braces: ranks as `rank 2` or
-`ranks 0, 1`, where `{culprits}` are those to blame, and names of operations or parameters. `{its}`, `{has}` and `{is}`
-follow the number of the culprits by themselves.
+The other files of this folder decide which cause applies, and fill in what stands in braces, the facts of its row:
+`cause.lines(who="rank 2", operation="barrier #1")`. mypy tells of a fact that is forgotten, and a
+test that each row can be filled in with its facts. `{its}`, `{has}` and `{is}` follow their number.
 """
 
 from __future__ import annotations
 
-from enum import Enum, unique
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, ParamSpec
 
-from ddpsim.simulator.diagnosis.explain import indent
+from ddpsim.simulator.wording import indent
 
 _SINGULAR = {"its": "its", "has": "has", "is": "is"}
 _PLURAL = {"its": "their", "has": "have", "is": "are"}
 
+P = ParamSpec("P")
 
-class Advice(NamedTuple):
-    """What a finding says in its last two lines."""
 
+# --- facts, as words that stand in a sentence -------------------------------------------------------------------------
+
+
+class Nothing(NamedTuple):
+    """A cause that is the same wherever it applies."""
+
+
+class Ranks(NamedTuple):
+    """`rank 2`, `ranks 0, 1` or `some ranks`: mostly those to blame."""
+
+    who: str
+
+
+class RanksAt(NamedTuple):
+    """With a line of the program: `train.py:7`."""
+
+    who: str
+    site: str
+
+
+class Made(NamedTuple):
+    """With an operation, of theirs or others: `barrier`, or one call, as `barrier #1`."""
+
+    who: str
+    operation: str
+
+
+class MadeAt(NamedTuple):
+    """With the line, too."""
+
+    who: str
+    operation: str
+    site: str
+
+
+class Argument(NamedTuple):
+    """With what differs in a call: `shape`."""
+
+    who: str
+    field: str
+
+
+class Parameters(NamedTuple):
+    """With the names of parameters, if they are known."""
+
+    who: str
+    parameters: str = "some parameters"
+
+
+class Lines(NamedTuple):
+    """Where calls of different lines met: who was where, and the line of those to blame."""
+
+    operation: str
+    sides: str
+    site: str
+
+
+class Steps(NamedTuple):
+    """A line that ranks came to in different steps."""
+
+    site: str
+    ahead: str
+    behind: str
+
+
+class CallAt(NamedTuple):
+    """A call and its line."""
+
+    operation: str
+    site: str
+
+
+class Fact(NamedTuple):
+    """The one thing that the cause speaks of."""
+
+    fact: str
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Advice(Generic[P]):
+    """The last two lines of a finding, with braces for the facts."""
+
+    facts: Callable[P, NamedTuple]
     cause: str
     remedy: str
 
+    def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[str]:
+        """The two lines for these facts."""
+        facts = self.facts(*args, **kwargs)._asdict()
+        number = _PLURAL if facts.get("who", "").startswith(("ranks", "some")) else _SINGULAR
+        cause, remedy = (text.format(**number, **facts) for text in (self.cause, self.remedy))
+        return [indent("cause", cause), indent("try", remedy)]
 
-@unique
-class Cause(Enum):
+
+def about(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:
+    """Makes a row of the table, of cause and remedy, whose braces are the fields of `facts`."""
+    return lambda cause, remedy: Advice(facts, cause, remedy)
+
+
+class Cause:
     """Why something goes wrong, in the order of the findings: what waits or meets, what differs, hazards, errors."""
 
     # --- loops and branches that differ between ranks (deadlock.missing_rank, mismatch.*) -----------------------------
 
-    RAN_OUT_OF_INPUT = Advice(
-        "{culprits} ran out of input, or stopped, before the others, and nothing shadows {its} collectives",
+    RAN_OUT_OF_INPUT = about(Ranks)(
+        "{who} ran out of input, or stopped, before the others, and nothing shadows {its} collectives",
         "wrap the loop in `with model.join():`; if a rank decides to stop, share that by all_reduce(MAX) of a flag",
     )
-    DECIDED_ALONE = Advice(
-        "{culprits} made {operation} before the forward that the others went on to: a rank decides by what only it "
+    DECIDED_ALONE = about(Made)(
+        "{who} made {operation} before the forward that the others went on to: a rank decides by what only it "
         "knows (its clock, loss or queue), or came to it later than they did",
         "let one rank decide and broadcast the decision to stop, skip or save, or all_reduce(MAX) it",
     )
-    LEFT_LOOP = Advice(
-        "{culprits} left the training loop before the others, skipped part of a step, or made a call that the others "
+    LEFT_LOOP = about(Made)(
+        "{who} left the training loop before the others, skipped part of a step, or made a call that the others "
         "did not, and went on to {operation}",
         "wrap the loop in `with model.join():`, agree on its length by all_reduce(MIN), or broadcast the decision to "
         "stop, skip or save",
     )
-    STAYED_IN_LOOP = Advice(
-        "{culprits} went on to train without {operation}, which the others made: a branch that only some ranks take, "
+    STAYED_IN_LOOP = about(Made)(
+        "{who} went on to train without {operation}, which the others made: a branch that only some ranks take, "
         "or a loop longer than theirs",
         "let one rank decide and broadcast it, or agree on the loop's length by all_reduce(MIN)",
     )
-    FORWARD_ALONE = Advice(
-        "a forward through the wrapper broadcasts buffers, in evaluation too; {culprits} made one that the others did "
-        "not",
+    FORWARD_ALONE = about(Ranks)(
+        "a forward through the wrapper broadcasts buffers, in evaluation too; {who} made one that the others did not",
         "evaluate on model.module, the inner module, or on all ranks; if the others ran out of input, wrap the loop in "
         "`with model.join():`",
     )
-    COLLECTIVE_IN_FORWARD = Advice(
-        "the model's forward makes collectives of its own, and {culprits} left one out or made one more: a layer "
+    COLLECTIVE_IN_FORWARD = about(Ranks)(
+        "the model's forward makes collectives of its own, and {who} left one out or made one more: a layer "
         "skipped, eval() on some ranks only, or an empty batch",
         "send every rank through the same layers in the same mode, with a dummy input weighted by zero if it has none",
     )
-    SKIPPED_BACKWARD = Advice(
-        "{culprits} made more synchronising forwards than the others before this reduction: a backward was left out, "
+    SKIPPED_BACKWARD = about(Ranks)(
+        "{who} made more synchronising forwards than the others before this reduction: a backward was left out, "
         "and gradients of different steps are averaged, which no backend would notice; or a forward was made that no "
         "backward is meant to follow, which does no harm",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; make a forward that is meant to be extra under "
         "torch.no_grad(), or through model.module",
     )
-    EXTRA_FORWARD = Advice(
-        "{culprits} came to another forward while the others still reduce: a backward was left out, or a forward was "
+    EXTRA_FORWARD = about(Ranks)(
+        "{who} came to another forward while the others still reduce: a backward was left out, or a forward was "
         "made that the others did not make",
         "let all ranks skip together, by an all_reduce(MIN) of a flag; make a forward that is meant to be extra "
         "through model.module",
     )
-    BACKWARD_WITHOUT_BUCKET = Advice(
-        "{culprits} went on past this step without reducing this bucket: no forward was made there (no input, no "
+    BACKWARD_WITHOUT_BUCKET = about(Ranks)(
+        "{who} went on past this step without reducing this bucket: no forward was made there (no input, no "
         "tokens), {its} loss does not depend on these parameters, or {its} forward ran under no_sync()",
         "run the model in every step on every rank, on a dummy input if need be, and let the loss depend on its "
         "output, multiplied by zero where there is nothing to learn; enter no_sync() on all ranks alike",
     )
-    ONE_CALL_MORE = Advice(
-        "{culprits} made {operation}, and the others did not: a branch that only some ranks take, or a call in it that "
+    ONE_CALL_MORE = about(Made)(
+        "{who} made {operation}, and the others did not: a branch that only some ranks take, or a call in it that "
         "looks local and communicates (a save, the compute() of a metric)",
         "make the call on every rank, or on none",
     )
-    CALLS_ONE_OFF = Advice(
+    CALLS_ONE_OFF = about(Lines)(
         "calls of different lines met in {operation}, {sides}; from there on calls are one off: a branch that only "
         "some ranks take, or a call in it that looks local and communicates (a save, the compute() of a metric)",
         "make the call at {site} on every rank, or on none",
     )
-    RETURNED_EARLY = Advice(
-        "{culprits} returned without making {operation}",
+    RETURNED_EARLY = about(Made)(
+        "{who} returned without making {operation}",
         "let every rank of the group make the same calls in the same order, and return (or destroy the group) only "
         "when all are done",
     )
-    GROUP_DESTROYED = Advice(
-        "{culprits} destroyed the group at {site} without making {operation}, as if the work were done",
+    GROUP_DESTROYED = about(MadeAt)(
+        "{who} destroyed the group at {site} without making {operation}, as if the work were done",
         "let the ranks agree on how often they communicate, by an all_reduce(MAX), and destroy the group together",
     )
-    OTHER_BRANCH = Advice(
-        "{culprits} took another branch, left a loop earlier or later, or made one call more or fewer, so different "
+    OTHER_BRANCH = about(Ranks)(
+        "{who} took another branch, left a loop earlier or later, or made one call more or fewer, so different "
         "calls meet",
         "let every rank of the group make the same calls in the same order; share what decides a branch or ends a "
         "loop, and keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
     )
-    OTHER_FUNCTION = Advice(
-        "{culprits} came to one function's call where the others were in another's: tasks that share a group run in "
+    OTHER_FUNCTION = about(Ranks)(
+        "{who} came to one function's call where the others were in another's: tasks that share a group run in "
         "the order in which they become ready, or some ranks took another branch",
         "put what tasks communicate into one queue, the same on every rank, or give each task a group of its own; "
         "share what decides a branch",
     )
-    CIRCLE = Advice(
+    CIRCLE = about(Nothing)(
         "each rank of the cycle waits in a call that the next one reaches only after its own",
         "let the ranks make the calls they share in one order",
     )
 
     # --- what one call passes (mismatch.*) ----------------------------------------------------------------------------
 
-    OTHER_ARGUMENT = Advice(
-        "{culprits} passed another {field} to the same call",
+    OTHER_ARGUMENT = about(Argument)(
+        "{who} passed another {field} to the same call",
         "pass the same {field} on every rank of the group",
     )
-    OTHER_DTYPE = Advice(
-        "{culprits} passed another dtype to the same call, as a tensor made of whole numbers, or a model in another "
+    OTHER_DTYPE = about(Argument)(
+        "{who} passed another dtype to the same call, as a tensor made of whole numbers, or a model in another "
         "precision, has",
         "pass the same dtype on every rank of the group: name it where the tensor is made, "
         "torch.tensor(..., dtype=torch.float32)",
     )
-    OTHER_REDUCTION = Advice(
-        "{culprits} passed another reduction to the same call; no backend compares them, and parts of the tensor may "
+    OTHER_REDUCTION = about(Argument)(
+        "{who} passed another reduction to the same call; no backend compares them, and parts of the tensor may "
         "be reduced by either",
         "pass the same reduction on every rank of the group",
     )
-    OTHER_LAYOUT = Advice(
-        "{culprits} passed as many elements in another shape; backends move them in memory order and notice nothing, "
+    OTHER_LAYOUT = about(Argument)(
+        "{who} passed as many elements in another shape; backends move them in memory order and notice nothing, "
         "so elements are combined that do not belong together",
         "bring the tensor into one shape on every rank of the group",
     )
-    OTHER_SHAPE_GATHERED = Advice(
-        "{culprits} passed another shape to the same call, as a last batch or a filter may leave it",
+    OTHER_SHAPE_GATHERED = about(Argument)(
+        "{who} passed another shape to the same call, as a last batch or a filter may leave it",
         "pass the same shape on every rank of the group: gather the sizes first and pad, or use all_gather_object",
     )
-    OTHER_ROOT = Advice(
-        "{culprits} passed another root to the same call",
+    OTHER_ROOT = about(Argument)(
+        "{who} passed another root to the same call",
         "pass the same root on every rank of the group: a global rank as src or dst, a rank within the group as "
         "group_src or group_dst",
     )
-    OTHER_DESTINATION = Advice(
-        "{culprits} passed another root to the same call, and only one rank can have its result",
+    OTHER_DESTINATION = about(Argument)(
+        "{who} passed another root to the same call, and only one rank can have its result",
         "pass the same root on every rank of the group, or use all_reduce or all_gather where every rank wants the "
         "result",
     )
-    OTHER_SPLITS = Advice(
-        "the splits of {culprits} do not fit what the others send or expect",
+    OTHER_SPLITS = about(Ranks)(
+        "the splits of {who} do not fit what the others send or expect",
         "let input split j of rank i be output split i of rank j, for instance by exchanging the sizes first",
     )
-    PAIRED_BY_ORDER = Advice(
+    PAIRED_BY_ORDER = about(Nothing)(
         "backends pair calls by order and size, not by meaning: these calls move each other's data, and no backend "
         "would notice",
         "let every rank of the group make the same calls in the same order",
@@ -163,438 +259,436 @@ class Cause(Enum):
 
     # --- groups, the store, messages (deadlock.*, mismatch.*) ---------------------------------------------------------
 
-    OTHER_MEMBERS = Advice(
-        "{culprits} named other members for the same group, or {has} made more or fewer groups before, by whose number "
+    OTHER_MEMBERS = about(Ranks)(
+        "{who} named other members for the same group, or {has} made more or fewer groups before, by whose number "
         "groups are known",
         "let every rank create the same groups, with the same members, in the same order",
     )
-    GROUP_NOT_CREATED = Advice(
-        "creating a group takes all its members at once, and {culprits} did not come to it",
+    GROUP_NOT_CREATED = about(Ranks)(
+        "creating a group takes all its members at once, and {who} did not come to it",
         "create all groups on every rank, in one order, before anything else communicates",
     )
-    GROUPS_IN_OTHER_ORDER = Advice(
-        "the ranks call groups {groups} in different orders",
+    GROUPS_IN_OTHER_ORDER = about(Fact)(
+        "the ranks call groups {fact} in different orders",
         "let every rank use its groups in one global order",
     )
-    GROUPS_IN_A_RING = Advice(
-        "the ranks begin with different ones of groups {groups}, and each waits for one that begins elsewhere",
+    GROUPS_IN_A_RING = about(Fact)(
+        "the ranks begin with different ones of groups {fact}, and each waits for one that begins elsewhere",
         "let every rank use its groups in one global order, for instance that in which they were made",
     )
-    KEY_NEVER_SET = Advice(
+    KEY_NEVER_SET = about(Nothing)(
         "nobody who still runs will set the key",
         "set the key on another rank before it is waited for",
     )
-    KEYS_IN_A_CIRCLE = Advice(
+    KEYS_IN_A_CIRCLE = about(Nothing)(
         "each rank of the cycle waits for a store key that another one may set only after its own wait",
         "let every rank set its keys before it waits for those of others",
     )
-    SENDS_FIRST = Advice(
+    SENDS_FIRST = about(Nothing)(
         "every rank of the cycle sends before it receives, and a send waits for its recv",
         "order the calls by the parity of the rank, or give both to batch_isend_irecv",
     )
-    RECEIVES_FIRST = Advice(
+    RECEIVES_FIRST = about(Nothing)(
         "every rank of the cycle receives before it sends",
         "let one rank send first, or give both calls to batch_isend_irecv",
     )
-    NOTHING_SENT = Advice(
-        "none of {culprits} sent what would have been received, and all have returned",
+    NOTHING_SENT = about(Ranks)(
+        "none of {who} sent what would have been received, and all have returned",
         "receive as many messages as are sent",
     )
-    UNPAIRED_MESSAGE = Advice(
-        "{culprits} returned without the matching {operation}",
+    UNPAIRED_MESSAGE = about(Made)(
+        "{who} returned without the matching {operation}",
         "give every send one recv with the same peer, group and tag",
     )
-    MESSAGES_MISS_EACH_OTHER = Advice(
+    MESSAGES_MISS_EACH_OTHER = about(Nothing)(
         "one rank sends and the other receives, but under another tag, or in another group",
         "give both sides of a message the same tag and group",
     )
-    OTHER_MESSAGE = Advice(
+    OTHER_MESSAGE = about(Fact)(
         "messages meet in the order in which they are sent, and this one does not fit the tensor it is received into",
-        "receive in the order of the sends, with the same {field}; give messages tags, or send the size first",
+        "receive in the order of the sends, with the same {fact}; give messages tags, or send the size first",
     )
 
     # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
 
-    WRAPPED_ALONE = Advice(
-        "constructing DistributedDataParallel takes every rank of its group, and {culprits} did something else",
+    WRAPPED_ALONE = about(Ranks)(
+        "constructing DistributedDataParallel takes every rank of its group, and {who} did something else",
         "construct the wrapper on every rank, at the same place in the order of calls",
     )
-    MODELS_DIFFER = Advice(
-        "what {culprits} wrapped differs from the others': in parameters, buffers, what requires a gradient or is "
+    MODELS_DIFFER = about(Parameters)(
+        "what {who} wrapped differs from the others': in parameters, buffers, what requires a gradient or is "
         "ignored, or in the wrapper's options",
         "build the same model on every rank, with the same requires_grad and names to ignore, and wrap it with the "
         "same options",
     )
-    WRAPPERS_IN_OTHER_ORDER = Advice(
-        "{culprits} used the wrappers in another order than the others, so what one model reduces or broadcasts meets "
+    WRAPPERS_IN_OTHER_ORDER = about(Ranks)(
+        "{who} used the wrappers in another order than the others, so what one model reduces or broadcasts meets "
         "another's, or waits for it",
         "run forwards and backwards of several wrappers in one order on every rank; groups of their own do not help",
     )
-    UNUSED_ON_SOME_RANKS = Advice(
-        "{culprits} filled other buckets than the others: the loss left parameters out there, or only there used them",
+    UNUSED_ON_SOME_RANKS = about(Ranks)(
+        "{who} filled other buckets than the others: the loss left parameters out there, or only there used them",
         "pass find_unused_parameters=True on every rank, or let every rank's loss depend on all parameters, weighted "
         "by zero where need be",
     )
-    BUCKET_LEFT_OUT = Advice(
-        "{culprits} reduced the buckets before this one and went on without it: {its} loss does not depend on all of "
+    BUCKET_LEFT_OUT = about(Parameters)(
+        "{who} reduced the buckets before this one and went on without it: {its} loss does not depend on all of "
         "{parameters}",
         "pass find_unused_parameters=True on every rank, or let every rank's loss depend on them, weighted by zero "
         "where need be",
     )
-    REDUCED_IN_OTHER_WAY = Advice(
-        "the wrapper of {culprits} communicates in another order than the others': its options differ "
+    REDUCED_IN_OTHER_WAY = about(Ranks)(
+        "the wrapper of {who} communicates in another order than the others': its options differ "
         "(find_unused_parameters, static_graph, bucket sizes), or the loss left parameters out",
         "construct the wrapper with the same options on every rank, with find_unused_parameters=True if a loss may "
         "leave parameters out",
     )
-    HOOK_CALLS_DIFFER = Advice(
-        "{culprits}: the communication hook made another call than the others', or none, at {site}",
+    HOOK_CALLS_DIFFER = about(RanksAt)(
+        "{who}: the communication hook made another call than the others', or none, at {site}",
         "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
         "bucket, what an all_reduce gave), not by values of one",
     )
-    HOOK_ONE_OFF = Advice(
+    HOOK_ONE_OFF = about(Steps)(
         "the communication hook's call at {site} belongs to a later step on {ahead} than on {behind}: the hook left a "
         "call out on {ahead} or made one more on {behind}, or a backward was left out on {ahead}",
         "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
         "bucket, what an all_reduce gave), not by values of one; let all ranks skip a backward together",
     )
-    HOOK_CHAINS_CROSS = Advice(
-        "the communication hook's calls at {site} are of different buckets: the calls that it chains with `then` are "
+    HOOK_CHAINS_CROSS = about(Fact)(
+        "the communication hook's calls at {fact} are of different buckets: the calls that it chains with `then` are "
         "made in the order in which the calls before them complete, which differs between ranks",
         "wait() in the hook before its next call, or make one bucket of all (bucket_cap_mb)",
     )
-    HOOK_MADE_NO_CALL = Advice(
-        "{culprits} went on without the call that the communication hook makes at {site}: the hook made none, or did "
+    HOOK_MADE_NO_CALL = about(RanksAt)(
+        "{who} went on without the call that the communication hook makes at {site}: the hook made none, or did "
         "not run (a backward left out, no_sync(), a loss that does not depend on these parameters), or there was a "
         "forward that the others did not make",
         "register the hook with the same options on every rank, and let it decide by what all know (the step, the "
         "bucket, what an all_reduce gave), not by values of one; make the same forwards and backwards on every rank",
     )
-    HOOK_ON_SOME_RANKS = Advice(
-        "{culprits} reduced the bucket with another {field}, as a communication hook, or a model in another precision, "
-        "does",
+    HOOK_ON_SOME_RANKS = about(Argument)(
+        "{who} reduced the bucket with another {field}, as a communication hook, or a model in another precision, does",
         "register the same communication hook, and convert the model to the same dtype, on every rank",
     )
-    BUFFERS_DIFFER = Advice(
-        "{culprits} synchronised buffers in another way than the others: the buffers differ, or a buffer hook is "
+    BUFFERS_DIFFER = about(Ranks)(
+        "{who} synchronised buffers in another way than the others: the buffers differ, or a buffer hook is "
         "registered on some ranks only",
         "register the same buffers and the same buffer hook on every rank",
     )
 
     # --- join (mismatch.*, deadlock.missing_rank) ---------------------------------------------------------------------
 
-    UNKNOWN_TO_JOIN = Advice(
-        "{joined} ran out of input, and join makes up for the calls of its joinables only: {operation} of the others "
+    UNKNOWN_TO_JOIN = about(Made)(
+        "{who} ran out of input, and join makes up for the calls of its joinables only: {operation} of the others "
         "is not known to it",
         "make the call after the join, make it part of a Joinable (its main_hook makes the same calls as a step, which "
         "begins with Join.notify_join_context), or leave the loop together with throw_on_early_termination=True",
     )
-    MAIN_HOOK_DIFFERS = Advice(
-        "{joined} ran out of input, and the calls of its join are not those that the others make in a step: its "
+    MAIN_HOOK_DIFFERS = about(Made)(
+        "{who} ran out of input, and the calls of its join are not those that the others make in a step: its "
         "main_hook leaves out {operation} or makes another call, a step did not call Join.notify_join_context, or the "
         "loop makes a call besides",
         "begin the step with Join.notify_join_context(self), and let main_hook make the same calls in the same order; "
         "what the loop calls besides goes after the join",
     )
-    POST_HOOKS_DIFFER = Advice(
+    POST_HOOKS_DIFFER = about(CallAt)(
         "post_hook runs on every rank at the end of a join, and not every rank makes {operation} in it at {site}, or "
         "not with the same arguments: is_last_joiner differs between ranks",
         "let post_hook make the same calls on every rank, whoever joined last, with a root that an all_reduce(MAX) of "
         "the ranks that did has given",
     )
-    OTHER_SHARE_IN_JOIN = Advice(
-        "{joined} ran out of input, and join makes up for one training forward, buffers before it, and one backward of "
+    OTHER_SHARE_IN_JOIN = about(Ranks)(
+        "{who} ran out of input, and join makes up for one training forward, buffers before it, and one backward of "
         "the wrapper in each step, no more and no less",
         "evaluate on model.module, run one backward per forward, and no buffer hook after it; with a static graph, "
         "give every rank a batch and leave find_unused_parameters out",
     )
-    NOT_IN_JOIN = Advice(
-        "{joined} ran out of input, and the join does not list the wrappers that the others used, or in another order",
+    NOT_IN_JOIN = about(Ranks)(
+        "{who} ran out of input, and the join does not list the wrappers that the others used, or in another order",
         "give Join all that communicate in the loop, in the order of use, each with its whole forward and backward",
     )
-    JOINED_ON_SOME_RANKS = Advice(
-        "some ranks are inside join and {culprits} {is} not, or {has} left it",
+    JOINED_ON_SOME_RANKS = about(Ranks)(
+        "some ranks are inside join and {who} {is} not, or {has} left it",
         "enter the join on every rank, and leave it by no break, return or exception",
     )
 
     # --- replicas (divergence.*) --------------------------------------------------------------------------------------
 
-    INNER_MODULE_TRAINED = Advice(
+    INNER_MODULE_TRAINED = about(Nothing)(
         "no synchronising forward went through the wrapper, so nothing averaged the gradients",
         "call the wrapper, not its inner module, for the loss",
     )
-    NOT_IN_A_BUCKET = Advice(
-        "{name} is in no bucket: it required no gradient when the model was wrapped, or was replaced since",
+    NOT_IN_A_BUCKET = about(Fact)(
+        "{fact} is in no bucket: it required no gradient when the model was wrapped, or was replaced since",
         "wrap the model again after unfreezing or replacing parameters",
     )
-    STEP_WITHOUT_SYNCHRONISATION = Advice(
+    STEP_WITHOUT_SYNCHRONISATION = about(Nothing)(
         "no synchronising forward preceded this optimizer step, so each rank applied gradients of its own",
         "synchronise in the last micro-batch of every window, the short one at the end included: no_sync() has to end "
         "before its forward, which decides whether the backward reduces",
     )
-    BACKWARD_AFTER_REDUCTION = Advice(
+    BACKWARD_AFTER_REDUCTION = about(Nothing)(
         "a backward ran when this step's reduction was over, a second one over its graph or another's, and "
         "its gradients stayed each rank's own",
         "add the losses up and run one backward, or run each backward before the next forward",
     )
-    PARAMETERS_IN_OTHER_ORDER = Advice(
-        "the model of {culprits} has its parameters in another order; a wrapper pairs them by position, so values and "
+    PARAMETERS_IN_OTHER_ORDER = about(Ranks)(
+        "the model of {who} has its parameters in another order; a wrapper pairs them by position, so values and "
         "gradients go to those of other names",
         "register the layers in one order on every rank: sort their names, and iterate over no set",
     )
-    READ_BEFORE_WAIT = Advice(
-        "{operation} had not been waited for: until then its tensor holds the rank's own value on some ranks, and the "
+    READ_BEFORE_WAIT = about(Fact)(
+        "{fact} had not been waited for: until then its tensor holds the rank's own value on some ranks, and the "
         "result on others",
         "wait() for the work before the tensor is read",
     )
-    BUCKET_NOT_REDUCED = Advice(
-        "{name} was not reduced in this step, as some parameter in it got no gradient",
+    BUCKET_NOT_REDUCED = about(Fact)(
+        "{fact} was not reduced in this step, as some parameter in it got no gradient",
         "pass find_unused_parameters=True, or let every parameter take part in the loss",
     )
-    STEP_SKIPPED = Advice(
+    STEP_SKIPPED = about(Fact)(
         "{fact}: a rank that decides this by a rule of its own lets its parameters and optimizer lag behind",
         "share the decision: all_reduce(MIN) a flag, and let all ranks step or skip together",
     )
-    STARTED_APART = Advice(
+    STARTED_APART = about(Nothing)(
         "the parameters differed before the first step already: wrapped with init_sync=False, or loaded or initialised "
         "after wrapping, not alike on all ranks",
         "leave init_sync=False out, or seed alike; load or initialise before wrapping, which sends rank 0's, or alike "
         "on every rank",
     )
-    CHANGED_BETWEEN_STEPS = Advice(
+    CHANGED_BETWEEN_STEPS = about(Nothing)(
         "the parameters differed before this step already: since the step before they were loaded, averaged or "
         "changed on some ranks only, or not alike",
         "change parameters on every rank alike, or broadcast them from the rank that does",
     )
-    GRADIENTS_CHANGED = Advice(
+    GRADIENTS_CHANGED = about(Nothing)(
         "the parameters were equal before this step, and the gradients that it applied were not: some ranks scaled, "
         "clipped or changed them alone, or a communication hook gave ranks different ones",
         "share what gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
     )
-    OPTIMIZER_DIFFERS = Advice(
+    OPTIMIZER_DIFFERS = about(Nothing)(
         "parameters and gradients were equal before this step, and the optimizer made unequal steps of them: its "
         "learning rate or its state (such as momentum) differs",
         "load the optimizer's state on every rank, which no wrapper sends; let a schedule follow a metric that all "
         "ranks have alike",
     )
-    BUFFERS_IN_EVALUATION = Advice(
+    BUFFERS_IN_EVALUATION = about(Nothing)(
         "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
         "evaluate through the wrapper, or broadcast those of one rank or average them first",
     )
-    BUFFER_HOOK_DIFFERS = Advice(
+    BUFFER_HOOK_DIFFERS = about(Nothing)(
         "the buffer hook did not leave all ranks with the same values",
         "let the hook give every rank one result",
     )
-    BUFFERS_NOT_SYNCHRONISED = Advice(
+    BUFFERS_NOT_SYNCHRONISED = about(Nothing)(
         "the buffers differed when training began, and nothing synchronises them",
         "leave broadcast_buffers=False out, or broadcast them by hand",
     )
 
     # --- what differs from plain training (divergence.*) --------------------------------------------------------------
 
-    SCALED = Advice(
-        "every element of all that differs is {factor} times what plain training gives: a loss or a hook scales or "
+    SCALED = about(Fact)(
+        "every element of all that differs is {fact} times what plain training gives: a loss or a hook scales or "
         "divides once too often or not at all, or the sum is divided by another number of ranks",
         "the wrapper divides by the world size: multiply the loss by it where it is one loss over what all ranks "
         "gathered, and let a hook that sums divide",
     )
-    JOINED_STEPPED = Advice(
-        "{joined} ran out of input, and torch's join makes up for the calls of a joinable such as a sharded optimizer, "
+    JOINED_STEPPED = about(Ranks)(
+        "{who} ran out of input, and torch's join makes up for the calls of a joinable such as a sharded optimizer, "
         "but brings no averaged gradients: a rank that has joined updates its shard with those of its own last batch",
         "use an optimizer that is whole on every rank inside a join, or give every rank as many batches",
     )
-    JOINED_WITH_USED_MAP = Advice(
-        "{joined} ran out of input, and torch's join sends an old map of used parameters there: those that nobody "
+    JOINED_WITH_USED_MAP = about(Ranks)(
+        "{who} ran out of input, and torch's join sends an old map of used parameters there: those that nobody "
         "uses get gradients of zero in place of none, and momentum or decay moves them",
         "leave the join out, and let every rank make every step, with a loss weighted by zero where it has no input",
     )
-    JOINED_WITH_BUFFERS = Advice(
-        "{joined} ran out of input, and torch's join calls the buffer hook there as well, with buffers that stand "
-        "still",
+    JOINED_WITH_BUFFERS = about(Ranks)(
+        "{who} ran out of input, and torch's join calls the buffer hook there as well, with buffers that stand still",
         "let the hook weigh a rank by zero once its loop is over",
     )
-    JOINED_DIVISOR = Advice(
-        "{joined} ran out of input, and the average is over other ranks than in plain training: a communication hook, "
+    JOINED_DIVISOR = about(Ranks)(
+        "{who} ran out of input, and the average is over other ranks than in plain training: a communication hook, "
         "and every model of a join but the first, divide by the world size, whatever divide_by_initial_world_size says",
         "choose divide_by_initial_world_size as plain training weighs ranks, use no communication hook (or one that "
         "divides so itself), and give each model a join of its own",
     )
-    OTHER_COUNT = Advice(
+    OTHER_COUNT = about(Nothing)(
         "what the ranks put together is not what one process counts: a sampler repeats samples so that shares are "
         "even, or means over unequal numbers of samples are averaged",
         "gather what each sample gives, in the sampler's order, and cut off what comes after the last one; add up sums "
         "and counts, and divide at the end",
     )
-    OTHER_THAN_PLAIN_TRAINING = Advice(
+    OTHER_THAN_PLAIN_TRAINING = about(Nothing)(
         "the ranks do not train on what one process would on all their batches: samples are seen twice or never, or "
         "means over unequal numbers of samples are averaged as if they were equal",
         "shuffle with the same seed on every rank before sharing out, cut off what a sampler repeats, and weigh each "
         "rank's loss by its samples",
     )
-    REDUCED_BY_HAND = Advice(
+    REDUCED_BY_HAND = about(Nothing)(
         "what the ranks reduce by hand is not what one process computes: reductions meet by their order and size, so "
         "gradients of different parameters may be added, and nothing divides by the ranks or weighs their samples",
         "reduce in the order of the parameters, not in that in which gradients come, and divide by what plain training "
         "divides by",
     )
-    OTHER_ON_SOME_RANKS = Advice(
-        "what {culprits} received or computed is not what plain training gives, though no calls that met disagree",
+    OTHER_ON_SOME_RANKS = about(Ranks)(
+        "what {who} received or computed is not what plain training gives, though no calls that met disagree",
         "look at what no wrapper makes equal: modules outside of it (broadcast them, or seed alike), the order of "
         "messages, the root of a broadcast, changes of one rank",
     )
-    NO_NUMBER = Advice(
+    NO_NUMBER = about(Nothing)(
         "a loss or gradient that is no number came up on some rank, and averaging hands it to all",
         "leave such a batch out on all ranks alike, by an all_reduce(MAX) of isnan(loss); drop batches that are empty",
     )
 
     # --- what passes here (hazard.*) ----------------------------------------------------------------------------------
 
-    GROUP_ORDER = Advice(
-        "ranks use groups {groups} in different orders: gloo lets that pass, NCCL can hang, as one group's call holds "
+    GROUP_ORDER = about(Fact)(
+        "ranks use groups {fact} in different orders: gloo lets that pass, NCCL can hang, as one group's call holds "
         "up the other's",
         "let every rank use its groups in one order, the same everywhere",
     )
-    NEVER_WAITED_FOR = Advice(
+    NEVER_WAITED_FOR = about(Nothing)(
         "nothing says that the data has moved when the rank goes on or ends; on a real backend it may not have",
         "keep the work and call wait() on it before the tensor is used and before the rank ends",
     )
-    HOOK_DID_NOT_WAIT = Advice(
+    HOOK_DID_NOT_WAIT = about(Nothing)(
         "the future that a communication hook returned did not wait for it: a real backend may not be done when the "
         "gradients are taken from the bucket",
         "return work.get_future().then(...) from the hook, or wait() for the work in it",
     )
-    CHANGED_IN_FLIGHT = Advice(
+    CHANGED_IN_FLIGHT = about(Nothing)(
         "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
         "wait() for the work first, or work on a copy",
     )
-    LINES_MEET = Advice(
+    LINES_MEET = about(Nothing)(
         "the ranks took different branches, and their calls agree all the same",
         "if they are not meant to meet, let every rank make the same calls in the same order",
     )
 
     # --- what a rank raised (rank_error, deadlock.dead_rank) ----------------------------------------------------------
 
-    DIED = Advice(
-        "{culprits} left by an exception, and the others wait for calls that will never be made",
+    DIED = about(Ranks)(
+        "{who} left by an exception, and the others wait for calls that will never be made",
         "fix the exception; in production, abort the group on an error so that its peers end too",
     )
-    RAISED = Advice(
-        "an exception left the program of {culprits}",
+    RAISED = about(Parameters)(
+        "an exception left the program of {who}",
         "fix it there first; ranks that did not raise at most wait for what was not done because of it",
     )
-    RAISED_IN_HOOK = Advice(
-        "a hook that the backward calls raised on {culprits}, as what it kept has another size than the gradients now",
+    RAISED_IN_HOOK = about(Parameters)(
+        "a hook that the backward calls raised on {who}, as what it kept has another size than the gradients now",
         "keep what belongs to gradients by parameter, not by the index of a bucket: after the first step the wrapper "
         "forms its buckets anew",
     )
-    NO_GRADIENT_IN_JOIN = Advice(
-        "{culprits} ran out of input before a sparse gradient was made there, which torch's join needs in order to "
+    NO_GRADIENT_IN_JOIN = about(Parameters)(
+        "{who} ran out of input before a sparse gradient was made there, which torch's join needs in order to "
         "reduce it with the others'",
         "use dense gradients (sparse=False), or give every rank a batch before it joins",
     )
-    CALL_REFUSED = Advice(
+    CALL_REFUSED = about(Fact)(
         "the call cannot be made like this; its message says what was found and what was expected",
-        "{remedy}",
+        "{fact}",
     )
-    FAULT_INJECTED = Advice(
-        "the fault plan lets {culprits} crash here",
+    FAULT_INJECTED = about(Parameters)(
+        "the fault plan lets {who} crash here",
         "look at what became of the others; to run without the crash, leave it out of `faults`",
     )
-    UNUSED_PARAMETERS = Advice(
+    UNUSED_PARAMETERS = about(Parameters)(
         "in the step before, {parameters} got no gradient, so the bucket was never reduced",
         "pass find_unused_parameters=True to DistributedDataParallel, or let every parameter take part in the loss",
     )
-    READY_TWICE = Advice(
+    READY_TWICE = about(Parameters)(
         "a parameter's gradient was accumulated twice in one backward (reentrant checkpointing, or a layer used twice)",
         "use checkpoint(..., use_reentrant=False), or static_graph=True",
     )
-    GRAPH_CHANGED = Advice(
+    GRAPH_CHANGED = about(Parameters)(
         "static_graph=True promises that every step uses the same parameters, and this one used others than the first",
         "leave static_graph out, or drop or detach outputs that reach no loss",
     )
-    BACKWARD_NOT_ANNOUNCED = Advice(
+    BACKWARD_NOT_ANNOUNCED = about(Parameters)(
         "a backward ran that no forward through the wrapper announced",
         "call the wrapper, not its inner module, for the loss, once for each backward, or add losses up and run one",
     )
-    BUFFERS_OVERWRITTEN = Advice(
+    BUFFERS_OVERWRITTEN = about(Parameters)(
         "a tensor that the backward needs was changed in place since the forward, as a second forward through the "
         "wrapper does when it broadcasts buffers",
         "make one forward on the batches together, or pass broadcast_buffers=False",
     )
-    LOSS_DETACHED = Advice(
-        "the loss of {culprits} does not depend on any parameter",
+    LOSS_DETACHED = about(Parameters)(
+        "the loss of {who} does not depend on any parameter",
         "let it depend on the model's output, multiplied by zero where there is nothing to learn",
     )
-    NOTHING_TO_TRAIN = Advice(
+    NOTHING_TO_TRAIN = about(Parameters)(
         "no parameter of the model required a gradient when it was wrapped",
         "leave it unwrapped, and unfreeze parameters before wrapping",
     )
-    PARAMETERS_CHANGED = Advice(
+    PARAMETERS_CHANGED = about(Parameters)(
         "{parameters} changed after the model was wrapped: frozen, unfrozen, replaced or added",
         "do it on every rank before wrapping, or wrap the model again",
     )
-    TOO_SMALL_A_BATCH = Advice(
-        "{culprits} got a batch too small for this layer, of one sample or none, as the last batch may be",
+    TOO_SMALL_A_BATCH = about(Parameters)(
+        "{who} got a batch too small for this layer, of one sample or none, as the last batch may be",
         "drop the last batch (drop_last=True), or share samples so that every rank has more than one",
     )
-    GROUP_RANK_AS_ROOT = Advice(
+    GROUP_RANK_AS_ROOT = about(Parameters)(
         "src and dst are global ranks, and a rank within the group was given, or one that is no member",
         "pass group_src or group_dst, or translate with dist.get_global_rank(group, rank)",
     )
-    INITIALISED_TWICE = Advice(
+    INITIALISED_TWICE = about(Parameters)(
         "the program initialises the default group, which the simulator has done already",
         "leave init_process_group out, or guard it with `if not dist.is_initialized():`",
     )
-    GROUP_GONE = Advice(
+    GROUP_GONE = about(Parameters)(
         "the default group is used after destroy_process_group(), or outside a rank's program",
         "destroy the group last, when no rank communicates any more",
     )
-    BARRIER_MISSED = Advice(
+    BARRIER_MISSED = about(Parameters)(
         "a rank that the message names did not come to the barrier in time",
         "look at what that rank did instead, and let every rank come to it",
     )
-    THROWN_BY_JOIN = Advice(
-        "{culprits} ran out of input, and throw_on_early_termination=True ends the loop of all ranks by an error",
+    THROWN_BY_JOIN = about(Parameters)(
+        "{who} ran out of input, and throw_on_early_termination=True ends the loop of all ranks by an error",
         "catch it on every rank, around the join; or leave the option out, and the others train on",
     )
-    ROOT_HAS_JOINED = Advice(
-        "{culprits} ran out of input, and the others make a call whose data only a rank that left its loop could give",
+    ROOT_HAS_JOINED = about(Parameters)(
+        "{who} ran out of input, and the others make a call whose data only a rank that left its loop could give",
         "take a root that has input; if a sharded optimizer makes the call, list it in torch's Join beside the model, "
         "or use a replicated one",
     )
-    JOIN_BROKEN = Advice(
+    JOIN_BROKEN = about(Parameters)(
         "the ranks inside the join disagree, or one left it, as the message says",
         "let every rank enter the join with the same models and leave it at its end",
     )
 
     # --- threads of a rank (deadlock.threads, hazard.thread_error) ----------------------------------------------------
 
-    LOCKS_IN_OTHER_ORDER = Advice(
-        "threads of {culprits} take the same locks in different orders (a lock order inversion), and each has what "
+    LOCKS_IN_OTHER_ORDER = about(Ranks)(
+        "threads of {who} take the same locks in different orders (a lock order inversion), and each has what "
         "another one asks for",
         "take the locks in one order everywhere, or one lock in their place",
     )
-    LOCK_TAKEN_TWICE = Advice(
-        "a thread of {culprits} asks for a lock that it has itself",
+    LOCK_TAKEN_TWICE = about(Ranks)(
+        "a thread of {who} asks for a lock that it has itself",
         "take threading.RLock, which counts, or release the lock before what takes it again",
     )
-    LOCK_HELD_IN_WAIT = Advice(
-        "threads of {culprits} wait for each other: one for a lock, whose holder waits for what only the first can do",
+    LOCK_HELD_IN_WAIT = about(Ranks)(
+        "threads of {who} wait for each other: one for a lock, whose holder waits for what only the first can do",
         "release the lock before waiting for a thread, an event, a queue or other ranks",
     )
-    NOBODY_ACTS = Advice(
-        "each thread of {culprits} that could set, notify, put or release waits itself, or has ended",
+    NOBODY_ACTS = about(Ranks)(
+        "each thread of {who} that could set, notify, put or release waits itself, or has ended",
         "do it on every path, after an exception too (`finally`, `with`), or wait with a time-out",
     )
-    THREAD_RAISED = Advice(
-        "an exception ends the thread that it leaves, and {culprits} went on without it",
+    THREAD_RAISED = about(Parameters)(
+        "an exception ends the thread that it leaves, and {who} went on without it",
         "keep it and raise it where the thread is joined; an executor does so: call result() of each future",
     )
 
     # --- what cannot be repeated (nondeterminism) ---------------------------------------------------------------------
 
-    RUNS_DIFFER = Advice(
-        "{culprits} did something else under the same schedule, by what a run leaves behind for the next (a counter or "
+    RUNS_DIFFER = about(Ranks)(
+        "{who} did something else under the same schedule, by what a run leaves behind for the next (a counter or "
         "cache of a module or class, a file), by the order of a set or of id(), or by a clock or generator that the "
         "operating system keeps",
         "make such state inside the program, sort before looping over a set, and seed every generator; then run it "
@@ -603,53 +697,46 @@ class Cause(Enum):
 
     # --- real processes, of which less can be told --------------------------------------------------------------------
 
-    PROCESS_ABORTED = Advice(
+    PROCESS_ABORTED = about(Fact)(
         "gloo ends a process that gets more bytes from another rank than its call expects",
-        "`{command}`, which tells what met what",
+        "`{fact}`, which tells what met what",
     )
-    PROCESS_KILLED = Advice(
+    PROCESS_KILLED = about(Fact)(
         "somebody killed it: the system does, where memory runs out",
         "look into the system's log; take fewer ranks, or smaller batches",
     )
-    PROCESS_CRASHED = Advice(
+    PROCESS_CRASHED = about(Fact)(
         "native code crashed, or the program left with os._exit",
-        "look at its last words above; `{command}`, if calls of another size may have met",
+        "look at its last words above; `{fact}`, if calls of another size may have met",
     )
-    PROCESSES_HANG = Advice(
+    PROCESSES_HANG = about(Fact)(
         "a rank waits for what no other one does, or does late; real processes cannot tell which is wrong",
-        "`{command}`, which simulates it and says why; if a rank was only slow, raise --timeout",
+        "`{fact}`, which simulates it and says why; if a rank was only slow, raise --timeout",
     )
 
     # --- what does not end (stuck, budget) ----------------------------------------------------------------------------
 
-    BLOCKED_OUTSIDE = Advice(
+    BLOCKED_OUTSIDE = about(Nothing)(
         "it waits in a lock, a socket or native code that only another rank or process can end",
         "use torch.distributed, or its store, to wait for other ranks; if this was only slow, raise "
         "Budget(stuck_seconds=...)",
     )
-    BLOCKED_AT_LOCK = Advice(
+    BLOCKED_AT_LOCK = about(Nothing)(
         "it waits for a lock, or for what Python makes of locks (an event, a queue, an executor), that the simulation "
         "does not have: made before the run or in an import, by a name bound before the run (`from threading import "
         "Lock`), or of another process",
         "make it inside the program and by its full name (threading.Lock()); wait for other ranks by torch.distributed "
         "or its store; if this was only slow, raise Budget(stuck_seconds=...)",
     )
-    OUT_OF_TIME = Advice(
+    OUT_OF_TIME = about(Nothing)(
         "the ranks had not come to an end, and may or may not have gone on to one",
         "raise Budget(seconds=...), or give the ranks less to do",
     )
-    OUT_OF_STEPS = Advice(
+    OUT_OF_STEPS = about(Nothing)(
         "the ranks communicate without end, or longer than the budget lets them",
         "raise Budget(steps=...), or give the ranks less to do",
     )
-    POLLS_IN_VAIN = Advice(
+    POLLS_IN_VAIN = about(Nothing)(
         "what the rank polls for can only come from ranks that wait or have ended",
         "wait() for the work instead of polling it, or raise Budget(polls=...)",
     )
-
-    def lines(self, **facts: str) -> list[str]:
-        """The last lines of a finding; `facts` fill the braces."""
-        advice: Advice = self.value
-        number = _PLURAL if facts.get("culprits", "").startswith(("ranks", "some")) else _SINGULAR
-        cause, remedy = (text.format(**number, **facts) for text in advice)
-        return [indent("cause", cause), indent("try", remedy)]

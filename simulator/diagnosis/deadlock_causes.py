@@ -40,7 +40,7 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     if reading.code is Code.DEADLOCK_THREADS:
         return advise_threads(snapshot, reading)
     if reading.code is Code.DEADLOCK_DEAD_RANK:
-        return Cause.DIED.lines(culprits=rank_list(culprits))
+        return Cause.DIED.lines(who=rank_list(culprits))
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(snapshot, reading, culprits)
     calls = _calls_of(snapshot, reading.victims)
@@ -49,10 +49,10 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     ):
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
-        return Cause.NOTHING_SENT.lines(culprits=rank_list(culprits))
+        return Cause.NOTHING_SENT.lines(who=rank_list(culprits))
     if calls[0].is_point_to_point:
         counterpart = "recv" if calls[0].operation == "send" else "send"
-        return Cause.UNPAIRED_MESSAGE.lines(culprits=rank_list(culprits), operation=counterpart)
+        return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=counterpart)
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:
         return _advise_wrappers(snapshot, reading, wrappers)
@@ -70,34 +70,34 @@ def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
 def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[str]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
-        return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(reading.culprits))
+        return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
     if are_in_post_hook(calls):
         return post_hooks_differ(calls)
     if culprits == reading.victims:
-        return Cause.ONE_CALL_MORE.lines(culprits=rank_list(culprits), operation=operation)
+        return Cause.ONE_CALL_MORE.lines(who=rank_list(culprits), operation=operation)
     destroyed = {snapshot.ranks[rank].destroyed.get(calls[0].group) for rank in culprits}
     if len(destroyed) == 1 and (site := next(iter(destroyed))) is not None:
-        return Cause.GROUP_DESTROYED.lines(culprits=rank_list(culprits), operation=operation, site=str(site))
-    return Cause.RETURNED_EARLY.lines(culprits=rank_list(culprits), operation=operation)
+        return Cause.GROUP_DESTROYED.lines(who=rank_list(culprits), operation=operation, site=str(site))
+    return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 
 
 def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> list[str]:
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
-        return Cause.JOINED_ON_SOME_RANKS.lines(culprits=missing)
+        return Cause.JOINED_ON_SOME_RANKS.lines(who=missing)
     if phases <= WRAPPING:
-        return Cause.WRAPPED_ALONE.lines(culprits=missing)
+        return Cause.WRAPPED_ALONE.lines(who=missing)
     has_passed = _has_passed(snapshot, reading, calls)
     if has_passed and are_of_hooks(calls):
-        return Cause.HOOK_MADE_NO_CALL.lines(culprits=missing, site=sites_of(calls))
+        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, site=sites_of(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)
     if has_passed:
-        return Cause.BACKWARD_WITHOUT_BUCKET.lines(culprits=missing)
+        return Cause.BACKWARD_WITHOUT_BUCKET.lines(who=missing)
     if _may_evaluate(snapshot, calls):
-        return Cause.FORWARD_ALONE.lines(culprits=rank_list({call.rank for call in calls}))
-    return Cause.RAN_OUT_OF_INPUT.lines(culprits=missing)
+        return Cause.FORWARD_ALONE.lines(who=rank_list({call.rank for call in calls}))
+    return Cause.RAN_OUT_OF_INPUT.lines(who=missing)
 
 
 def _has_passed(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> bool:
@@ -178,15 +178,15 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
     if operations == {"send", "recv"} and all(call.peer in reading.cycle for call in calls) and len(calls) == 2:
         return Cause.MESSAGES_MISS_EACH_OTHER.lines()
     if operations & CREATING:
-        return Cause.GROUP_NOT_CREATED.lines(culprits=rank_list(culprits))
+        return Cause.GROUP_NOT_CREATED.lines(who=rank_list(culprits))
     *groups, last = dict.fromkeys(f'"{call.group}"' for call in calls if not call.is_point_to_point) or [""]
     if not groups:
         return Cause.CIRCLE.lines()
     if all(call.origin.phase is not Phase.USER for call in calls):
         who = "some ranks" if culprits == reading.culprits else rank_list(culprits)
-        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(culprits=who)
+        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
     cause = Cause.GROUPS_IN_OTHER_ORDER if len(groups) == 1 else Cause.GROUPS_IN_A_RING
-    return cause.lines(groups=f"{', '.join(elided(groups))} and {last}")
+    return cause.lines(fact=f"{', '.join(elided(groups))} and {last}")
 
 
 def _cycle_calls(snapshot: Snapshot, reading: Reading) -> list[Call]:

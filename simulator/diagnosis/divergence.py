@@ -7,7 +7,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Site
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import rank_list, table
 from ddpsim.simulator.verdict import Code, Finding
 
@@ -164,25 +164,25 @@ def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstance
     if known.skipped:
         return Cause.STEP_SKIPPED.lines(fact=known.skipped)
     if known.is_order:
-        return Cause.PARAMETERS_IN_OTHER_ORDER.lines(culprits=who)
+        return Cause.PARAMETERS_IN_OTHER_ORDER.lines(who=who)
     if moment.step == 0 and not known.has_run:
         return Cause.INNER_MODULE_TRAINED.lines()
     if not known.is_reduced:
-        return Cause.NOT_IN_A_BUCKET.lines(name=name)
+        return Cause.NOT_IN_A_BUCKET.lines(fact=name)
     if moment.optimizer_step > 1 or moment.step == 0:
         return Cause.STEP_WITHOUT_SYNCHRONISATION.lines()
     if known.unreduced:
-        return Cause.BUCKET_NOT_REDUCED.lines(name=known.unreduced)
+        return Cause.BUCKET_NOT_REDUCED.lines(fact=known.unreduced)
     if known.is_late:
         return Cause.BACKWARD_AFTER_REDUCTION.lines()
     if known.unwaited:
-        return Cause.READ_BEFORE_WAIT.lines(operation=known.unwaited)
+        return Cause.READ_BEFORE_WAIT.lines(fact=known.unwaited)
     if known.apart is Apart.START and moment.step > 1:
         return Cause.CHANGED_BETWEEN_STEPS.lines()
     return _APART[known.apart].lines()
 
 
-def _advise_buffers(moment: Moment) -> Cause:
+def _advise_buffers(moment: Moment) -> Advice[[]]:
     if "evaluation" in moment.text:
         return Cause.BUFFERS_IN_EVALUATION
     return Cause.BUFFER_HOOK_DIFFERS if moment.optimizer_step else Cause.BUFFERS_NOT_SYNCHRONISED

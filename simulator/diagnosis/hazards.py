@@ -9,7 +9,7 @@ from itertools import chain, combinations, pairwise
 import networkx as nx
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import Row, rank_list, table
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks
 from ddpsim.simulator.operations import CREATING
@@ -133,7 +133,7 @@ def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Cal
         )
         for _, (first, then) in sorted(pairs.items())
     ]
-    text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(groups=names)])
+    text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(fact=names)])
     ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
     calls = tuple(call for pair in ordered for call in pair)
     sites = tuple(dict.fromkeys(call.site for call in calls))
@@ -147,7 +147,7 @@ def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
     return list(lines.values())
 
 
-def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Cause) -> Finding:
+def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Advice[[]]) -> Finding:
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}

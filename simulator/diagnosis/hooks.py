@@ -34,9 +34,9 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
     if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
-        return Cause.HOOK_MADE_NO_CALL.lines(culprits=who, site=sites_of(hooked))
+        return Cause.HOOK_MADE_NO_CALL.lines(who=who, site=sites_of(hooked))
     return (not others and (_one_off(calls) or _crossing(calls))) or Cause.HOOK_CALLS_DIFFER.lines(
-        culprits=who, site=sites_of([call for call in hooked if call.rank in culprits])
+        who=who, site=sites_of([call for call in hooked if call.rank in culprits])
     )
 
 
@@ -54,7 +54,7 @@ def _crossing(calls: Sequence[Call]) -> list[str]:
     """The same for calls of several buckets, some of them chained; [] for others."""
     if len({call.origin.bucket for call in calls}) == 1 or not any(call.origin.is_chained for call in calls):
         return []
-    return Cause.HOOK_CHAINS_CROSS.lines(site=sites_of(calls))
+    return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_of(calls))
 
 
 def _are_filled_otherwise(calls: Sequence[Call]) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from math import prod
 
 from ddpsim.simulator.calls import Call, Phase, Shape
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import rank_list
 from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_of
 from ddpsim.simulator.matching.agreement import compared_values
@@ -53,7 +53,7 @@ def advise_pair(send: Call, receive: Call, code: Code) -> list[str]:
     """The cause and what to try, for a message and the receive that takes it."""
     if code is Code.MISMATCH_ORIGIN:
         return Cause.PAIRED_BY_ORDER.lines()
-    return Cause.OTHER_MESSAGE.lines(field=FIELDS[code])
+    return Cause.OTHER_MESSAGE.lines(fact=FIELDS[code])
 
 
 def _who(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> str:
@@ -72,17 +72,17 @@ def _ranks(calls: Iterable[Call]) -> str:
 
 def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[str]:
     if code is Code.MISMATCH_GROUP:
-        return Cause.OTHER_MEMBERS.lines(culprits=who)
+        return Cause.OTHER_MEMBERS.lines(who=who)
     if code is Code.MISMATCH_SPLITS:
-        return Cause.OTHER_SPLITS.lines(culprits=who)
+        return Cause.OTHER_SPLITS.lines(who=who)
     if code is not Code.MISMATCH_OPERATION and len({call.site.function for call in calls}) > 1:
-        return Cause.OTHER_FUNCTION.lines(culprits=who)
+        return Cause.OTHER_FUNCTION.lines(who=who)
     if code is Code.MISMATCH_OPERATION or any(call.site[:2] != calls[0].site[:2] for call in calls):
-        return Cause.OTHER_BRANCH.lines(culprits=who)
-    return _other_argument(calls, code).lines(culprits=who, field=FIELDS[code])
+        return Cause.OTHER_BRANCH.lines(who=who)
+    return _other_argument(calls, code).lines(who, FIELDS[code])
 
 
-def _other_argument(calls: Sequence[Call], code: Code) -> Cause:
+def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
     """For one line of the program that passes something else on some ranks."""
     operation = OPERATIONS[calls[0].operation]
     if code is Code.MISMATCH_ROOT:
@@ -103,19 +103,19 @@ def _elements(shapes: tuple[Shape, ...]) -> tuple[int, ...]:
 def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[str]:
     """Who is in the minority is at fault, where it tells what happened; two ranks leave that open."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
-        return Cause.WRAPPED_ALONE.lines(culprits=_ranks(users))
+        return Cause.WRAPPED_ALONE.lines(who=_ranks(users))
     if all(is_later_bucket(call) for call in wrappers):
         return bucket_left_out(_ranks(users), wrappers)
     if any(call.site.function == "forward" for call in users):
         side = users if len(users) < len(wrappers) else wrappers
-        return Cause.COLLECTIVE_IN_FORWARD.lines(culprits=_ranks(side))
+        return Cause.COLLECTIVE_IN_FORWARD.lines(who=_ranks(side))
     if all(call.origin.phase is Phase.BUFFERS for call in wrappers) and len(wrappers) <= len(users):
-        return Cause.FORWARD_ALONE.lines(culprits=_ranks(wrappers))
+        return Cause.FORWARD_ALONE.lines(who=_ranks(wrappers))
     operation = " and ".join(_operations(users))
     if len(wrappers) < len(users):
-        return Cause.STAYED_IN_LOOP.lines(culprits=_ranks(wrappers), operation=operation)
+        return Cause.STAYED_IN_LOOP.lines(who=_ranks(wrappers), operation=operation)
     cause = Cause.DECIDED_ALONE if _stands_before(users, wrappers) else Cause.LEFT_LOOP
-    return cause.lines(culprits=_ranks(users), operation=operation)
+    return cause.lines(who=_ranks(users), operation=operation)
 
 
 def _stands_before(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
@@ -136,23 +136,23 @@ def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ..
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
     if wrapping and len(wrapping) < len(calls):
-        return Cause.WRAPPED_ALONE.lines(culprits=_ranks(c for c in calls if c.origin.phase not in WRAPPING))
+        return Cause.WRAPPED_ALONE.lines(who=_ranks(c for c in calls if c.origin.phase not in WRAPPING))
     if len({call.origin.wrapper for call in calls}) > 1:
-        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(culprits=who)
+        return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
     hooks = advise_hooks(calls, culprits, who)
     if hooks:
         return hooks
     if wrapping:
-        return Cause.MODELS_DIFFER.lines(culprits=who)
+        return Cause.MODELS_DIFFER.lines(who=who)
     if Phase.JOIN_CONTROL in phases and len(phases) > 1:
         outside = [call for call in calls if call.origin.phase is not Phase.JOIN_CONTROL]
-        return Cause.JOINED_ON_SOME_RANKS.lines(culprits=_ranks(outside))
+        return Cause.JOINED_ON_SOME_RANKS.lines(who=_ranks(outside))
     late = [call for call in calls if is_later_bucket(call)]
     ahead = [call for call in calls if _is_past(call, late)]
     if late and len(ahead) + len(late) == len(calls) > len(late):
         return bucket_left_out(_ranks(ahead), late)
     if phases > {Phase.BUFFERS} and phases - {Phase.BUFFERS} <= _REDUCING:
-        return Cause.EXTRA_FORWARD.lines(culprits=_ranks(c for c in calls if c.origin.phase is Phase.BUFFERS))
+        return Cause.EXTRA_FORWARD.lines(who=_ranks(c for c in calls if c.origin.phase is Phase.BUFFERS))
     return _at_other_steps(calls) or _in_one_step(calls, phases, code, who)
 
 
@@ -165,7 +165,7 @@ def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[str]:
     """The cause and what to try, for ranks that others wait for in later buckets of a step (`late`)."""
     names = late[0].origin.parameters
     parameters = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return Cause.BUCKET_LEFT_OUT.lines(culprits=culprits, parameters=parameters or "its parameters")
+    return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters or "its parameters")
 
 
 def _is_past(call: Call, late: Sequence[Call]) -> bool:
@@ -185,20 +185,20 @@ def _at_other_steps(calls: Sequence[Call]) -> list[str]:
     ahead = [call for call in calls if call.origin.step != min(known)]
     behind = [call for call in calls if call.origin.step == min(known)]
     if all(call.origin.phase in _REDUCING for call in behind):
-        return Cause.SKIPPED_BACKWARD.lines(culprits=_ranks(ahead))
+        return Cause.SKIPPED_BACKWARD.lines(who=_ranks(ahead))
     if all(call.origin.phase is Phase.BUFFERS for call in behind):
-        return Cause.FORWARD_ALONE.lines(culprits=_ranks(behind))
+        return Cause.FORWARD_ALONE.lines(who=_ranks(behind))
     return []
 
 
 def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[str]:
     if phases == {Phase.BUFFERS}:
-        return Cause.BUFFERS_DIFFER.lines(culprits=who)
+        return Cause.BUFFERS_DIFFER.lines(who=who)
     if phases != {Phase.BUCKET}:
-        return Cause.REDUCED_IN_OTHER_WAY.lines(culprits=who)
+        return Cause.REDUCED_IN_OTHER_WAY.lines(who=who)
     if code in (Code.MISMATCH_SHAPE, Code.MISMATCH_ORIGIN):
-        return Cause.UNUSED_ON_SOME_RANKS.lines(culprits=who)
-    return Cause.HOOK_ON_SOME_RANKS.lines(culprits=who, field=FIELDS[code])
+        return Cause.UNUSED_ON_SOME_RANKS.lines(who=who)
+    return Cause.HOOK_ON_SOME_RANKS.lines(who=who, field=FIELDS[code])
 
 
 # --- calls that join makes --------------------------------------------------------------------------------------------
@@ -212,12 +212,12 @@ def _with_joined_ranks(calls: Sequence[Call]) -> list[str]:
     if are_in_post_hook(calls):
         return post_hooks_differ(calls)
     if users and all(map(_is_of_own_joinable, shadows)):
-        return Cause.MAIN_HOOK_DIFFERS.lines(joined=joined, operation=" and ".join(_operations(users)))
+        return Cause.MAIN_HOOK_DIFFERS.lines(who=joined, operation=" and ".join(_operations(users)))
     if users:
-        return Cause.UNKNOWN_TO_JOIN.lines(joined=joined, operation=" and ".join(_operations(users)))
+        return Cause.UNKNOWN_TO_JOIN.lines(who=joined, operation=" and ".join(_operations(users)))
     if len({call.origin.wrapper for call in calls}) > 1:
-        return Cause.NOT_IN_JOIN.lines(joined=joined)
-    return Cause.OTHER_SHARE_IN_JOIN.lines(joined=joined)
+        return Cause.NOT_IN_JOIN.lines(who=joined)
+    return Cause.OTHER_SHARE_IN_JOIN.lines(who=joined)
 
 
 def _is_of_own_joinable(call: Call) -> bool:

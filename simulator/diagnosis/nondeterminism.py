@@ -102,6 +102,6 @@ def _finding(
         heading("NONDETERMINISM", Code.NONDETERMINISM, step),
         indent("first", one),
         indent("again", other),
-        *Cause.RUNS_DIFFER.lines(culprits=rank_list(ranks)),
+        *Cause.RUNS_DIFFER.lines(who=rank_list(ranks)),
     ]
     return Finding(Code.NONDETERMINISM, tuple(ranks), summary, "\n".join(lines), sites)

@@ -130,14 +130,14 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
-        return Cause.CALL_REFUSED.lines(remedy=message.rpartition(": ")[2])
+        return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
     names = [name for own in unused.values() for name in own]
     if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
         cause = Cause.PARAMETERS_CHANGED
     cause = cause or next(
         (each for words, way, each in _BELOW if words in error and re.search(way, traceback_text)), None
     )
-    return (cause or Cause.RAISED).lines(culprits=who, parameters=_unused_text(unused) or _told_unused(message))
+    return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _told_unused(message))
 
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:

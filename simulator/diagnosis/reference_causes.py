@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Phase
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import rank_list
 from ddpsim.simulator.joins import Joining
 from ddpsim.simulator.verdict import Code
@@ -31,20 +31,20 @@ def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[str]:
     if deviation.is_no_number:
         return Cause.NO_NUMBER.lines()
     if deviation.factor is not None:
-        return Cause.SCALED.lines(factor=_factor_text(deviation.factor, deviation.world_size))
+        return Cause.SCALED.lines(fact=_factor_text(deviation.factor, deviation.world_size))
     if len(deviation.ranks) < deviation.world_size:
-        return Cause.OTHER_ON_SOME_RANKS.lines(culprits=rank_list(deviation.ranks))
+        return Cause.OTHER_ON_SOME_RANKS.lines(who=rank_list(deviation.ranks))
     stood_by = [rank for joining in joins for rank in joining.ranks if rank.calls]
     phases = {phase for rank in stood_by for phase, _ in rank.shadowed}
     cause = _cause_in_join(deviation.code, phases) if stood_by else None
     if cause is not None:
-        return cause.lines(joined=rank_list({rank.rank for rank in stood_by}))
+        return cause.lines(rank_list({rank.rank for rank in stood_by}))
     if deviation.code is Code.DIVERGENCE_BUFFERS:
         return Cause.OTHER_COUNT.lines()
     return (Cause.REDUCED_BY_HAND if deviation.is_by_hand else Cause.OTHER_THAN_PLAIN_TRAINING).lines()
 
 
-def _cause_in_join(code: Code, phases: set[str]) -> Cause | None:
+def _cause_in_join(code: Code, phases: set[str]) -> Advice[[str]] | None:
     """What torch's join does not cover, by what was shadowed."""
     if code is Code.DIVERGENCE_BUFFERS:
         return Cause.JOINED_WITH_BUFFERS if Phase.BUFFERS.value in phases else None

@@ -23,7 +23,7 @@ def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | N
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
     is_injected = error.startswith(InjectedCrashError.__name__)
     cause = Cause.FAULT_INJECTED if is_injected else Cause.THREAD_RAISED
-    lines += cause.lines(culprits=rank_list(ranks))
+    lines += cause.lines(who=rank_list(ranks))
     return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, "\n".join(lines), (site,) if site else ())
 
 
@@ -72,10 +72,10 @@ def advise_threads(snapshot: Snapshot, reading: Reading) -> list[str]:
     waits = [_wait_of(snapshot, number) for number in reading.threads]
     holders = [wait.holder for wait in waits if isinstance(wait, LockWait) and wait.holder is not None]
     if len(reading.threads) == 1 and holders:
-        return Cause.LOCK_TAKEN_TWICE.lines(culprits=culprits)
+        return Cause.LOCK_TAKEN_TWICE.lines(who=culprits)
     if holders and len(holders) == len(waits):
-        return Cause.LOCKS_IN_OTHER_ORDER.lines(culprits=culprits)
-    return (Cause.LOCK_HELD_IN_WAIT if holders else Cause.NOBODY_ACTS).lines(culprits=culprits)
+        return Cause.LOCKS_IN_OTHER_ORDER.lines(who=culprits)
+    return (Cause.LOCK_HELD_IN_WAIT if holders else Cause.NOBODY_ACTS).lines(who=culprits)
 
 
 def _names(ranks: Sequence[RankSnapshot]) -> dict[int, str]:

@@ -6,56 +6,47 @@ from pathlib import Path
 import pytest
 
 from ddpsim import scenarios, simulator
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
-FACTS = (
-    "culprits",
-    "command",
-    "operation",
-    "field",
-    "groups",
-    "joined",
-    "name",
-    "fact",
-    "parameters",
-    "remedy",
-    "factor",
-    "site",
-    "ahead",
-    "behind",
-    "sides",
-)
+TABLE = {name: advice for name, advice in vars(Cause).items() if isinstance(advice, Advice)}
 
 
-@pytest.mark.parametrize("cause", Cause, ids=lambda cause: cause.name)
-def test_the_texts_of_a_cause_are_two_plain_lines(cause):
-    first, second = cause.lines(**dict.fromkeys(FACTS, "SOMETHING"))
+@pytest.mark.parametrize("advice", TABLE.values(), ids=TABLE)
+def test_each_cause_is_two_plain_lines_once_it_has_its_facts(advice):
+    first, second = advice.lines(*["SOMETHING"] * len(advice.facts._fields))
     assert re.fullmatch(r"  cause   \S.*[^.\s]", first)
     assert re.fullmatch(r"  try     \S.*[^.\s]", second)
     assert "{" not in first + second
 
 
+def test_no_two_causes_are_one_and_no_fact_is_told_by_nobody():
+    assert len({advice.cause for advice in TABLE.values()}) == len(TABLE)
+    for facts in {advice.facts for advice in TABLE.values()}:
+        texts = " ".join(advice.cause + advice.remedy for advice in TABLE.values() if advice.facts is facts)
+        assert all(f"{{{name}}}" in texts for name in facts._fields), facts
+
+
 def test_a_fact_that_a_cause_needs_must_be_given():
-    with pytest.raises(KeyError, match="culprits"):
-        Cause.RAN_OUT_OF_INPUT.lines()
-    assert Cause.RETURNED_EARLY.lines(culprits="rank 2", operation="barrier #1")[0] == (
+    with pytest.raises(TypeError, match="operation"):
+        Cause.RETURNED_EARLY.lines(who="rank 2")
+    assert Cause.RETURNED_EARLY.lines(who="rank 2", operation="barrier #1")[0] == (
         "  cause   rank 2 returned without making barrier #1"
     )
 
 
 @pytest.mark.parametrize(
-    ("culprits", "words"),
+    ("who", "words"),
     [("rank 2", "is not, or has"), ("ranks 1, 2", "are not, or have"), ("some ranks", "are not")],
 )
-def test_verbs_follow_the_number_of_the_culprits(culprits, words):
-    assert words in Cause.JOINED_ON_SOME_RANKS.lines(culprits=culprits)[0]
+def test_verbs_follow_the_number_of_the_culprits(who, words):
+    assert words in Cause.JOINED_ON_SOME_RANKS.lines(who=who)[0]
 
 
 def test_every_cause_is_one_that_some_finding_has():
     sources = [path.read_text(encoding="utf-8") for folder in FOLDERS for path in folder.rglob("*.py")]
     used = {name for text in sources for name in re.findall(r"\bCause\.([A-Z_]+)", text)}
-    assert used == {cause.name for cause in Cause}
+    assert used == set(TABLE)
 
 
 def test_causes_stand_in_the_table_only():
