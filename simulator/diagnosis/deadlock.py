@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
-from ddpsim.simulator.diagnosis import wait_graph
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, indent, rank_list, shortened, table
 from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
-from ddpsim.simulator.diagnosis.wait_graph import Reading
+from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
@@ -19,10 +18,11 @@ _MOST_PLACES = 4
 """So many different calls does a summary tell that ranks wait in."""
 
 
-def deadlocks(snapshot: Snapshot) -> tuple[Finding, ...]:
+def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
+    snapshot = graph.snapshot
     rows = _Rows(snapshot)
-    return tuple(_finding(snapshot, rows, reading) for reading in together(snapshot, wait_graph.read(snapshot)))
+    return tuple(_finding(snapshot, rows, reading) for reading in together(snapshot, graph.readings()))
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import NoReturn
 
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches
 from ddpsim.simulator.diagnosis.snapshot import Snapshot
-from ddpsim.simulator.diagnosis.wait_graph import waiting
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.kernel.answers import Answer, LookOutside, TellStack
 from ddpsim.simulator.kernel.requests import Looked, StackTold
 from ddpsim.simulator.kernel.run import Run
@@ -25,7 +25,7 @@ class Unwound(Exception):
 def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     """Stop the execution with findings; the caller is unwound."""
     run.findings.extend(findings)
-    run.waiting = waiting(run.snapshot())
+    run.waiting = WaitGraph(run.snapshot()).waiting()
     if run.observer is not None:
         run.observer.cut_short([number for number, task in run.tasks.items() if task.is_enabled])
     run.life.stop(ending)
@@ -44,9 +44,9 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
         return True
     try:
         mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps)]
-        snapshot = run.snapshot()
-        run.waiting = waiting(snapshot)
-        run.findings.extend(mismatches or deadlocks(snapshot))
+        graph = WaitGraph(run.snapshot())
+        run.waiting = graph.waiting()
+        run.findings.extend(mismatches or deadlocks(graph))
     except Exception as error:  # a bug of ours, but the others must not sleep for ever
         run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
     run.life.stop(Ending.DEADLOCK)
@@ -88,7 +88,13 @@ def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold |
 
 
 def _cut_short(
-    kind: str, code: Code, task: Task | None, stack: StackTold | None, summary: str, cause: Cause, snapshot: Snapshot
+    kind: str,
+    code: Code,
+    task: Task | None,
+    stack: StackTold | None,
+    summary: str,
+    cause: Advice[[]],
+    snapshot: Snapshot,
 ) -> Finding:
     lines = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
     if task is not None and stack is not None:

@@ -17,6 +17,7 @@ from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.snapshot import RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
@@ -92,7 +93,7 @@ class _Run:
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
             for calls, finding in early_mismatches(self._slots, self._steps):
                 self._clash(calls, finding)
-            self._found.extend([] if self._found else deadlocks(self._snapshot()))
+            self._found.extend([] if self._found else deadlocks(WaitGraph(self._snapshot())))
 
     def _next(self, rank: int) -> Progress | None:
         if self._found:

@@ -5,6 +5,7 @@ import pytest
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 
 LOOP, LATER = Site("train.py", 10, "train"), Site("train.py", 20, "main")
@@ -32,7 +33,7 @@ def found(*ranks):
         here = {call.rank for call in calls}
         missing = tuple(rank.rank for rank in ranks if rank.rank not in here) if peer is None else (peer,)
         slots.append(OpenSlot(tuple(calls), missing))
-    (finding,) = deadlocks(Snapshot(ranks, tuple(slots), 9))
+    (finding,) = deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
     return finding
 
 
@@ -46,7 +47,7 @@ def end(finding):
 def ring_of(*ranks):
     """The one finding for ranks of which each waits for the next one."""
     slots = [OpenSlot(rank.wait.calls, ((rank.rank + 1) % len(ranks),)) for rank in ranks]
-    (finding,) = deadlocks(Snapshot(ranks, tuple(slots), 9))
+    (finding,) = deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
     return finding
 
 

@@ -6,6 +6,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature, Site
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
 from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 
 SITE = Site("train.py", 3, "main")
@@ -165,7 +166,7 @@ def dead_rank(*calls):
     waiting = [RankSnapshot(call.rank, RankState.WAITING, CallWait((call,))) for call in made]
     dead = RankSnapshot(len(made), RankState.RAISED, error="ValueError: no")
     slots = tuple(OpenSlot((call,), (dead.rank,)) for call in made)
-    (finding,) = deadlocks(Snapshot((*waiting, dead), slots))
+    (finding,) = deadlocks(WaitGraph(Snapshot((*waiting, dead), slots)))
     assert (finding.code.value, finding.ranks) == ("deadlock.dead_rank", (dead.rank,))
     return finding.summary
 
@@ -193,7 +194,7 @@ def test_a_rank_that_waits_for_another_one_that_waits():
         RankSnapshot(1, RankState.WAITING, StoreWait(("key",))),
         RankSnapshot(2, RankState.RAISED),
     )
-    dead, missing = deadlocks(Snapshot(ranks, (OpenSlot((call,), (1, 2)),)))
+    dead, missing = deadlocks(WaitGraph(Snapshot(ranks, (OpenSlot((call,), (1, 2)),))))
     assert dead.summary == "rank 0 waits in barrier #0 at t.py:4 for rank 2, which raised"
     assert "which raised" not in missing.summary
 
@@ -202,5 +203,5 @@ def test_any_of_several_that_raised_would_have_been_enough():
     call = Call(0, "default", 0, Signature("recv"), Site("t.py", 4, "f"), peer=ANY_SOURCE)
     dead = (RankSnapshot(1, RankState.RAISED), RankSnapshot(2, RankState.RAISED))
     ranks = (RankSnapshot(0, RankState.WAITING, CallWait((call,))), *dead)
-    (finding,) = deadlocks(Snapshot(ranks, (OpenSlot((call,), (1, 2), any_suffices=True),)))
+    (finding,) = deadlocks(WaitGraph(Snapshot(ranks, (OpenSlot((call,), (1, 2), any_suffices=True),))))
     assert finding.summary == "rank 0 waits in recv #0 at t.py:4 for any of ranks 1, 2, which raised"
