@@ -30,8 +30,8 @@ from ddpsim.scenarios.ranks.function import of_a_rank
 from ddpsim.scenarios.training.reference import Reference
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.explain import rank_list
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.wording import rank_list
 
 Ranks = tuple[int, ...]
 

@@ -1,9 +1,12 @@
-"""Pieces of text that findings and results share: a labelled line, and ranks in words."""
+"""Pieces of text that findings and results share: a labelled line, ranks in words, lists cut short."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import groupby
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 def indent(label: str, text: str) -> str:
@@ -22,3 +25,16 @@ def rank_list(ranks: Iterable[int]) -> str:
         else:
             runs.extend(str(rank) for rank in members)
     return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(runs)
+
+
+def ranks_by(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:
+    """The ranks that have each value, in the order in which the values come first."""
+    found: dict[T, list[int]] = {}
+    for rank, value in values:
+        found.setdefault(value, []).append(rank)
+    return found
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names with commas; of more than `most`, the first ones."""
+    return ", ".join([*names[:most], "..."] if len(names) > most else names)

@@ -14,8 +14,9 @@ from ddpsim import Code, Finding
 from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import rank_list, shortened
+from ddpsim.simulator.diagnosis.explain import shortened
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
+from ddpsim.simulator.wording import rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """What gloo raises on the others when a process is gone."""

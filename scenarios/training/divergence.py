@@ -10,9 +10,10 @@ from ddpsim import Code, Finding, Result, Trace
 from ddpsim.scenarios.training.reference import Difference, Reference, first_differences
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Phase, Site
-from ddpsim.simulator.diagnosis.explain import rank_list, table
+from ddpsim.simulator.diagnosis.explain import Row, table
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.wording import rank_list
 
 
 def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding | None:
@@ -36,7 +37,7 @@ def _finding(found: Sequence[Difference], result: Result) -> Finding:
     summary = f"{what} differs from plain training on {rank_list(ranks)} {when}"
     sites = [_site(result.trace, each.rank, first.iteration) for each in alike]
     rows = [
-        (each.rank, f"{first.name} = {each.found}, expected {each.expected}", str(site or ""), "")
+        Row(each.rank, f"{first.name} = {each.found}, expected {each.expected}", str(site or ""))
         for each, site in zip(alike, sites, strict=True)
     ]
     lines = [

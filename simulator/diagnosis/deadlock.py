@@ -7,14 +7,15 @@ from collections.abc import Collection, Sequence
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
-from ddpsim.simulator.diagnosis.explain import Row, elided, heading, indent, rank_list, shortened, table
+from ddpsim.simulator.diagnosis.explain import Row, elided, heading, shortened, table
 from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from ddpsim.simulator.wording import indent, listed, rank_list, ranks_by
 
-_MOST_PLACES = 4
+_MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""
 
 
@@ -59,7 +60,7 @@ def _finding(snapshot: Snapshot, rows: _Rows, reading: Reading) -> Finding:
         "\n".join(lines),
         tuple(dict.fromkeys(sites)),
         reading.cycle,
-        tuple(call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls),
+        tuple(call for rank in ranks for call in rank.calls),
     )
 
 
@@ -68,9 +69,9 @@ def _culprits_first(ranks: Sequence[RankSnapshot], culprits: Collection[int]) ->
 
 
 def _sites(rank: RankSnapshot) -> list[Site]:
-    calls = [call.site for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls]
     if rank.waits:
-        return calls + [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
+        others = [wait.site for wait in rank.waits if not isinstance(wait, CallWait) and wait.site != NOWHERE]
+        return [call.site for call in rank.calls] + others
     if rank.error_site is not None:
         return [rank.error_site]
     return [site for site in (_end(rank)[1],) if site is not None]
@@ -163,7 +164,7 @@ def _is_ddps(call: Call) -> bool:
 
 
 def _origin(call: Call) -> str:
-    names = ", ".join(call.origin.parameters[:4]) + (", ..." if len(call.origin.parameters) > 4 else "")
+    names = listed(call.origin.parameters, 4)
     return f"{call.origin} ({names})" if names else str(call.origin)
 
 
@@ -197,18 +198,15 @@ def _who_waits(ranks: Sequence[int]) -> str:
 
 def _at_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) -> str:
     """With where ranks wait: below the error of the others, a line may be all that is told of them."""
-    places: dict[str, list[int]] = {}
-    for rank in victims:
-        places.setdefault(_place(snapshot.ranks[rank]), []).append(rank)
+    calls = ranks_by((rank, _first_call(snapshot.ranks[rank])) for rank in victims)
     dead = f"for {culprits}, which raised"
-    if len(places) == 1:
-        return f"{_who_waits(victims)}{next(iter(places))} {dead}"
-    sides = [rank_list(ranks) + place for place, ranks in places.items() if place]
-    told = sides if len(sides) <= _MOST_PLACES else [*sides[:_MOST_PLACES], "..."]
-    return f"{_who_waits(victims)} {dead}: {', '.join(told)}"
+    if len(calls) == 1:
+        return f"{_who_waits(victims)}{next(iter(calls))} {dead}"
+    sides = [rank_list(ranks) + call for call, ranks in calls.items() if call]
+    return f"{_who_waits(victims)} {dead}: {listed(sides, _MOST_CALLS)}"
 
 
-def _place(rank: RankSnapshot) -> str:
+def _first_call(rank: RankSnapshot) -> str:
     """The first call that its program or a thread of it waits in; "" if it waits for something else."""
-    calls = [call for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls]
-    return f" in {calls[0].operation} #{calls[0].sequence}{_on_group(calls[0])} at {calls[0].place}" if calls else ""
+    call = next(iter(rank.calls), None)
+    return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.place}" if call else ""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import elided, rank_list
-from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_of
+from ddpsim.simulator.diagnosis.explain import elided
+from ddpsim.simulator.diagnosis.hooks import are_of_hooks, sites_text
 from ddpsim.simulator.diagnosis.mismatch_causes import (
     WRAPPING,
     are_in_post_hook,
@@ -21,6 +21,7 @@ from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
+from ddpsim.simulator.wording import rank_list
 
 
 def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
@@ -60,8 +61,7 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
 
 
 def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
-    waits = [wait for rank in ranks for wait in snapshot.ranks[rank].waits]
-    return [call for wait in waits if isinstance(wait, CallWait) for call in wait.calls]
+    return [call for rank in ranks for call in snapshot.ranks[rank].calls]
 
 
 # --- somebody is missing ----------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]
         return Cause.WRAPPED_ALONE.lines(who=missing)
     has_passed = _has_passed(snapshot, reading, calls)
     if has_passed and are_of_hooks(calls):
-        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, site=sites_of(calls))
+        return Cause.HOOK_MADE_NO_CALL.lines(who=missing, site=sites_text(calls))
     if all(is_later_bucket(call) for call in calls):
         return bucket_left_out(missing, calls)
     if has_passed:

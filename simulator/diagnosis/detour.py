@@ -12,12 +12,13 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.diagnosis.explain import minority
 from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait
+from ddpsim.simulator.wording import rank_list, ranks_by
 
 
 class Detour(NamedTuple):
@@ -32,9 +33,7 @@ class Detour(NamedTuple):
     @property
     def culprits(self) -> tuple[int, ...]:
         """The ranks whose line is not that of most; all if no line is."""
-        sizes = sorted(map(len, self.ranks.values()))
-        most = sizes[-1] if sizes[-1] > sizes[-2] else 0
-        return tuple(sorted(rank for ranks in self.ranks.values() if len(ranks) != most for rank in ranks))
+        return minority(self.ranks.values())
 
     @property
     def sites(self) -> list[Site]:
@@ -72,8 +71,6 @@ def detour(snapshot: Snapshot, reading: Reading) -> Detour | None:
 
 
 def _detour(calls: list[Call], left_over: Site) -> Detour:
-    ranks: dict[Site, list[int]] = {}
-    for call in calls:
-        ranks.setdefault(call.site, []).append(call.rank)
+    ranks = ranks_by((call.rank, call.site) for call in calls)
     together = {site: tuple(sorted(own)) for site, own in ranks.items()}
     return Detour(f"{calls[0].operation} #{calls[0].sequence}", together, left_over)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import rank_list, table
+from ddpsim.simulator.diagnosis.explain import Row, minority, table
 from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import rank_list
 
 
 class Side(NamedTuple):
@@ -94,20 +95,21 @@ def divergence(
     sides: Sequence[Side],
     *,
     sites: Mapping[int, Site],
-    place: str = "",
+    index: str = "",
     known: Circumstances,
 ) -> Finding:
-    """The finding for replicas that differ first in `name`.
+    """The finding for replicas that differ first in `name`, in a tensor at `index`.
 
-    `sites` are the lines that the ranks were compared at, and `place` is where in the tensor.
+    `sites` are the lines that the ranks were compared at.
     """
-    culprits = known.skippers or minority(sides)
-    summary = f"{name}{place} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
-    rows = [(rank, f"{name}{place} = {side.value}", _where(sites[rank]), "") for side in sides for rank in side.ranks]
+    culprits = known.skippers or minority(side.ranks for side in sides)
+    summary = f"{name}{index} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
+    rows = [Row(rank, f"{name}{index} = {side.value}", _text(sites[rank])) for side in sides for rank in side.ranks]
     who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
     advice = _advise(code, moment, name, who, known)
     lines = [f"DIVERGENCE  {code}  {moment}", *table(rows), *advice]
-    return Finding(code, culprits, summary, "\n".join(lines), _known([sites[rank] for rank in _first(culprits, sites)]))
+    culprits_first = sorted(sites, key=lambda rank: (rank not in culprits, rank))
+    return Finding(code, culprits, summary, "\n".join(lines), _known(sites[rank] for rank in culprits_first))
 
 
 def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:
@@ -115,47 +117,30 @@ def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[i
 
     `skippers` and `others` have the lines of the last optimizer steps that they did make, if they made one.
     """
-    text = f"{rank_list(skippers)} made no optimizer step {_after(moment)}, and {rank_list(others)} did"
+    text = skip_text(moment, skippers, rank_list(others))
+    lines = [f"last step at {site}" if site != NOWHERE else "" for site in skippers.values()]
     rows = [
-        (rank, "skipped it", f"last step at {site}" if site != NOWHERE else "", "") for rank, site in skippers.items()
+        *(Row(rank, "skipped it", line) for rank, line in zip(skippers, lines, strict=True)),
+        *(Row(rank, "made it", _text(site)) for rank, site in others.items()),
     ]
-    rows += [(rank, "made it", _where(site), "") for rank, site in others.items()]
-    lines = [
-        f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}",
-        f"  {text}",
-        *table(rows),
-        *Cause.STEP_SKIPPED.lines(fact=text),
-    ]
+    head = [f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}", f"  {text}"]
+    body = "\n".join([*head, *table(rows), *Cause.STEP_SKIPPED.lines(fact=text)])
     sites = _known([*skippers.values(), *others.values()])
-    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, "\n".join(lines), sites)
+    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, body, sites)
 
 
-def skip_text(moment: Moment, skippers: Sequence[int]) -> str:
+def skip_text(moment: Moment, skippers: Iterable[int], others: str = "the others") -> str:
     """What tells that ranks left out an optimizer step."""
-    return f"{rank_list(skippers)} made no optimizer step {_after(moment)}, and the others did"
+    where = f"after step {moment.step} of DDP #{moment.wrapper}"
+    return f"{rank_list(skippers)} made no optimizer step {where}, and {others} did"
 
 
-def minority(sides: Sequence[Side]) -> tuple[int, ...]:
-    """The ranks outside the largest side; all of them if no side is the largest."""
-    sizes = sorted((len(side.ranks) for side in sides), reverse=True)
-    tie = len(sizes) > 1 and sizes[0] == sizes[1]
-    return tuple(sorted(rank for side in sides if tie or len(side.ranks) < sizes[0] for rank in side.ranks))
-
-
-def _where(site: Site) -> str:
+def _text(site: Site) -> str:
     return "" if site == NOWHERE else str(site)
 
 
-def _first(culprits: Collection[int], ranks: Iterable[int]) -> list[int]:
-    return sorted(ranks, key=lambda rank: (rank not in culprits, rank))
-
-
 def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
-    return tuple(dict.fromkeys([site for site in sites if site != NOWHERE]))
-
-
-def _after(moment: Moment) -> str:
-    return f"after step {moment.step} of DDP #{moment.wrapper}"
+    return tuple(dict.fromkeys(site for site in sites if site != NOWHERE))
 
 
 def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[str]:

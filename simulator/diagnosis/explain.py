@@ -1,12 +1,13 @@
-"""The text of a diagnosis: a heading, a line a rank, then cause, remedy and replay."""
+"""What findings share: the parts of their text, from the heading to a line a rank, and whose lines come first."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import NamedTuple
 
+from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import indent, rank_list
+from ddpsim.simulator.wording import rank_list, ranks_by
 
 MANY_RANKS = 8
 """More ranks than this with the same line share one."""
@@ -38,18 +39,14 @@ class Row(NamedTuple):
     """Its name; "" for the one that runs the rank's program."""
 
 
-def table(rows: Sequence[Row | tuple[int, str, str, str]]) -> list[str]:
-    """Rows in columns; more than MANY_RANKS equal ones share a line."""
-    shared: dict[Row, list[int]] = {}
-    for row in (Row(*row) for row in rows):
-        shared.setdefault(row._replace(rank=0), []).append(row.rank)
-    lines: list[tuple[str, str, str, str]] = []
-    for row, ranks in shared.items():
-        labels = [rank_list(ranks)] if len(ranks) > MANY_RANKS else [f"rank {rank}" for rank in ranks]
-        lines.extend((label + _of_thread(row.thread), row.what, row.where, row.more) for label in labels)
-    if all(len(ranks) <= MANY_RANKS for ranks in shared.values()):
-        each = sorted((Row(*row) for row in rows), key=lambda row: (row.rank, row.thread, row))
-        lines = [(f"rank {row.rank}{_of_thread(row.thread)}", row.what, row.where, row.more) for row in each]
+def table(rows: Sequence[Row]) -> list[str]:
+    """Rows in columns, by rank; where more than MANY_RANKS are equal they share a line, and it stays in its place."""
+    shared = ranks_by((row.rank, row._replace(rank=0)) for row in rows)
+    if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
+        cells = [(label, row) for row, ranks in shared.items() for label in _labels(ranks)]
+    else:
+        cells = [(f"rank {row.rank}", row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
+    lines = [(label + _of_thread(row.thread), row.what, row.where, row.more) for label, row in cells]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     return [
         "  " + "  ".join(f"{cell:<{width}}" for cell, width in zip(line, [*widths, 0], strict=True)).rstrip()
@@ -57,8 +54,25 @@ def table(rows: Sequence[Row | tuple[int, str, str, str]]) -> list[str]:
     ]
 
 
+def _labels(ranks: Sequence[int]) -> list[str]:
+    return [rank_list(ranks)] if len(ranks) > MANY_RANKS else [f"rank {rank}" for rank in ranks]
+
+
 def _of_thread(name: str) -> str:
     return f', thread "{name}"' if name else ""
 
 
-__all__ = ["MANY_RANKS", "Row", "elided", "heading", "indent", "rank_list", "shortened", "table"]
+# --- whose fault it is ------------------------------------------------------------------------------------------------
+
+
+def minority(sides: Iterable[Collection[int]]) -> tuple[int, ...]:
+    """The ranks outside the largest side; all of them if no side is the largest."""
+    by_size = sorted(sides, key=len)
+    has_largest = len(by_size) > 1 and len(by_size[-2]) < len(by_size[-1])
+    return tuple(sorted({rank for side in (by_size[:-1] if has_largest else by_size) for rank in side}))
+
+
+def sites_of(calls: Iterable[Call], culprits: Collection[int]) -> tuple[Site, ...]:
+    """The lines that made calls, the culprits' first."""
+    ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
+    return tuple(dict.fromkeys(call.site for call in ordered))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations, pairwise
 
 import networkx as nx
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import Row, rank_list, table
+from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import rank_list, ranks_by
 
 Slot = tuple[str, int]
 """Group and sequence."""
@@ -69,20 +69,16 @@ def tensor_in_flight(calls: Sequence[Call]) -> tuple[Finding, ...]:
 
 def call_site(calls: Sequence[Call]) -> Finding:
     """Calls that met and were issued from different lines of the user's program."""
-    sides = Counter(call.site for call in calls)
-    (most, count), *others = sides.most_common()
-    tie = others[0][1] == count
-    culprits = tuple(sorted(call.rank for call in calls if tie or call.site != most))
-    lines = " and ".join(str(site) for site in sides)
-    summary = f"{calls[0].operation} calls of {lines} meet"
-    rows = [(call.rank, str(call), call.place, "") for call in calls]
+    sides = ranks_by((call.rank, call.site) for call in calls)
+    culprits = minority(sides.values())
+    summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
+    rows = [Row(call.rank, str(call), call.place) for call in calls]
     text = _text(Code.HAZARD_CALL_SITE, [*table(rows), *Cause.LINES_MEET.lines()])
-    sites = tuple(dict.fromkeys(c.site for c in sorted(calls, key=lambda c: (c.rank not in culprits, c.rank))))
-    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites, calls=tuple(calls))
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites_of(calls, culprits), calls=tuple(calls))
 
 
 def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
-    """The slots on cycles, or on a way from one to another."""
+    """The slots on cycles, or on a path from one to another."""
     edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
     graph: nx.DiGraph[Slot] = nx.DiGraph(list(edges))
     knots = [slot for part in nx.strongly_connected_components(graph) if len(part) > 1 for slot in part]
@@ -118,11 +114,10 @@ def _two_groups(calls: Sequence[Call], start: int) -> tuple[Call, Call]:
     return first, next((call for call in calls[start:] if call.group != first.group), calls[-1])
 
 
-def _group_order_finding(groups: Sequence[str], pairs: dict[int, tuple[Call, Call]]) -> Finding:
-    counts = Counter(first.group for first, _ in pairs.values())
-    (most, count), *others = counts.most_common()
-    tie = not others or others[0][1] == count or len(groups) > 2
-    culprits = tuple(sorted({first.rank for first, _ in pairs.values() if tie or first.group != most}))
+def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, Call]]) -> Finding:
+    firsts = ranks_by((first.rank, first.group) for first, _ in pairs.values())
+    # In a circle of more groups each rank has an order of its own.
+    culprits = minority(firsts.values() if len(groups) == 2 else [{first.rank for first, _ in pairs.values()}])
     names = ", ".join(f'"{group}"' for group in groups)
     summary = f"ranks use groups {names} in different orders"
     rows = [
@@ -151,7 +146,7 @@ def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Advice[[]]) ->
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
-    rows = [(rank, str(first_of_rank[rank]), first_of_rank[rank].place, "") for rank in ranks]
+    rows = [Row(rank, str(first_of_rank[rank]), first_of_rank[rank].place) for rank in ranks]
     text = _text(code, [f"  {summary}", *table(rows), *cause.lines()])
     return Finding(code, ranks, summary, text, (calls[0].site,), calls=tuple(calls))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import rank_list
+from ddpsim.simulator.wording import rank_list
 
 _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 """What a wrapper goes on to after its buckets."""
@@ -17,7 +17,7 @@ def are_of_hooks(calls: Sequence[Call]) -> bool:
     return all(call.origin.by_hook for call in calls)
 
 
-def sites_of(calls: Sequence[Call]) -> str:
+def sites_text(calls: Sequence[Call]) -> str:
     """The lines that made the calls."""
     return " and ".join(dict.fromkeys(str(call.site) for call in calls))
 
@@ -34,9 +34,9 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
     if not hooked or _are_filled_otherwise(calls) or not {call.origin.phase for call in others} <= _WITHOUT_HOOK:
         return []
     if sorted(call.rank for call in others) == sorted(culprits):
-        return Cause.HOOK_MADE_NO_CALL.lines(who=who, site=sites_of(hooked))
+        return Cause.HOOK_MADE_NO_CALL.lines(who=who, site=sites_text(hooked))
     return (not others and (_one_off(calls) or _crossing(calls))) or Cause.HOOK_CALLS_DIFFER.lines(
-        who=who, site=sites_of([call for call in hooked if call.rank in culprits])
+        who=who, site=sites_text([call for call in hooked if call.rank in culprits])
     )
 
 
@@ -47,14 +47,14 @@ def _one_off(calls: Sequence[Call]) -> list[str]:
     behind = [call.rank for call in calls if call.rank not in ahead]
     if not ahead or not behind:
         return []
-    return Cause.HOOK_ONE_OFF.lines(site=sites_of(calls), ahead=rank_list(ahead), behind=rank_list(behind))
+    return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
 
 
 def _crossing(calls: Sequence[Call]) -> list[str]:
     """The same for calls of several buckets, some of them chained; [] for others."""
     if len({call.origin.bucket for call in calls}) == 1 or not any(call.origin.is_chained for call in calls):
         return []
-    return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_of(calls))
+    return Cause.HOOK_CHAINS_CROSS.lines(fact=sites_text(calls))
 
 
 def _are_filled_otherwise(calls: Sequence[Call]) -> bool:

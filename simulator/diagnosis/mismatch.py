@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Phase
-from ddpsim.simulator.diagnosis.explain import Row, heading, indent, rank_list, table
+from ddpsim.simulator.diagnosis.explain import Row, heading, sites_of, table
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
 from ddpsim.simulator.matching import agreement
 from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import indent, rank_list, ranks_by
 
 
 def mismatch(calls: Sequence[Call], code: Code, step: int, *, complete: bool = True) -> Finding:
@@ -40,16 +41,12 @@ def _finding(
     if not complete:
         lines.append(indent("note", "not every member of the group has arrived"))
     lines += advice
-    ordered = sorted(calls, key=lambda call: (call.rank not in culprits, call.rank))
-    sites = tuple(dict.fromkeys(call.site for call in ordered))
-    return Finding(code, culprits, summary, "\n".join(lines), sites, calls=tuple(calls))
+    return Finding(code, culprits, summary, "\n".join(lines), sites_of(calls, culprits), calls=tuple(calls))
 
 
 def _sides(calls: Sequence[Call], code: Code) -> str:
-    ranks: dict[str, list[int]] = {}
-    for call in calls:
-        ranks.setdefault(_side(call, code), []).append(call.rank)
-    return " against ".join(f"{side} on {rank_list(who)}" for side, who in ranks.items())
+    sides = ranks_by((call.rank, _side(call, code)) for call in calls)
+    return " against ".join(f"{side} on {rank_list(ranks)}" for side, ranks in sides.items())
 
 
 def _side(call: Call, code: Code) -> str:

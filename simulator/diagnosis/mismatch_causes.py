@@ -10,11 +10,11 @@ from math import prod
 
 from ddpsim.simulator.calls import Call, Phase, Shape
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import rank_list
-from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_of
+from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_text
 from ddpsim.simulator.matching.agreement import compared_values
 from ddpsim.simulator.operations import OPERATIONS, Root
 from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import listed, rank_list
 
 FIELDS = {
     Code.MISMATCH_OPERATION: "operation",
@@ -163,9 +163,8 @@ def is_later_bucket(call: Call) -> bool:
 
 def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[str]:
     """The cause and what to try, for ranks that others wait for in later buckets of a step (`late`)."""
-    names = late[0].origin.parameters
-    parameters = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-    return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters or "its parameters")
+    parameters = listed(late[0].origin.parameters) or "its parameters"
+    return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
 
 
 def _is_past(call: Call, late: Sequence[Call]) -> bool:
@@ -235,4 +234,4 @@ def are_in_post_hook(calls: Sequence[Call]) -> bool:
 
 def post_hooks_differ(calls: Sequence[Call]) -> list[str]:
     """The cause and what to try, for calls at the end of a join that other ranks do not make, or not alike."""
-    return Cause.POST_HOOKS_DIFFER.lines(operation=" and ".join(_operations(calls)), site=sites_of(calls))
+    return Cause.POST_HOOKS_DIFFER.lines(operation=" and ".join(_operations(calls)), site=sites_text(calls))

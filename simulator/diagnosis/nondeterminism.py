@@ -8,11 +8,11 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import heading, indent
+from ddpsim.simulator.diagnosis.explain import heading
 from ddpsim.simulator.events import Event
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import indent, rank_list
 
 
 class Offer(NamedTuple):

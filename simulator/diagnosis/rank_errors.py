@@ -6,13 +6,13 @@ Known errors are told by words of their text or, for those of an engine, by the 
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import rank_list, shortened
+from ddpsim.simulator.diagnosis.explain import minority, shortened
 from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import listed, rank_list, ranks_by
 
 _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"
@@ -114,16 +114,10 @@ def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
     """Those that raised, unless the text finds fault with some of them, or with others."""
     counts = {rank: found[1] for rank, error in errors.items() if (found := re.search(r"has (\d+) params", error))}
     if len(counts) == len(errors):
-        return _minority(counts)
+        return minority(ranks_by(counts.items()).values())
     type_name, _, message = next(iter(errors.values())).partition(": ")
     lists = re.findall(_FAULTS[type_name], message) if type_name in _FAULTS else []
     return tuple(sorted({int(rank) for text in lists for rank in re.findall(r"\d+", text)} or errors))
-
-
-def _minority(values: Mapping[int, str]) -> tuple[int, ...]:
-    (value, count), *others = Counter(values.values()).most_common()
-    is_clear = bool(others) and others[0][1] < count
-    return tuple(sorted(rank for rank, own in values.items() if not is_clear or own != value))
 
 
 def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> list[str]:
@@ -142,9 +136,7 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback
 
 def _unused_text(unused: Mapping[int, Sequence[str]]) -> str:
     """`a.weight, a.bias`, or `a.weight on rank 0 and b.weight on rank 1` if it is not the same on all."""
-    ranks: dict[str, list[int]] = {}
-    for rank, names in sorted(unused.items()):
-        ranks.setdefault(", ".join(names[:8]) + (", ..." if len(names) > 8 else ""), []).append(rank)
+    ranks = ranks_by((rank, listed(names)) for rank, names in sorted(unused.items()))
     if len(ranks) == 1:
         return next(iter(ranks))
     return " and ".join(f"{names} on {rank_list(who)}" for names, who in ranks.items())

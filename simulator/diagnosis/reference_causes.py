@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.explain import rank_list
 from ddpsim.simulator.joins import Joining
 from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import rank_list
 
 
 class Deviation(NamedTuple):

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.waits import Wait
+from ddpsim.simulator.waits import CallWait, Wait
 
 
 class RankState(Enum):
@@ -49,6 +49,11 @@ class RankSnapshot:
     def waits(self) -> tuple[Wait, ...]:
         """What its program and its threads wait for."""
         return tuple(wait for wait in (self.wait, *(thread.wait for thread in self.threads)) if wait is not None)
+
+    @property
+    def calls(self) -> list[Call]:
+        """The calls that its program and its threads wait in."""
+        return [call for wait in self.waits if isinstance(wait, CallWait) for call in wait.calls]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import elided, rank_list, shortened
+from ddpsim.simulator.diagnosis.explain import elided, shortened
 from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
+from ddpsim.simulator.wording import rank_list
 
 
 def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:

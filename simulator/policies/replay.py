@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, answers_text
-from ddpsim.simulator.diagnosis.explain import shortened, table
+from ddpsim.simulator.diagnosis.explain import Row, shortened, table
 from ddpsim.simulator.errors import ReplayDivergedError
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
@@ -167,15 +167,15 @@ def _is_message_to(rank: int, event: Event) -> bool:
     return event.kind is EventKind.ISSUE and event.call is not None and event.call.peer == rank
 
 
-def _row(rank: int, before: Event | None, after: Event | None) -> tuple[int, str, str, str]:
+def _row(rank: int, before: Event | None, after: Event | None) -> Row:
     """Rank, what it does next (or where it stands, or what it did last), where, and what that belongs to."""
     event, words = (before, _DID) if after is None else (after, _DOES_NEXT)
     if event is None:
-        return rank, "has done nothing yet", "", ""
+        return Row(rank, "has done nothing yet")
     if event.call is None:
-        return rank, f"{words[event.kind]} {event.text}".rstrip(), "", ""
+        return Row(rank, f"{words[event.kind]} {event.text}".rstrip())
     call, site, origin = call_texts(event.call)
-    return rank, f"{words[event.kind]} {call}", site, origin
+    return Row(rank, f"{words[event.kind]} {call}", site, origin)
 
 
 _DID = {kind: f"last: {kind.value}" for kind in EventKind} | {

@@ -275,7 +275,7 @@ class Replicas:
             name,
             sides,
             sites=sites,
-            place=str(list(index)) if index else "",
+            index=str(list(index)) if index else "",
             known=known,
         )
 
