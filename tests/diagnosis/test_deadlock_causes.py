@@ -3,30 +3,42 @@
 import pytest
 
 from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 
+from .ending import end, ends_with
+
 LOOP, LATER = Site("train.py", 10, "train"), Site("train.py", 20, "main")
 BUCKET = Origin(Phase.BUCKET, 0, 0, 4)
 BUFFERS = Origin(Phase.BUFFERS, 0, None, 4)
+BUCKET_1 = Origin(Phase.BUCKET, 0, 1, 4, parameters=("a", "b"))
+REBUILD = Origin(Phase.REBUILD, 0)
+CONTROL = Origin(Phase.JOIN_CONTROL, 0, None, 4)
+SHADOW = Origin(Phase.BUCKET, 0, 0, shadow=True)
+CYCLE, MISSING, DEAD = "deadlock.cycle", "deadlock.missing_rank", "deadlock.dead_rank"
 
 
-def waiting(rank, operation, origin=USER_ORIGIN, *, group="default", peer=None, steps=3):
+def waiting(rank, operation, origin=USER_ORIGIN, *, group="default", peer=None):
     call = Call(rank, group, 8, Signature(operation), LOOP, origin, peer)
-    return RankSnapshot(rank, RankState.WAITING, CallWait((call,)), call, 8, steps)
+    return RankSnapshot(rank, RankState.WAITING, CallWait((call,)), call, 8, 3)
 
 
 def returned(rank, *, steps=3, last=None):
     return RankSnapshot(rank, RankState.RETURNED, None, last, 7, steps)
 
 
+def for_key(rank):
+    return RankSnapshot(rank, RankState.WAITING, StoreWait((f"key {rank}",)))
+
+
 def found(*ranks):
     """The one finding for ranks that meet by group; all are members of every group."""
     by_group = {}
     for rank in ranks:
-        for call in rank.wait.calls if isinstance(rank.wait, CallWait) else ():
+        for call in rank.calls:
             by_group.setdefault((call.group, call.peer, call.rank if call.is_point_to_point else -1), []).append(call)
     slots = []
     for (_, peer, _), calls in by_group.items():
@@ -35,13 +47,6 @@ def found(*ranks):
         slots.append(OpenSlot(tuple(calls), missing))
     (finding,) = deadlocks(WaitGraph(Snapshot(ranks, tuple(slots), 9)))
     return finding
-
-
-def end(finding):
-    *_, cause, remedy = finding.text.splitlines()
-    assert cause.startswith("  cause   ")
-    assert remedy.startswith("  try     ")
-    return cause[10:], remedy[10:]
 
 
 def ring_of(*ranks):
@@ -54,115 +59,126 @@ def ring_of(*ranks):
 def three_and(odd, operation="all_reduce", origin=USER_ORIGIN, **options):
     """Ranks 0, 1, 3 wait in one call, and rank 2 is `odd`."""
     first, second, last = (waiting(rank, operation, origin, **options) for rank in (0, 1, 3))
-    return found(first, second, odd, last)
+    return first, second, odd, last
 
 
-def one_and_three(operation, origin=USER_ORIGIN, **options):
+def one_and_three(operation, origin=USER_ORIGIN):
     """Rank 0 waits in a call, and the others have returned."""
-    return found(waiting(0, operation, origin, **options), *(returned(rank) for rank in (1, 2, 3)))
+    return waiting(0, operation, origin), *(returned(rank) for rank in (1, 2, 3))
 
 
-@pytest.mark.parametrize("origin", [BUCKET, BUFFERS, Origin(Phase.REBUILD, 0)])
-def test_a_rank_without_input(origin):
-    finding = three_and(returned(2), origin=origin)
-    assert (finding.code, finding.ranks) == ("deadlock.missing_rank", (2,))
-    cause, remedy = end(finding)
-    assert cause == "rank 2 ran out of input, or stopped, before the others, and nothing shadows its collectives"
-    assert remedy.startswith("wrap the loop in `with model.join():`; if a rank decides to stop, share that")
+def two_in(operation):
+    return waiting(0, operation), waiting(1, operation)
 
 
-def test_many_ranks_without_input_are_at_fault_too():
-    finding = one_and_three("all_reduce", BUCKET)
-    assert finding.ranks == (1, 2, 3)
-    assert end(finding)[0].endswith("nothing shadows their collectives")
+def to_each_other(first, second):
+    return waiting(0, first, peer=1), waiting(1, second, peer=0)
 
 
-@pytest.mark.parametrize("step", [0, 2, 3])
-def test_a_forward_without_gradients_on_one_rank_is_an_evaluation(step):
-    finding = one_and_three("broadcast", BUFFERS._replace(step=step))
-    assert (finding.code, finding.ranks) == ("deadlock.missing_rank", (0,))
-    assert finding.sites[0] == LOOP
-    assert "rank 0 made one that the others did not" in end(finding)[0]
-    assert end(finding)[1].startswith("evaluate on model.module")
+def in_groups(*groups, origin=USER_ORIGIN):
+    return tuple(waiting(rank, "all_reduce", origin, group=group) for rank, group in enumerate(groups))
 
 
-def test_one_forward_more_in_training_is_uneven_input():
-    assert end(one_and_three("broadcast", BUFFERS))[1].startswith("wrap the loop in `with model.join():`")
+RAISED = RankSnapshot(2, RankState.RAISED, error="ValueError: no", error_site=LATER)
+FORWARD = Call(2, "default", 7, Signature("broadcast"), LOOP, BUFFERS)
+"""Of the step whose bucket others wait in."""
+EARLIER = FORWARD._replace(origin=BUFFERS._replace(step=3))
+
+# What each rank does, what is found, whose fault it is, and the cause.
+CASES = {
+    # a wrapper's calls
+    "no input, bucket": (three_and(returned(2), origin=BUCKET), MISSING, (2,), Cause.RAN_OUT_OF_INPUT),
+    "no input, buffers": (three_and(returned(2), origin=BUFFERS), MISSING, (2,), Cause.RAN_OUT_OF_INPUT),
+    "no input, rebuild": (three_and(returned(2), origin=REBUILD), MISSING, (2,), Cause.RAN_OUT_OF_INPUT),
+    "many have no input": (one_and_three("all_reduce", BUCKET), MISSING, (1, 2, 3), Cause.RAN_OUT_OF_INPUT),
+    **{
+        f"a forward without gradients, step {step}": (
+            one_and_three("broadcast", BUFFERS._replace(step=step)),
+            MISSING,
+            (0,),
+            Cause.FORWARD_ALONE,
+        )
+        for step in (0, 2, 3)
+    },
+    "one forward more": (one_and_three("broadcast", BUFFERS), MISSING, (1, 2, 3), Cause.RAN_OUT_OF_INPUT),
+    "a step ahead": (three_and(returned(2, steps=4), origin=BUCKET), MISSING, (2,), Cause.BACKWARD_WITHOUT_BUCKET),
+    "forward": (three_and(returned(2, last=FORWARD), origin=BUCKET), MISSING, (2,), Cause.BACKWARD_WITHOUT_BUCKET),
+    "earlier forward": (three_and(returned(2, last=EARLIER), origin=BUCKET), MISSING, (2,), Cause.RAN_OUT_OF_INPUT),
+    "a later bucket": (three_and(returned(2), origin=BUCKET_1), MISSING, (2,), Cause.BUCKET_LEFT_OUT),
+    "not checked": (
+        three_and(returned(2), origin=Origin(Phase.PARAMETER_CHECK, 0)),
+        MISSING,
+        (2,),
+        Cause.WRAPPED_ALONE,
+    ),
+    "not wrapped": (
+        three_and(returned(2), origin=Origin(Phase.STATE_BROADCAST, 0)),
+        MISSING,
+        (2,),
+        Cause.WRAPPED_ALONE,
+    ),
+    "outside the join": (three_and(returned(2), origin=CONTROL), MISSING, (2,), Cause.JOINED_ON_SOME_RANKS),
+    "outside the join, bucket": (three_and(returned(2), origin=SHADOW), MISSING, (2,), Cause.JOINED_ON_SOME_RANKS),
+    # the program's own calls
+    "one call more": (one_and_three("barrier"), MISSING, (0,), Cause.ONE_CALL_MORE),
+    "one call less": (three_and(returned(2), "barrier"), MISSING, (2,), Cause.RETURNED_EARLY),
+    "two left": ((*two_in("barrier"), returned(2), returned(3)), MISSING, (2, 3), Cause.RETURNED_EARLY),
+    "a dead rank": (three_and(RAISED, origin=BUCKET), DEAD, (2,), Cause.DIED),
+    # groups
+    "not created": (three_and(returned(2), "new_group", group="1"), MISSING, (2,), Cause.GROUP_NOT_CREATED),
+    "not created, elsewhere": (
+        (waiting(0, "barrier"), waiting(1, "new_group", group="1")),
+        CYCLE,
+        (0,),
+        Cause.GROUP_NOT_CREATED,
+    ),
+    "two created at once": (
+        (waiting(0, "new_group", group="1"), waiting(1, "new_group", group="2")),
+        CYCLE,
+        (0, 1),
+        Cause.GROUP_NOT_CREATED,
+    ),
+    "two orders": (in_groups("a", "b"), CYCLE, (0, 1), Cause.GROUPS_IN_OTHER_ORDER, {"fact": '"a" and "b"'}),
+    "one order is as good as the other": (in_groups("a", "a", "b", "a"), CYCLE, (0, 2), Cause.GROUPS_IN_OTHER_ORDER),
+    "wrappers": (in_groups("a", "a", "b", "a", origin=BUCKET), CYCLE, (2,), Cause.WRAPPERS_IN_OTHER_ORDER),
+    "wrappers, two orders": (
+        in_groups("a", "a", "b", "b", origin=BUCKET),
+        CYCLE,
+        (0, 2),
+        Cause.WRAPPERS_IN_OTHER_ORDER,
+        {"who": "some ranks"},
+    ),
+    # messages and store keys
+    "sends": (to_each_other("send", "send"), CYCLE, (0, 1), Cause.SENDS_FIRST),
+    "receives": (to_each_other("recv", "recv"), CYCLE, (0, 1), Cause.RECEIVES_FIRST),
+    "messages that miss each other": (to_each_other("send", "recv"), CYCLE, (0, 1), Cause.MESSAGES_MISS_EACH_OTHER),
+    **{
+        f"no {other}": (
+            (waiting(0, operation, peer=1), returned(1), returned(2)),
+            MISSING,
+            (1,),
+            Cause.UNPAIRED_MESSAGE,
+            {"operation": other},
+        )
+        for operation, other in (("send", "recv"), ("recv", "send"))
+    },
+    "keys in a circle": ((for_key(0), for_key(1)), CYCLE, (0, 1), Cause.KEYS_IN_A_CIRCLE),
+    "a key": ((for_key(0), returned(1)), MISSING, (0,), Cause.KEY_NEVER_SET),
+}
 
 
-def test_one_call_more_on_one_rank():
-    finding = one_and_three("barrier")
-    assert finding.ranks == (0,)
-    assert end(finding)[0].startswith("rank 0 made barrier #8, and the others did not")
-    assert "on every rank, or on none" in end(finding)[1]
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_whose_fault_it_is_and_why(case):
+    ranks, code, culprits, cause, *facts = case
+    finding = found(*ranks)
+    assert (finding.code, finding.ranks) == (code, culprits)
+    ends_with(finding, cause, **dict(*facts))
 
 
-def test_one_call_less_on_one_rank():
-    finding = three_and(returned(2), "barrier")
-    assert finding.ranks == (2,)
-    assert end(finding)[0] == "rank 2 returned without making barrier #8"
-    assert "destroy the group) only when all are done" in end(finding)[1]
-
-
-def test_two_against_two_are_put_down_to_those_that_left():
-    finding = found(waiting(0, "barrier"), waiting(1, "barrier"), returned(2), returned(3))
-    assert finding.ranks == (2, 3)
-
-
-def test_a_step_that_did_not_reduce():
-    finding = three_and(returned(2, steps=4), origin=BUCKET)
-    assert finding.ranks == (2,)
-    assert "its loss does not depend on these parameters, or its forward ran under no_sync()" in end(finding)[0]
-    assert "multiplied by zero" in end(finding)[1]
-
-
-def test_a_step_of_which_only_the_forward_was_made():
-    last = Call(2, "default", 7, Signature("broadcast"), LOOP, BUFFERS)
-    assert "does not depend on these parameters" in end(three_and(returned(2, last=last), origin=BUCKET))[0]
-    earlier = last._replace(origin=BUFFERS._replace(step=3))
-    assert "ran out of input" in end(three_and(returned(2, last=earlier), origin=BUCKET))[0]
-
-
-def test_a_rank_that_wraps_nothing():
-    for phase in (Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST):
-        finding = three_and(returned(2), "broadcast", Origin(phase, 0))
-        assert end(finding)[0].startswith("constructing DistributedDataParallel takes every rank")
-
-
-def test_a_rank_outside_the_join():
-    for origin in (Origin(Phase.JOIN_CONTROL, 0, None, 4), BUCKET._replace(shadow=True, step=None)):
-        finding = three_and(returned(2), origin=origin)
-        assert "rank 2 is not, or has left it" in end(finding)[0]
-        assert "enter the join on every rank" in end(finding)[1]
-
-
-def test_a_group_that_some_ranks_do_not_create():
-    finding = three_and(returned(2), "new_group", group="1")
-    assert finding.ranks == (2,)
-    assert "rank 2 did not come to it" in end(finding)[0]
-    finding = found(waiting(0, "barrier"), waiting(1, "new_group", group="1"))
-    assert finding.code == "deadlock.cycle"
-    assert finding.ranks == (0,)
-    assert end(finding)[0] == "creating a group takes all its members at once, and rank 0 did not come to it"
-    assert "in one order" in end(finding)[1]
-
-
-def test_two_groups_that_are_created_at_once():
-    finding = found(waiting(0, "new_group", group="1"), waiting(1, "new_group", group="2"))
-    assert (finding.code, finding.ranks) == ("deadlock.cycle", (0, 1))
-    assert "ranks 0, 1 did not come to it" in end(finding)[0]
-
-
-def test_groups_in_other_orders():
-    finding = found(waiting(0, "all_reduce", group="a"), waiting(1, "all_reduce", group="b"))
-    assert end(finding) == (
-        'the ranks call groups "a" and "b" in different orders',
-        "let every rank use its groups in one global order",
-    )
-    ring = (waiting(rank, "all_reduce", group=group) for rank, group in enumerate("abc"))
-    finding = ring_of(*ring)
-    assert finding.ranks == (0, 1, 2)
-    assert 'begin with different ones of groups "a", "b" and "c"' in end(finding)[0]
+def test_the_culprits_lines_come_first():
+    assert found(*CASES["a dead rank"][0]).sites[0] == LATER
+    assert found(*CASES["a forward without gradients, step 0"][0]).sites[0] == LOOP
+    assert found(*CASES["wrappers"][0]).cycle == (0, 2)
 
 
 def cycle_line(finding):
@@ -171,74 +187,14 @@ def cycle_line(finding):
 
 
 def test_a_large_ring_is_told_by_its_ends():
-    finding = ring_of(*(waiting(rank, "all_reduce", group=f"g{rank}") for rank in range(64)))
-    assert finding.cycle == tuple(range(64))
+    finding = ring_of(*in_groups(*[f"g{rank}" for rank in range(64)]))
+    assert finding.cycle == finding.ranks == tuple(range(64))
     assert cycle_line(finding) == "0 -> 1 -> 2 -> 3 -> 4 -> 5 -> 6 -> 7 -> ... -> 61 -> 62 -> 63 -> 0"
     named = '"g0", "g1", "g2", "g3", "g4", "g5", "g6", "g7", ..., "g59", "g60", "g61", "g62" and "g63"'
     assert f"begin with different ones of groups {named}, and each" in end(finding)[0]
 
 
 def test_a_ring_that_fits_is_told_whole():
-    finding = ring_of(*(waiting(rank, "all_reduce", group=f"g{rank}") for rank in range(15)))
+    finding = ring_of(*in_groups(*[f"g{rank}" for rank in range(15)]))
     assert cycle_line(finding) == " -> ".join(map(str, [*range(15), 0]))
     assert "..." not in finding.text
-
-
-def test_one_order_of_the_users_own_groups_is_as_good_as_the_other():
-    finding = found(*(waiting(rank, "all_reduce", group="b" if rank == 2 else "a") for rank in range(4)))
-    assert finding.ranks == (0, 2)
-
-
-def test_wrappers_in_another_order_each_in_its_own_group():
-    ranks = [waiting(rank, "all_reduce", BUCKET, group="b" if rank == 2 else "a") for rank in range(4)]
-    finding = found(*ranks)
-    assert (finding.code, finding.ranks, finding.cycle) == ("deadlock.cycle", (2,), (0, 2))
-    assert end(finding)[0].startswith("rank 2 used the wrappers in another order than the others")
-    assert "groups of their own do not help" in end(finding)[1]
-    tie = found(*ranks[:3], waiting(3, "all_reduce", BUCKET, group="b"))
-    assert tie.ranks == (0, 2)
-    assert end(tie)[0].startswith("some ranks used the wrappers")
-
-
-@pytest.mark.parametrize(
-    ("operation", "words"), [("send", "order the calls by the parity of the rank"), ("recv", "let one rank send first")]
-)
-def test_messages_in_a_circle(operation, words):
-    finding = found(waiting(0, operation, peer=1), waiting(1, operation, peer=0))
-    assert finding.ranks == (0, 1)
-    assert words in end(finding)[1]
-    assert "batch_isend_irecv" in end(finding)[1]
-
-
-def test_messages_that_miss_each_other():
-    finding = found(waiting(0, "send", peer=1), waiting(1, "recv", peer=0))
-    assert finding.code == "deadlock.cycle"
-    assert end(finding)[1] == "give both sides of a message the same tag and group"
-
-
-def test_a_bucket_that_a_rank_left_out_of_its_step():
-    finding = three_and(returned(2), origin=BUCKET._replace(bucket=1, parameters=("a", "b")))
-    assert finding.ranks == (2,)
-    assert end(finding)[0].endswith("its loss does not depend on all of a, b")
-    assert "find_unused_parameters=True" in end(finding)[1]
-
-
-def test_a_message_without_its_other_side():
-    for operation, other in (("send", "recv"), ("recv", "send")):
-        finding = found(waiting(0, operation, peer=1), returned(1), returned(2))
-        assert finding.ranks == (1,)
-        assert end(finding)[0] == f"rank 1 returned without the matching {other}"
-
-
-def test_store_keys():
-    ranks = [RankSnapshot(rank, RankState.WAITING, StoreWait((f"key {rank}",))) for rank in range(2)]
-    assert end(found(*ranks))[0].startswith("each rank of the cycle waits for a store key")
-    assert end(found(ranks[0], returned(1)))[0] == "nobody who still runs will set the key"
-
-
-def test_a_dead_rank():
-    dead = RankSnapshot(2, RankState.RAISED, error="ValueError: no", error_site=LATER)
-    finding = three_and(dead, origin=BUCKET)
-    assert (finding.code, finding.ranks) == ("deadlock.dead_rank", (2,))
-    assert finding.sites[0] == LATER
-    assert "rank 2 left by an exception" in end(finding)[0]
