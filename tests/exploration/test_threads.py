@@ -322,6 +322,7 @@ def test_messages_of_two_threads():
     assert set(bounded.outcomes) == set(exploration.outcomes)
 
 
+@pytest.mark.tier("ci")
 def test_few_preemptions_find_what_is_wrong_with_one_group():
     bounded = explore(one_group, 2, policy="dfs", preemptions=1, budget=PLENTY, keep_going=True)
     assert set(bounded.outcomes) == set(explored(one_group, 2).outcomes)

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
 
+import pytest
 from hypothesis import strategies as st
 
 from ddpsim.ddp.bucket import Scale
@@ -35,6 +36,7 @@ def digest():
     return sha256("".join(drawn).encode()).hexdigest()
 
 
+@pytest.mark.tier("ci")
 def test_another_process_draws_the_same():
     # It has not imported what this one has: hypothesis would draw other constants there.
     code = "from tests.fuzzing.test_batches import digest; print(digest())"

@@ -75,6 +75,7 @@ def test_what_fails_is_shrunk_kept_and_tried_first_the_next_time(campaign, tmp_p
     assert kept.path.exists()
 
 
+@pytest.mark.tier("ci")
 def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
     first = campaign(TRAININGS)
     again = campaign(TRAININGS)
@@ -86,6 +87,7 @@ def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
     assert f"found: {count} new failure{'s' * (count > 1)}" in summary(first)
 
 
+@pytest.mark.tier("ci")
 def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
     def interrupt(progress):
         if progress.totals.failures and progress.doing == "fuzzing":
@@ -99,6 +101,7 @@ def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
     assert "(interrupted)" in summary(told)
 
 
+@pytest.mark.tier("ci")
 def test_ctrl_c_while_shrinking_keeps_the_rest_as_it_is(campaign, monkeypatch, broken_engine):
     def interrupt(progress):
         raise KeyboardInterrupt

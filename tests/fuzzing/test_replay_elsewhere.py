@@ -8,6 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import strategies as st
 
 from ddpsim import Verdict
@@ -21,6 +22,8 @@ from ddpsim.scenarios.strategies import policies, scenarios, trainings
 from ddpsim.scenarios.strategies.limits import possible_for_torch
 from ddpsim.scenarios.strategies.whole import Kind
 from tests.fuzzing.replaying import planted, told
+
+pytestmark = pytest.mark.tier("ci")
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS, TRAININGS = 190, 5

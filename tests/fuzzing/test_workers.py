@@ -72,6 +72,8 @@ RACY = """\
 import torch
 import torch.distributed as dist
 
+pytestmark = pytest.mark.tier("ci")
+
 
 def racy(rank):
     received = torch.zeros(1)

@@ -3,6 +3,8 @@
 Where it is a program, all smaller ones that are made of the same operations are looked at, too.
 """
 
+import pytest
+
 from ddpsim import Code, Verdict, explore, replay, shrink, simulate
 from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import run_scenario, shrink_scenario
@@ -104,6 +106,7 @@ def test_uneven_input_without_join():
     assert found.scenario.world_size == 2
 
 
+@pytest.mark.tier("ci")
 def test_a_fault_of_the_engine(monkeypatch):
     """A join that ends with the model of the highest rank, whoever was the last: two ranks, of which 0 trains once.
 
