@@ -15,6 +15,7 @@ from ddpsim.reports.document import Call, Event, Run, Site
 from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
 
 KINDS = {
     EventKind.ISSUE: "i",
@@ -34,22 +35,18 @@ KINDS = {
 STATES = {"matched": "m", "open": "o", "mismatched": "x"}
 
 FAMILIES = ("collective", "rooted", "barrier", "message", "group")
-_FAMILY = {
-    "broadcast": 1,
-    "reduce": 1,
-    "gather": 1,
-    "scatter": 1,
-    "barrier": 2,
-    "monitored_barrier": 2,
-    "new_group": 4,
-    "split_group": 4,
-    "destroy_process_group": 4,
-}
 
 
 def family_of(call: Call) -> int:
     """Which of FAMILIES a call belongs to."""
-    return 3 if call.is_point_to_point else _FAMILY.get(call.operation, 0)
+    row = OPERATIONS.get(call.operation)
+    if row is None:  # of a document that was made elsewhere
+        family = "collective"
+    elif row.kind is Kind.COLLECTIVE:
+        family = "barrier" if row.shapes is Shapes.NONE else "rooted" if row.has_root else "collective"
+    else:
+        family = "message" if row.kind is Kind.MESSAGE else "group"
+    return FAMILIES.index(family)
 
 
 _COLOURS = 4
