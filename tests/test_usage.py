@@ -11,6 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddpsim import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
+from ddpsim.simulator.policies.catalog import RUNNING
 
 
 def add_up(rank):
@@ -67,7 +68,7 @@ def test_program_that_is_not_callable(program):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"policy": "fair"}, r"policy is 'fair', expected one of round_robin, random, pct: give one of these names"),
+        ({"policy": "fair"}, rf"policy is 'fair', expected one of {', '.join(RUNNING)}: give one of these names"),
         ({"policy": 3}, r"policy is 3, expected a name or an object with choose\(point, options\).*"),
         ({"policy": Budget}, r"policy is <class.*"),
         ({"transport": "pigeon"}, r"transport is 'pigeon', expected .*"),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.simulator.policies.catalog import DEFAULT, DRAWING, RUNNING, draws, either
+from ddpsim.simulator.policies.catalog import DEFAULT, DRAWING, RUNNING, draws, listed
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
@@ -45,16 +45,16 @@ OwnOrEngine = Annotated[
         show_default=False,
     ),
 ]
-PolicyName = Annotated[str, typer.Option("--policy", help=f"Who runs next: {either(RUNNING)}.")]
+PolicyName = Annotated[str, typer.Option("--policy", help=f"Who runs next: {listed(RUNNING)}.")]
 OwnOrPolicy = Annotated[
     str | None,
     typer.Option(
         "--policy",
-        help=f"Who runs next: {either(RUNNING)}.  [default: the schedule of a file, or {DEFAULT}]",
+        help=f"Who runs next: {listed(RUNNING)}.  [default: the schedule of a file, or {DEFAULT}]",
         show_default=False,
     ),
 ]
-Seed = Annotated[int, typer.Option(help=f"What {' and '.join(DRAWING)} draw from.")]
+Seed = Annotated[int, typer.Option(help=f"What {listed(DRAWING, 'and')} draw from.")]
 TransportName = Annotated[
     str,
     typer.Option(

@@ -15,7 +15,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.policies.catalog import RUNNING, either
+from ddpsim.simulator.policies.catalog import RUNNING, listed
 
 if TYPE_CHECKING:
     from ddpsim import ShrinkProgress
@@ -37,7 +37,7 @@ def shrink(
     world_size: WorldSize = None,
     policy: Annotated[
         str | None,
-        typer.Option(help=f"Who runs next in the failure: {either(RUNNING)}.", show_default=False),
+        typer.Option(help=f"Who runs next in the failure: {listed(RUNNING)}.", show_default=False),
     ] = None,
     seed: Seed = 0,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,

@@ -17,7 +17,7 @@ from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, make_unusable, 
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
-from ddpsim.simulator.policies.catalog import DRAWING, RUNNING, draws, either
+from ddpsim.simulator.policies.catalog import DRAWING, RUNNING, draws, listed
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.pytest_plugin.failure import Run
@@ -57,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     policy = config.getoption("ddpsim_policy")
     if policy is not None and not draws(policy) and config.getoption("ddpsim_seed") is not None:
         raise pytest.UsageError(
-            f"--ddpsim-seed is given, but --ddpsim-policy {policy} draws nothing, expected {either(DRAWING)}: "
+            f"--ddpsim-seed is given, but --ddpsim-policy {policy} draws nothing, expected {listed(DRAWING)}: "
             "leave one of them out"
         )
     if (token is not None or folder is not None) and (line := shadow()):

@@ -20,7 +20,7 @@ from ddpsim.simulator.policies.catalog import (
     POLICIES,
     RUNNING,
     draws,
-    either,
+    listed,
 )
 
 MARKER = "ranks"
@@ -145,7 +145,7 @@ def _check_together(values: Mapping[str, Any]) -> None:
                 raise MarkerError(f"{one} and {other} are both given, expected at most one: {remedy}")
     policy = values.get("policy")
     if policy in RUNNING and not draws(policy) and ("seed" in values or "seeds" in values):
-        drawing = either(map(repr, DRAWING))
+        drawing = listed(map(repr, DRAWING))
         raise MarkerError(f"a seed is given, but policy {policy!r} draws nothing: write policy={drawing}")
 
 
@@ -198,7 +198,7 @@ def _exploration(explore: object, expect: object) -> Mapping[str, Any] | None:
         raise MarkerError(f"explore has {unknown[0]!r}, expected some of {', '.join(_EXPLORE)}")
     policy = options.get("policy", DEFAULT_EXPLORING)
     if draws(policy) and expect is None:
-        covering = either(map(repr, COVERING))
+        covering = listed(map(repr, COVERING))
         raise MarkerError(
             f"explore is {policy!r}, which draws schedules and never covers all, expected {covering}: "
             f"for a number of drawn schedules write policy={policy!r}, seeds=range(20)"

@@ -83,10 +83,10 @@ def draws(name: object) -> bool:
     return isinstance(name, str) and name in DRAWING
 
 
-def either(names: Iterable[str]) -> str:
+def listed(names: Iterable[str], word: str = "or") -> str:
     """As in "round_robin, random or pct"."""
     *others, last = names
-    return f"{', '.join(others)} or {last}" if others else last
+    return f"{', '.join(others)} {word} {last}" if others else last
 
 
 def exploring_text() -> str:

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from ddpsim.scenarios.pytest_plugin import pytest_addoption
+from ddpsim.simulator.policies.catalog import DRAWING, listed
 from tests.docs.blocks import blocks_of, name_of, pages
 from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, table
 
@@ -45,7 +46,7 @@ def test_a_table_says_all_that_a_command_takes():
     told = table(commands()["shrink"])
     assert "| `NAME` | A name from" in told
     assert "| needed |\n" in told
-    assert "| `--seed N` | What random and pct draw from. | 0 |\n" in told
+    assert f"| `--seed N` | What {listed(DRAWING, 'and')} draw from. | 0 |\n" in told
     assert "| `-o, --output OUT.toml` |" in told
     assert options_in(table(commands()["zoo"])) >= {"--tag", "--repaired", "--no-repaired", "--transport"}
 

@@ -8,6 +8,7 @@ import torch
 
 from ddpsim import Budget, Code
 from ddpsim.scenarios.pytest_plugin import marker
+from ddpsim.simulator.policies.catalog import DRAWING, EXPLORING, RUNNING, listed
 from tests.pytest_plugin.reading import report_of
 
 GOOD = """
@@ -40,7 +41,7 @@ LINES = {
     "ranks(2, explore=True, policy='pct')": "explore and policy are both given, expected at most one: "
     "an exploration chooses its schedules itself",
     "ranks(2, policy='round_robin', seeds=[1])": "a seed is given, but policy 'round_robin' draws nothing: "
-    "write policy='random' or 'pct'",
+    f"write policy={listed(map(repr, DRAWING))}",
     "ranks(2, explore=3)": "explore is 3, expected True, the name of a policy, or {'policy': 'dfs', 'preemptions': 2}",
     "ranks(2, explore={'deph': 3})": "explore has 'deph', expected some of policy, depth, preemptions",
     "ranks(2, explore='pct')": "explore is 'pct', which draws schedules and never covers all, expected 'dpor' or "
@@ -63,8 +64,8 @@ LINES = {
 """What the plugin says itself, by marker."""
 LINES_OF_THE_SIMULATOR = {
     "ranks(99999)": "world_size is 99999, expected a whole number from 1 to 16384: say how many ranks to run",
-    "ranks(2, policy='robin')": "policy is 'robin', expected one of round_robin, random, pct: give one of these names",
-    "ranks(2, explore='dfz')": "policy is 'dfz', expected one of dpor, dfs, random, pct: give one of these names",
+    "ranks(2, policy='robin')": f"policy is 'robin', expected one of {', '.join(RUNNING)}: give one of these names",
+    "ranks(2, explore='dfz')": f"policy is 'dfz', expected one of {', '.join(EXPLORING)}: give one of these names",
     "ranks(2, explore={'policy': 'dpor', 'depth': 2})": "depth is 2, which only policy 'pct' has, not 'dpor': "
     "leave it out",
     "ranks(2, transport='nccl')": "transport is 'nccl', expected 'memory' or 'gloo': give one of these",

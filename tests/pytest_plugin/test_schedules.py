@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.policies.catalog import DRAWING
+from ddpsim.simulator.policies.catalog import DRAWING, listed
 from tests.pytest_plugin.reading import replay_of, report_of
 
 RACE = """
@@ -263,7 +263,8 @@ def test_a_seed_for_round_robin_is_one_line(run):
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(
         [
-            "ERROR: --ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, expected random or pct: "
+            "ERROR: --ddpsim-seed is given, but --ddpsim-policy round_robin draws nothing, "
+            f"expected {listed(DRAWING)}: "
             "leave one of them out"
         ]
     )

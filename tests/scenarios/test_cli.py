@@ -13,6 +13,7 @@ from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.scenarios.lookup import registry as registry_module
 from ddpsim.scenarios.lookup.registry import Registry
+from ddpsim.simulator.policies.catalog import RUNNING
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -422,10 +423,10 @@ TOKEN = "s1:0:e2f90957"
         ("run send-send --engine tensor", "engine is 'tensor', expected one of torch, ddp, both: give one .*"),
         ("zoo --engine tensor", "engine is 'tensor', expected one of torch, ddp, both: give one of these names"),
         ("replay send-send --engine both " + TOKEN, "engine is 'both', expected 'torch' or 'ddp': give one of these"),
-        ("zoo --policy fair", "policy is 'fair', expected one of round_robin, random, pct: .*"),
+        ("zoo --policy fair", f"policy is 'fair', expected one of {', '.join(RUNNING)}: .*"),
         ("zoo send-sent", "scenario is 'send-sent', expected .*: did you mean 'send-send'\\?"),
         ("zoo send-send --tag join", "tag is 'join', expected one of cycle, point-to-point: give one of these"),
-        ("run send-send --policy fair", "policy is 'fair', expected one of round_robin, random, pct: .*"),
+        ("run send-send --policy fair", f"policy is 'fair', expected one of {', '.join(RUNNING)}: .*"),
         ("replay rank-crash " + TOKEN, "replay token .* was recorded for another program or world size than .*: .*"),
         ("replay send-send s9:0:e2f90957", "replay token .* has version s9, this ddpsim reads s1: .*"),
         ("replay send-send s1:0:e2f909", "replay token .* is not whole, expected something like .*: copy .*"),

@@ -6,6 +6,7 @@ import pytest
 
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.policies.catalog import EXPLORING
 
 
 @pytest.fixture
@@ -74,7 +75,7 @@ def test_a_budget_that_runs_out_is_unknown(explore):
     [
         (("--executions", "0"), "Budget(executions=0), expected more than 0"),
         (("--seconds", "0"), "Budget(seconds=0.0), expected more than 0"),
-        (("--policy", "best"), "policy is 'best', expected one of dpor, dfs, random, pct"),
+        (("--policy", "best"), f"policy is 'best', expected one of {', '.join(EXPLORING)}"),
         (("--depth", "2"), "depth is 2, which only policy 'pct' has, not 'dpor'"),
         (("--transport", "processes"), "transport is 'processes', but only a simulation has schedules"),
         (("--world-size", "1"), "world size is 1"),
