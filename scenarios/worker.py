@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from ddpsim import UsageError
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.judgement import conclusion, judge
+from ddpsim.scenarios.cli.judgement import judge
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.lookup.loader import load
@@ -91,11 +91,11 @@ def _tell(scenario: Scenario, engine: Engine, reports: Sequence[RankReport]) -> 
     except UsageError as error:
         output.note(str(error))
         return Status.USAGE_ERROR
-    expected = scenario.expected_by(engine)
+    status, line = judge(scenario.expected_by(engine), result, PROCESSES)
     by = "" if engine is Engine.TORCH else f"  engine {engine.value}"
     output.show(f"{scenario.name}  world size {result.world_size}{by}  on processes\n\n{result}\n")
-    output.show(conclusion(expected, result, PROCESSES))
-    return judge(expected, result, PROCESSES)
+    output.show(line)
+    return status
 
 
 if __name__ == "__main__":

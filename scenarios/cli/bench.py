@@ -97,13 +97,12 @@ def _table(measured: Sequence[Measurement]) -> Iterable[str]:
 
 def _judged(measured: Sequence[Measurement]) -> Iterable[Status]:
     """The status of each; what is not as expected is told, since its time is that of something else."""
-    from ddpsim.scenarios.cli.judgement import conclusion, judge
+    from ddpsim.scenarios.cli.judgement import judge
 
     for each in measured:
         expected = each.case.scenario.expected_by(each.case.engine)
         for result in each.results:
-            status = judge(expected, result)
+            status, line = judge(expected, result)
             if status is not Status.AS_EXPECTED:
-                who = f"{each.case.scenario.name}, engine {each.case.engine.value}"
-                output.note(f"{who}: {conclusion(expected, result)}")
+                output.note(f"{each.case.scenario.name}, engine {each.case.engine.value}: {line}")
             yield status

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -36,19 +33,10 @@ def explore(
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
-    policy: Annotated[
-        str,
-        typer.Option(help=f"{exploring_text()}."),
-    ] = DEFAULT_EXPLORING,
+    policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
-    depth: Annotated[
-        int | None,
-        typer.Option(help=option_text("pct"), show_default=False),
-    ] = None,
-    preemptions: Annotated[
-        int | None,
-        typer.Option(help=option_text("dfs"), show_default=False),
-    ] = None,
+    depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
+    preemptions: Annotated[int | None, typer.Option(help=option_text("dfs"), show_default=False)] = None,
     executions: Annotated[int, typer.Option(help="Stop after so many.")] = 1000,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     keep_going: Annotated[
@@ -72,7 +60,7 @@ def explore(
     scenario = load(name)
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
-        with _bar(executions) as on_progress:
+        with output.bar("exploring", executions, _where) as on_progress:
             exploration = explore_scenario(
                 scenario,
                 chosen,
@@ -110,11 +98,11 @@ _WHY_UNSEEN = "which may depend on files or objects that ranks share: try --poli
 def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status, str]:
     """The exit status, and a line that says so; what was expected may show in one schedule of many."""
     from ddpsim import Verdict
-    from ddpsim.scenarios.cli.judgement import conclusion, judge
+    from ddpsim.scenarios.cli.judgement import judge
 
     failure = exploration.first_failure
     if failure is not None:
-        return judge(expected, failure), conclusion(expected, failure)
+        return judge(expected, failure)
     wanted = expected.verdict
     if exploration.verdict is Verdict.UNKNOWN:
         return Status.UNKNOWN, f"unknown: nothing failed so far; expected {wanted.value}"
@@ -123,22 +111,7 @@ def _judgement(expected: Expectation, exploration: Exploration) -> tuple[Status,
     return Status.OTHERWISE, f"not as expected: found pass; expected {wanted.value}, {_WHY_UNSEEN}"
 
 
-@contextmanager
-def _bar(executions: int) -> Iterator[Callable[[Progress], object] | None]:
-    """On a terminal, a bar with rate, coverage and failures."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
-    with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
-        task = bars.add_task("exploring", total=executions)
-
-        def advance(progress: Progress) -> None:
-            covered = "" if progress.coverage is None else f", {progress.coverage:.0%} covered"
-            text = f"exploring, {progress.rate:.0f}/s{covered}, {progress.failures} failed"
-            bars.update(task, completed=progress.executions, description=text, refresh=True)
-
-        yield advance
+def _where(progress: Progress) -> tuple[float, str]:
+    """How far it is: rate, coverage and failures."""
+    covered = "" if progress.coverage is None else f", {progress.coverage:.0%} covered"
+    return progress.executions, f"exploring, {progress.rate:.0f}/s{covered}, {progress.failures} failed"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ddpsim import Code
-from ddpsim.scenarios.cli.judgement import conclusion, judge
+from ddpsim.scenarios.cli.judgement import judge
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.fuzzing.campaign import Campaign
@@ -49,9 +49,9 @@ def _add(path: Path, failure: Failure, report: Report) -> None:
         text = "".join(traceback.format_exception(error)).rstrip()
         report.add_without_report(str(path), engine, expected=failure.expected, found=failure.found, text=text)
         return
-    status, line = judge(scenario.expected_by(engine), result), conclusion(scenario.expected_by(engine), result)
+    status, line = judge(scenario.expected_by(engine), result)
     if status is Status.AS_EXPECTED:
         # Such as one that shows only beside another engine, or not every time: the campaign found it all the same.
         status, line = Status.OTHERWISE, f"not as expected: found {failure.found}; expected {failure.expected}"
     seconds = time.perf_counter() - start
-    report.add_run(scenario, engine, result, how="kept by fuzz", status=status, conclusion=line, seconds=seconds)
+    report.add_run(scenario, engine, result, status, line, how="kept by fuzz", seconds=seconds)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -81,7 +78,7 @@ def fuzz(
     with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
         if name is not None and (status := _first_look(name, plan, seconds, reported)) is not None:
             return status
-        with _line(seconds) as on_progress:
+        with output.bar("fuzzing", seconds, _where) as on_progress:
             campaign = run_campaign(
                 plan,
                 seconds=seconds,
@@ -155,9 +152,7 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
     for engine, look in zip(plan.engines, found, strict=False):
         line = f"{scenario.name} {look}"
         output.show(f"--- {engine.value}\n{look.result}\n\n{line}")
-        report.add_run(
-            scenario, engine, look.result, how="policy round_robin", status=_status_of(look), conclusion=line
-        )
+        report.add_run(scenario, engine, look.result, _status_of(look), line, how="policy round_robin")
     last = _status_of(found[-1])
     return last if last is Status.UNKNOWN else worst(map(_status_of, found))
 
@@ -176,25 +171,10 @@ def _status(campaign: Campaign) -> Status:
     return Status.AS_EXPECTED if campaign.totals.count else Status.UNKNOWN
 
 
-@contextmanager
-def _line(seconds: float) -> Iterator[Callable[[Progress], object] | None]:
-    """On a terminal, a line with rate, outcomes and findings."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
-    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
-    with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
-        task = bars.add_task("fuzzing", total=seconds)
-
-        def advance(progress: Progress) -> None:
-            passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
-            text = (
-                f"{progress.doing}, {progress.totals.count} runs, {progress.rate:.0f}/s, {passed} passed, "
-                f"{len(progress.totals.failures)} found"
-            )
-            bars.update(task, completed=progress.seconds, description=text, refresh=True)
-
-        yield advance
+def _where(progress: Progress) -> tuple[float, str]:
+    """How far it is: rate, outcomes and findings."""
+    passed = sum(count for outcome, count in progress.totals.outcomes.items() if outcome.startswith("pass"))
+    return progress.seconds, (
+        f"{progress.doing}, {progress.totals.count} runs, {progress.rate:.0f}/s, {passed} passed, "
+        f"{len(progress.totals.failures)} found"
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from ddpsim import Result, Verdict
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.model import Expectation, found_on_processes, found_place, found_text
@@ -12,12 +14,18 @@ _SCHEDULES = 10
 """`Expectation.shows` counts the random schedules of so many seeds, from 0."""
 
 
-def judge(expected: Expectation, result: Result, transport: str = "memory") -> Status:
-    """The exit status for a run."""
+class Judgement(NamedTuple):
+    """What a run came to, against what was expected of it."""
+
+    status: Status
+    line: str
+
+
+def judge(expected: Expectation, result: Result, transport: str = "memory") -> Judgement:
+    """The exit status for a run, and why in one line."""
     is_met = expected.is_met_on_processes if transport == PROCESSES else expected.is_met_by
-    if is_met(result):
-        return Status.AS_EXPECTED
-    return Status.UNKNOWN if result.verdict is Verdict.UNKNOWN else Status.OTHERWISE
+    otherwise = Status.UNKNOWN if result.verdict is Verdict.UNKNOWN else Status.OTHERWISE
+    return Judgement(Status.AS_EXPECTED if is_met(result) else otherwise, conclusion(expected, result, transport))
 
 
 def conclusion(expected: Expectation, result: Result, transport: str = "memory") -> str:

@@ -28,22 +28,14 @@ Name = Annotated[
 WorldSize = Annotated[
     int | None, typer.Option(help="How many ranks.  [default: the scenario's own]", show_default=False)
 ]
-EngineOrBoth = Annotated[str, typer.Option("--engine", help="Who synchronises the replicas: torch, ddp or both.")]
+_WHO = "Who synchronises the replicas:"
+_OWN_ENGINE = "[default: torch, unless a file says otherwise]"
+EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.")]
 OwnOrEngines = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        help="Who synchronises the replicas: torch, ddp or both.  [default: torch, unless a file says otherwise]",
-        show_default=False,
-    ),
+    str | None, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
 ]
 OwnOrEngine = Annotated[
-    str | None,
-    typer.Option(
-        "--engine",
-        help="Who synchronises the replicas: torch or ddp.  [default: torch, unless a file says otherwise]",
-        show_default=False,
-    ),
+    str | None, typer.Option("--engine", help=f"{_WHO} torch or ddp.  {_OWN_ENGINE}", show_default=False)
 ]
 PolicyName = Annotated[str, typer.Option("--policy", help=f"Who runs next: {listed(RUNNING)}.")]
 OwnOrPolicy = Annotated[

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 import traceback
 from dataclasses import dataclass
+from typing import Any
 
 from ddpsim import Result, UsageError
-from ddpsim.scenarios.cli.judgement import conclusion, judge, misses_line
-from ddpsim.scenarios.cli.options import how_text
+from ddpsim.scenarios.cli.judgement import judge, misses_line
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
@@ -38,10 +38,9 @@ def outcome_of(
     engine: Engine,
     report: Report,
     *,
-    policy: str,
-    seed: int,
+    how: str,
     transport: str,
-    timeout: float | None,
+    **options: Any,
 ) -> Outcome:
     """Run a scenario, and report it. An exception of ours is what came of it, and ends nothing else."""
     expected = scenario.expected_by(engine)
@@ -51,26 +50,16 @@ def outcome_of(
         return Outcome(scenario.name, engine, None, wanted, why, 0.0)
     start = time.perf_counter()
     try:
-        result = run_scenario(scenario, engine, policy=policy, seed=seed, transport=transport, timeout_seconds=timeout)
+        result = run_scenario(scenario, engine, transport=transport, **options)
     except Exception as error:
         seconds, status, found = time.perf_counter() - start, Status.OTHERWISE, type(error).__name__
         text = _error_text(error)
         report.add_without_report(scenario.name, engine, expected=wanted, found=found, text=text, seconds=seconds)
     else:
-        seconds, status = time.perf_counter() - start, judge(expected, result, transport)
-        found, line = _found_cell(expected, result, transport), conclusion(expected, result, transport)
+        seconds, found = time.perf_counter() - start, _found_cell(expected, result, transport)
+        status, line = judge(expected, result, transport)
         text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{line}"
-        how = how_text(transport, policy, seed)
-        report.add_run(
-            scenario,
-            engine,
-            result,
-            how=how,
-            status=status,
-            conclusion=line,
-            seconds=seconds,
-            transport=transport,
-        )
+        report.add_run(scenario, engine, result, status, line, how=how, seconds=seconds, transport=transport)
     return Outcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 

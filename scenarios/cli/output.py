@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -106,3 +107,24 @@ def followed(each: Iterable[Each], total: int) -> Iterable[Each]:
 
     # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
     return list(track(each, "running", total=total, console=Console(stderr=True), transient=True, auto_refresh=False))
+
+
+@contextmanager
+def bar(
+    name: str, total: float, where: Callable[[Each], tuple[float, str]]
+) -> Iterator[Callable[[Each], object] | None]:
+    """On a terminal, a bar and what to call with each progress; `where` says how far that is, and a text beside it."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import Progress
+
+    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:  # no thread, as above
+        task = bars.add_task(name, total=total)
+
+        def advance(progress: Each) -> None:
+            done, text = where(progress)
+            bars.update(task, completed=done, description=text, refresh=True)
+
+        yield advance

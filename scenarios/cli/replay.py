@@ -74,9 +74,7 @@ def replay(
         else:
             start_line = f"{head(scenario, replayed.result, chosen, 'replayed')}  {seconds * 1000:.0f} ms"
             output.show(f"{chr(10) * is_stepping}{start_line}\n\n{replayed.result}\n\n{text}")
-        reported.add_run(
-            scenario, chosen, replayed.result, how="replayed", status=status, conclusion=text, seconds=seconds
-        )
+        reported.add_run(scenario, chosen, replayed.result, status, text, how="replayed", seconds=seconds)
     return status
 
 
@@ -95,11 +93,12 @@ def _between(steps: list[Line], first: int | None, last: int | None) -> list[Lin
 
 def _judgement(expected: Expectation, replayed: Replayed, *, is_strict: bool) -> tuple[Status, str]:
     """The exit status, and the lines that say so. A strict replay that diverges is judged by nothing else."""
-    from ddpsim.scenarios.cli.judgement import conclusion, divergence_line, judge
+    from ddpsim.scenarios.cli.judgement import divergence_line, judge
 
     if replayed.divergence is not None and is_strict:
         return Status.USAGE_ERROR, divergence_line(replayed.divergence)
-    status, lines = judge(expected, replayed.result), [conclusion(expected, replayed.result)]
+    status, line = judge(expected, replayed.result)
+    lines = [line]
     if replayed.divergence is not None:
         lines.insert(0, divergence_line(replayed.divergence))
     elif replayed.difference:

@@ -71,10 +71,10 @@ class Report:
         scenario: Scenario,
         engine: Engine,
         result: Result,
-        *,
-        how: str,
         status: Status,
         conclusion: str,
+        *,
+        how: str,
         seconds: float | None = None,
         transport: str = "memory",
     ) -> None:

@@ -73,7 +73,7 @@ def _run(
     run_once: Callable[[Scenario, Engine], Result],
     report: Report,
 ) -> int:
-    from ddpsim.scenarios.cli.judgement import conclusion, judge
+    from ddpsim.scenarios.cli.judgement import judge
 
     statuses = []
     with prepared_for(transport):
@@ -83,21 +83,11 @@ def _run(
             seconds = time.perf_counter() - start
             if len(engines) > 1:
                 output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
-            expected = scenario.expected_by(engine)
-            text = conclusion(expected, result, transport)
+            judgement = judge(scenario.expected_by(engine), result, transport)
             output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
-            output.show(text)
-            statuses.append(judge(expected, result, transport))
-            report.add_run(
-                scenario,
-                engine,
-                result,
-                how=how,
-                status=statuses[-1],
-                conclusion=text,
-                seconds=seconds,
-                transport=transport,
-            )
+            output.show(judgement.line)
+            statuses.append(judgement.status)
+            report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
     return worst(statuses)
 
 

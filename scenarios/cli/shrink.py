@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -67,7 +65,7 @@ def shrink(
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
     scenario = _failing(load(name).with_world_size(world_size), token, engine, policy, seed)
-    with _bar(seconds) as on_progress:
+    with output.bar("shrinking", seconds, _where) as on_progress:
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
     result = None
     if shrunk.end.value != "flaky":
@@ -123,24 +121,10 @@ def _change(shrunk: ShrunkScenario) -> str:
     return f"{before}  ->  {after}   {counted(shrunk.executions, 'execution')}, {shrunk.seconds:.1f} s"
 
 
-@contextmanager
-def _bar(seconds: float) -> Iterator[Callable[[ShrinkProgress], object] | None]:
-    """On a terminal, a bar with what is left of the time, and how small it has become."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress as Bars
-
+def _where(progress: ShrinkProgress) -> tuple[float, str]:
+    """How far it is: what is left of the time, and how small it has become."""
     from ddpsim.scenarios.shrinking.size_text import counted
 
-    # Without a thread that refreshes it: what runs meanwhile is told from one rank to the next.
-    with Bars(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:
-        task = bars.add_task("shrinking", total=seconds)
-
-        def advance(progress: ShrinkProgress) -> None:
-            text = f"shrinking, {progress.executions} executions: {counted(progress.size.ranks, 'rank')}"
-            text += f", {counted(progress.size.switches, 'switch', 'switches')}"
-            bars.update(task, completed=progress.seconds, description=text, refresh=True)
-
-        yield advance
+    ranks, switches = progress.size.ranks, progress.size.switches
+    sizes = f"{counted(ranks, 'rank')}, {counted(switches, 'switch', 'switches')}"
+    return progress.seconds, f"shrinking, {progress.executions} executions: {sizes}"

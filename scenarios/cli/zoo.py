@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -19,10 +20,11 @@ from ddpsim.scenarios.cli.options import (
     Timeout,
     TransportName,
     engines_named,
+    how_text,
     prepared_for,
     tagged,
 )
-from ddpsim.scenarios.cli.reporting import Report, reporting
+from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.simulator.policies.catalog import DEFAULT
 
@@ -49,6 +51,7 @@ def zoo(
 ) -> int:
     """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
     from ddpsim import simulate
+    from ddpsim.scenarios.cli.outcome import outcome_of
     from ddpsim.scenarios.lookup.registry import registry
     from ddpsim.scenarios.running.runner import check_options
 
@@ -60,35 +63,31 @@ def zoo(
         output.note(problem)
     pairs = [(scenario, each) for scenario in _chosen(names, tags or (), with_twins=with_twins) for each in engines]
     with reporting(report, opens=opens, title="ddpsim zoo") as reported:
-        outcomes = _run_all(pairs, reported, policy=policy, seed=seed, transport=transport, timeout=timeout)
+        run = partial(
+            outcome_of,
+            report=reported,
+            how=how_text(transport, policy, seed),
+            policy=policy,
+            seed=seed,
+            transport=transport,
+            timeout_seconds=timeout,
+        )
+        with prepared_for(transport):
+            outcomes = _run_all(pairs, run)
     return worst([*(each.status for each in outcomes if each.status is not None), *(Status.OTHERWISE for _ in broken)])
 
 
-def _run_all(
-    pairs: Sequence[tuple[Scenario, Engine]],
-    report: Report,
-    *,
-    policy: str,
-    seed: int,
-    transport: str,
-    timeout: float | None,
-) -> list[Outcome]:
+def _run_all(pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], Outcome]) -> list[Outcome]:
     """Run the scenarios, with a row for each, and say at the end what is not as expected."""
-    from ddpsim.scenarios.cli.outcome import outcome_of
     from ddpsim.scenarios.cli.table import Table, closing
 
     start = time.perf_counter()
-    running = (
-        outcome_of(scenario, each, report, policy=policy, seed=seed, transport=transport, timeout=timeout)
-        for scenario, each in pairs
-    )
     table = Table(pairs)
     output.show(table.head())
     outcomes = []
-    with prepared_for(transport):
-        for outcome in output.followed(running, len(pairs)):
-            output.show(table.row(outcome))
-            outcomes.append(outcome)
+    for outcome in output.followed((run(*pair) for pair in pairs), len(pairs)):
+        output.show(table.row(outcome))
+        outcomes.append(outcome)
     output.show(closing(outcomes, time.perf_counter() - start))
     return outcomes
 

@@ -65,7 +65,7 @@ DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
 )
 def test_conclusion(expected, reports, status, line):
     result = result_with(*reports)
-    assert judge(expected, result, "processes") == status
+    assert judge(expected, result, "processes").status == status
     assert conclusion(expected, result, "processes") == line
 
 

@@ -395,7 +395,7 @@ TOKEN = "s1:0:e2f90957"
     [
         (
             "",
-            "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, agree, report, bench; "
+            "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, report, bench; "
             "see `ddpsim --help`",
         ),
         ("runn", "No such command 'runn'.*; expected one of list, run, replay, explore, .*; see `ddpsim --help`"),
