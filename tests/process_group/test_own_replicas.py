@@ -1,5 +1,7 @@
-"""check="replicas" with our own engine: what it refuses itself, and what is found. The healthy twins are in
-test_own_replicas_healthy.py."""
+"""check="replicas" with our own engine: what it refuses; what is found beside what test_replicas.py finds
+
+The healthy twins are in test_own_replicas_healthy.py.
+"""
 
 import linecache
 from contextlib import nullcontext
@@ -123,24 +125,13 @@ def gradient_clipped_on_one_rank(rank):
     optimizer.step()
 
 
-def window_off_by_one(rank, **options):
-    model = wrapped(**options)
+def window_off_by_one(rank):
+    model = wrapped()
     optimizer = sgd(model)
     for batch in range(4):
         with nullcontext() if batch % 2 == 0 else model.no_sync():
             backward(model, rank)
         if batch % 2:
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def short_last_window(rank):
-    model = wrapped()
-    optimizer = sgd(model)
-    for batch in range(3):
-        with nullcontext() if batch == 1 else model.no_sync():
-            backward(model, rank)
-        if batch:
             optimizer.step()
             optimizer.zero_grad()
 
@@ -186,25 +177,8 @@ def second_model(rank):
             optimizer.zero_grad()
 
 
-def skipped_last_step(rank):
-    model = wrapped()
-    optimizer = sgd(model)
-    for step in range(2):
-        backward(model, rank)
-        if step == 0 or rank != 1:
-            optimizer.step()
-        optimizer.zero_grad()
-
-
-def bucket_that_is_left_open(rank):
-    model = DistributedDataParallel(TwoBranches())
-    optimizer = sgd(model)
-    backward(model, rank)
-    optimizer.step()
-
-
-def evaluation_through_the_inner_module(rank, **options):
-    model = wrapped(normalised=True, **options)
+def evaluation_through_the_inner_module(rank):
+    model = wrapped(normalised=True, broadcast_buffers=False)
     train(model, sgd(model), rank, 2)
     model.eval()
     model.module(inputs(rank))
@@ -222,7 +196,6 @@ def buffer_that_a_hook_makes_a_rank_s_own(rank):
 STEP = "optimizer.step()"
 PARAMETERS, BUFFERS = "divergence.parameters", "divergence.buffers"
 FOUND = {
-    "state loaded": (state_loaded_on_rank_0, PARAMETERS, (0,), "that followed step 1 of DDP #0", STEP),
     "state loaded, copied gradients": (
         partial(state_loaded_on_rank_0, gradient_as_bucket_view=False, find_unused_parameters=True),
         PARAMETERS,
@@ -234,29 +207,13 @@ FOUND = {
     "momentum": (momentum_on_one_rank, PARAMETERS, (2,), "that followed step 2 of DDP #0", STEP),
     "clipping": (gradient_clipped_on_one_rank, PARAMETERS, (2,), "that followed step 1 of DDP #0", STEP),
     "window": (window_off_by_one, PARAMETERS, (0, 1, 2), "that followed step 1 of DDP #0", STEP),
-    "short window": (
-        short_last_window,
-        PARAMETERS,
-        (0, 1, 2),
-        "no synchronising forward preceded this optimizer step",
-        STEP,
-    ),
     "only local": (only_local_gradients, PARAMETERS, (0, 1, 2), "the optimizer step since DDP #0 was made", STEP),
     "never sent": (weights_that_were_never_sent, PARAMETERS, (1,), "that followed step 1 of DDP #0", STEP),
     "buffers never sent": (buffers_that_were_never_sent, BUFFERS, (1,), "offset = 1", "model(inputs(rank))"),
     "second epoch": (second_epoch, PARAMETERS, (1,), "1.bias[0]", STEP),
     "second model": (second_model, PARAMETERS, (1,), "no optimizer step after step 1 of DDP #1", STEP),
-    "skipped last": (skipped_last_step, PARAMETERS, (1,), "no optimizer step after step 2 of DDP #0", STEP),
-    "open bucket": (bucket_that_is_left_open, PARAMETERS, (0, 1, 2), "was not reduced in this step", STEP),
-    "inner module": (
-        evaluation_through_the_inner_module,
-        BUFFERS,
-        (0, 1, 2),
-        "in an evaluation of the inner module after step 2 of DDP #0",
-        "model.module(inputs(rank))",
-    ),
     "inner module, nothing synchronised": (
-        partial(evaluation_through_the_inner_module, broadcast_buffers=False),
+        evaluation_through_the_inner_module,
         BUFFERS,
         (0, 1, 2),
         "in an evaluation of the inner module after step 2 of DDP #0",

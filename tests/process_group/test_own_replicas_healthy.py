@@ -7,8 +7,6 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import Join as TorchJoin
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpsim.ddp import DistributedDataParallel, Join
 from ddpsim.ddp.errors import ReplicaMismatchError
@@ -100,25 +98,14 @@ def several_models_inside_a_join(rank):
         train(model, optimizer, rank, 1)
 
 
-def torchs_join_with_a_sharded_optimizer(rank):
-    model = wrapped()
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
-    for epoch in range(3):
-        with TorchJoin([model, optimizer]):
-            train(model, optimizer, rank, (rank + epoch) % 3)
-    train(model, optimizer, rank, 1)
-
-
-def evaluation_in_between(rank, *, guard=torch.no_grad, on=None):
-    """`on`: the rank that evaluates, without the others; so nothing may be synchronised there."""
-    model = wrapped(normalised=on is None)
+def evaluation_in_between(rank, *, guard=torch.no_grad):
+    model = wrapped(normalised=True)
     optimizer = sgd(model)
     for _ in range(3):
         train(model.train(), optimizer, rank, 1)
         model.eval()
-        if on in (None, rank):
-            with guard():
-                model(inputs(rank))
+        with guard():
+            model(inputs(rank))
 
 
 def copies_that_only_evaluate(rank):
@@ -225,9 +212,8 @@ HEALTHY = [
     partial(epochs_with_uneven_inputs, find_unused_parameters=True, bucket_cap_mb=1e-5),
     windows_inside_a_join,
     several_models_inside_a_join,
-    torchs_join_with_a_sharded_optimizer,
     evaluation_in_between,
-    partial(evaluation_in_between, guard=nullcontext, on=1),
+    partial(evaluation_in_between, guard=nullcontext),
     copies_that_only_evaluate,
     wrapped_again_after_a_failure,
     partial(branches, find_unused_parameters=True),
