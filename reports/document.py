@@ -183,6 +183,11 @@ class Finding:
     lines: tuple[Line, ...] = ()
     """Of the text, what ddpsim says in a word: the cycle, the cause, what to try."""
 
+    @property
+    def is_mismatch(self) -> bool:
+        """Calls met and differ."""
+        return self.code.startswith("mismatch.")
+
 
 @dataclass(frozen=True, slots=True)
 class Run:

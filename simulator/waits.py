@@ -70,3 +70,5 @@ class Waiting:
     """Who has to act before it can go on; () if that is nobody in particular (the clock, a store key)."""
     any_suffices: bool = False
     """True if one of them is enough."""
+    missing: tuple[tuple[int, ...], ...] = ()
+    """For each of the calls that it waits for, the ranks that have not come."""

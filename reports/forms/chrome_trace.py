@@ -71,7 +71,7 @@ class _RunEntries:
         """The numbers of the threads."""
         self._free_from: dict[int, int] = {}
         """By thread, where its last span ends."""
-        self._places: dict[int, int] = {}
+        self._thread_of: dict[int, int] = {}
         """The threads of the calls, by their issue."""
 
     def all(self) -> Iterator[Entry]:
@@ -89,7 +89,7 @@ class _RunEntries:
         event = self._run.events[span.start]
         track = self._free(span, None if span.call is None else self._run.calls[span.call].group)
         if span.call is not None:
-            self._places[span.start] = track
+            self._thread_of[span.start] = track
         entry: Entry = {
             "ph": "X",
             "ts": span.start,
@@ -108,8 +108,8 @@ class _RunEntries:
         call = self._run.calls[span.call]
         told = {
             "signature": call.signature,
-            "site": self._place(call.site),
-            "called from": self._place(call.caller),
+            "site": self._location(call.site),
+            "called from": self._location(call.caller),
             "origin": call.origin,
             "parameters": ", ".join(call.parameters),
             "shadow": "for ranks that have not joined" if call.is_shadow else "",
@@ -118,7 +118,7 @@ class _RunEntries:
         args = {key: text for key, text in told.items() if text}
         return {"name": f"{call.operation} #{call.sequence}", "cat": "call", "args": args | when}
 
-    def _place(self, index: int | None) -> str:
+    def _location(self, index: int | None) -> str:
         site = None if index is None else self._run.sites[index]
         return f"{site.file}:{site.line}" if site else ""
 
@@ -149,14 +149,14 @@ class _RunEntries:
         """Arrows between the calls that met, in the order in which they came."""
         if slot.match is None or len(slot.issues) < 2:
             return
-        for place, issue in enumerate(slot.issues):
-            phase = "s" if place == 0 else "f" if place == len(slot.issues) - 1 else "t"
+        for number, issue in enumerate(slot.issues):
+            phase = "s" if number == 0 else "f" if number == len(slot.issues) - 1 else "t"
             yield {
                 "ph": phase,
                 "id": self._first * 1_000_000 + index,
                 "ts": issue + 0.5,  # within the call
                 "pid": self._first + self._run.events[issue].rank,
-                "tid": self._places[issue],
+                "tid": self._thread_of[issue],
                 "name": "matched",
                 "cat": "slot",
                 **({"bp": "e"} if phase == "f" else {}),

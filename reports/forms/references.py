@@ -32,7 +32,7 @@ def _in_run(run: Run) -> Iterator[str]:
     for index, event in enumerate(run.events):
         yield from _outside(f"events[{index}]", "call", [event.call], calls)
         yield from _outside(f"events[{index}]", "rank", [event.rank], ranks)
-    told = {slot for finding in run.findings if finding.code.startswith("mismatch.") for slot in finding.slots}
+    told = {slot for finding in run.findings if finding.is_mismatch for slot in finding.slots}
     for index, slot in enumerate(run.slots):
         if slot.state == "mismatched" and index not in told:
             yield f"slots[{index}] is mismatched, which no finding tells"

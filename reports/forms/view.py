@@ -90,7 +90,7 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
         "bars": [_bar(bar, number) for bar in lanes.bars],
         "numbers": None if len(kept) == len(run.events) else _numbers(run, kept),
         "slots": _slots(run, kept),
-        "missing": [list(place) for place in lanes.missing],
+        "missing": [list(each) for each in lanes.missing],
         "marked": None if marked is None else number.get(marked),
     }
 

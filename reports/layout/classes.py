@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from ddpsim.reports.document import Run
-from ddpsim.reports.layout.lanes import Lanes, lanes_of
+from ddpsim.reports.layout.lanes import Bar, Item, Lanes, Mark, Missing, lanes_of
+
+InLane = TypeVar("InLane", Item, Mark, Bar, Missing)
 
 LARGEST = 64
 """Lanes that a page shows."""
@@ -15,7 +17,7 @@ LARGEST = 64
 def shown_lanes(run: Run, *, largest: int = LARGEST) -> Lanes:
     """The lanes of a run, at most so many: beyond, ranks that did the same share one, and if need be some are left out.
 
-    Those stay that a finding names, then those whose calls have a place missing, those who wait, and the first ones.
+    Those stay that a finding names, then those in which a call is missing, those who wait, and the first ones.
     """
     lanes = lanes_of(run)
     if len(lanes.lanes) <= largest:
@@ -44,27 +46,31 @@ def _traces(run: Run, lanes: Lanes) -> list[list[Any]]:
     for mark in lanes.marks:
         events = [run.events[event] for event in mark.events]
         traces[mark.lane].append((mark.position, *((event.kind, event.text) for event in events)))
-    for place in lanes.missing:
-        traces[place.lane].append((place.column, place.slot))
+    for each in lanes.missing:
+        traces[each.lane].append((each.column, each.slot))
     return traces
 
 
 def _rank_of(lanes: Lanes, lane: int) -> tuple[bool, bool, bool, int]:
     """The order in which lanes stay; False comes first."""
     shown = lanes.lanes[lane]
-    is_missed = any(place.lane == lane for place in lanes.missing)
+    is_missed = any(each.lane == lane for each in lanes.missing)
     return not shown.is_culprit, not is_missed, shown.end != "waiting", lane
 
 
 def _only(lanes: Lanes, kept: dict[int, tuple[int, ...]], left_out: int) -> Lanes:
     """The lanes with these, each for all the ranks of its class."""
     new = {lane: index for index, lane in enumerate(kept)}
+
+    def moved(things: tuple[InLane, ...]) -> tuple[InLane, ...]:
+        return tuple(each._replace(lane=new[each.lane]) for each in things if each.lane in new)
+
     return Lanes(
         lanes=tuple(replace(lanes.lanes[lane], ranks=ranks) for lane, ranks in kept.items()),
-        items=tuple(item._replace(lane=new[item.lane]) for item in lanes.items if item.lane in new),
-        marks=tuple(mark._replace(lane=new[mark.lane]) for mark in lanes.marks if mark.lane in new),
-        bars=tuple(bar._replace(lane=new[bar.lane]) for bar in lanes.bars if bar.lane in new),
-        missing=tuple(place._replace(lane=new[place.lane]) for place in lanes.missing if place.lane in new),
+        items=moved(lanes.items),
+        marks=moved(lanes.marks),
+        bars=moved(lanes.bars),
+        missing=moved(lanes.missing),
         columns=lanes.columns,
         left_out=left_out,
     )

@@ -160,10 +160,10 @@ def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ..
     for index, event in enumerate(run.events):
         if event.kind is not EventKind.ISSUE or event.call is None or index not in columns.column:
             continue
-        place = columns.column[index], columns.arrival[index]
+        stands = columns.column[index], columns.arrival[index]
         text, is_odd = differing.get(index, ("", False))
         words = (text, "") if is_odd else ("", text)
-        items.append(Item(index, lane_of[index], event.call, slot_of[index], *place, *words))
+        items.append(Item(index, lane_of[index], event.call, slot_of[index], *stands, *words))
     return tuple(items)
 
 
@@ -173,7 +173,7 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Co
     for item in items:
         last[item.lane] = max(last.get(item.lane, -1), item.column)
     column_of = {item.slot: item.column for item in items}
-    places = []
+    found = []
     for index in run.awaited:
         for rank in run.slots[index].missing:
             lane = whose[Who(rank)]
@@ -181,8 +181,8 @@ def _missing(run: Run, whose: dict[Who, int], items: Sequence[Item], columns: Co
             while column != column_of.get(index) and columns.is_taken(column, lane):
                 column += 1
             last[lane] = column
-            places.append(Missing(lane, column, index))
-    return tuple(places)
+            found.append(Missing(lane, column, index))
+    return tuple(found)
 
 
 class _Walk:

@@ -30,7 +30,7 @@ def differing_calls(run: Run) -> dict[int, Differing]:
     """
     found: dict[int, Differing] = {}
     for finding in run.findings:
-        for index in finding.slots if finding.code.startswith("mismatch.") else ():
+        for index in finding.slots if finding.is_mismatch else ():
             issues = run.slots[index].issues
             culprits = set(finding.ranks)
             odd = {issue for issue in issues if run.events[issue].rank in culprits} or set(issues)

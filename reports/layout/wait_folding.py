@@ -81,14 +81,14 @@ def _others(graph: WaitGraph, kept: set[int]) -> list[list[int]]:
 
 def _merged(graph: WaitGraph, groups: Sequence[Sequence[int]]) -> WaitGraph:
     """The graph with each group of nodes as one."""
-    place = {node: number for number, group in enumerate(groups) for node in group}
+    number_of = {node: number for number, group in enumerate(groups) for node in group}
     edges: dict[tuple[int, int], list[Edge]] = {}
     for edge in graph.edges:
-        edges.setdefault((place[edge.source], place[edge.target]), []).append(edge)
+        edges.setdefault((number_of[edge.source], number_of[edge.target]), []).append(edge)
     return WaitGraph(
         tuple(_node([graph.nodes[node] for node in group]) for group in groups),
         tuple(_edge(*ends, merged) for ends, merged in edges.items() if ends[0] != ends[1]),
-        tuple(dict.fromkeys(place[node] for node in graph.cycle)),
+        tuple(dict.fromkeys(number_of[node] for node in graph.cycle)),
     )
 
 

@@ -84,7 +84,7 @@ def wait_graph_of(run: Run) -> WaitGraph | None:
 
 def is_mismatch(run: Run) -> bool:
     """True if the finding that the run begins with is of calls that differ."""
-    return run.leading is not None and run.leading.code.startswith("mismatch.")
+    return run.leading is not None and run.leading.is_mismatch
 
 
 def _what(waiting: Waiting) -> _What:

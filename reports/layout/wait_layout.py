@@ -79,7 +79,7 @@ def picture_of(graph: WaitGraph) -> Picture:
     """Where everything of the graph stands; of a large one some is folded."""
     graph = folded(graph)
     widths = [_width(node) for node in graph.nodes]
-    centres = _places(graph, widths)
+    centres = _centres(graph, widths)
     left = min(x - width / 2 for (x, _), width in zip(centres, widths, strict=True))
     boxes = tuple(_box(node, x - left, y) for node, (x, y) in zip(graph.nodes, centres, strict=True))
     arrows = tuple(_arrow(edge, boxes, graph) for edge in graph.edges)
@@ -99,7 +99,7 @@ def _box(node: Node, x: float, y: float) -> Box:
     return Box(node, _short(node.label), _state(node), round(x, 1), round(y, 1), _width(node), pile)
 
 
-def _places(graph: WaitGraph, widths: list[float]) -> list[Point]:
+def _centres(graph: WaitGraph, widths: list[float]) -> list[Point]:
     """The centres: the circle in the middle, the others in columns beside it, near those that they are joined with."""
     layers = _layers(graph)
     middle = layers[graph.cycle[0]] if graph.cycle else 0

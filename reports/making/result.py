@@ -8,11 +8,10 @@ from itertools import islice
 from ddpsim.reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting
 from ddpsim.reports.making.environment import environment
 from ddpsim.reports.making.lines import lines_of
-from ddpsim.reports.making.missing import Groups
 from ddpsim.reports.making.sites import Sites
 from ddpsim.reports.making.slots import Slots
-from ddpsim.simulator.calls import ANY_SOURCE, Phase
 from ddpsim.simulator.calls import Call as IssuedCall
+from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import Event as TraceEvent
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.result import Result
@@ -88,7 +87,7 @@ class _Making:
         self.calls = tuple(self._calls)
         self.findings = tuple(map(self._finding, result.findings))
         self.waiting = tuple(map(self._waiting, result.waiting))
-        self.slots = self._met.table(self._mismatched(), *self._missing())
+        self.slots = self._met.table()
 
     def _event(self, index: int, event: TraceEvent) -> Event:
         self._met.take(index, event)
@@ -121,6 +120,8 @@ class _Making:
         )
 
     def _finding(self, finding: Diagnosed) -> Finding:
+        if finding.code.startswith("mismatch."):
+            self._met.differ(finding.calls)
         return Finding(
             code=finding.code.value,
             verdict=finding.code.verdict,
@@ -133,34 +134,16 @@ class _Making:
             lines=lines_of(finding),
         )
 
-    def _mismatched(self) -> set[int]:
-        return {slot for each in self.findings if each.code.startswith("mismatch.") for slot in each.slots}
-
     def _waiting(self, waited: Waited) -> Waiting:
         wait, who = waited.wait, waited.who
         text = wait_text(wait)
         if isinstance(wait, CallWait):
+            for call, missing in zip(wait.calls, waited.missing, strict=True):
+                self._met.lack(call, missing)
             site = self.sites.index(wait.calls[0].site)
             slots = self._met.of(wait.calls)
             return Waiting(who, text, site, slots, any_suffices=waited.any_suffices)
         return Waiting(who, text, self.sites.index(wait.site), (), waited.waits_for, waited.any_suffices)
-
-    def _missing(self) -> tuple[dict[int, tuple[int, ...]], set[int]]:
-        """Who is missing in the slots that ranks wait in, and in which of them one is enough.
-
-        A wait for one of several calls is for whom any of them lacks, so each call takes its own of these.
-        """
-        groups = Groups(self._result)
-        missing: dict[int, tuple[int, ...]] = {}
-        any_suffices = set()
-        for waited in self._result.waiting:
-            for call in waited.wait.calls if isinstance(waited.wait, CallWait) else ():
-                for slot in self._met.of([call]):
-                    if slot not in missing:
-                        missing[slot] = groups.lacking(call, [who.rank for who in waited.waits_for])
-                    if call.peer == ANY_SOURCE:
-                        any_suffices.add(slot)
-        return missing, any_suffices
 
     def ranks(self) -> tuple[Rank, ...]:
         """How each rank ended."""

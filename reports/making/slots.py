@@ -27,6 +27,13 @@ class _Open:
     sequence: int
     issues: list[int] = field(default_factory=list)
     match: int | None = None
+    is_mismatched: bool = False
+    missing: tuple[int, ...] = ()
+    any_suffices: bool = False
+
+    @property
+    def state(self) -> SlotState:
+        return "mismatched" if self.is_mismatched else "open" if self.match is None else "matched"
 
 
 class Slots:
@@ -53,7 +60,7 @@ class Slots:
     def close(self) -> None:
         """Give the slots their numbers, once all events were taken: halves that went to their partners have none."""
         kept = [index for index, slot in enumerate(self._slots) if slot.issues]
-        number = {index: place for place, index in enumerate(kept)}
+        number = {index: new for new, index in enumerate(kept)}
         self._slots = [self._slots[index] for index in kept]
         self._by_key = {key: number[index] for key, index in self._by_key.items()}
 
@@ -62,21 +69,22 @@ class Slots:
         found = (self._by_key.get(_key(call)) for call in calls)
         return tuple(dict.fromkeys(slot for slot in found if slot is not None))
 
-    def table(
-        self, mismatched: set[int], missing: dict[int, tuple[int, ...]], any_suffices: set[int]
-    ) -> tuple[Slot, ...]:
+    def differ(self, calls: Sequence[Call]) -> None:
+        """Note that calls met and differ."""
+        for slot in self.of(calls):
+            self._slots[slot].is_mismatched = True
+
+    def lack(self, call: Call, missing: tuple[int, ...]) -> None:
+        """Note whom a call lacks that somebody waits for."""
+        for slot in self.of([call]):
+            self._slots[slot].missing = missing
+            self._slots[slot].any_suffices |= call.peer == ANY_SOURCE
+
+    def table(self) -> tuple[Slot, ...]:
         """The slots as values."""
         return tuple(
-            Slot(
-                slot.group,
-                slot.sequence,
-                tuple(slot.issues),
-                _state(slot, index in mismatched),
-                slot.match,
-                missing.get(index, ()),
-                index in any_suffices,
-            )
-            for index, slot in enumerate(self._slots)
+            Slot(each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices)
+            for each in self._slots
         )
 
     def _issue(self, index: int, call: Call) -> None:
@@ -122,9 +130,3 @@ def _fits(other: Call, arrival: Call, text: str) -> bool:
         return other.peer in (ANY_SOURCE, arrival.rank)
     taken = _TAKEN.fullmatch(text)
     return other.rank == (int(taken[1]) if taken else arrival.peer)
-
-
-def _state(slot: _Open, is_mismatched: bool) -> SlotState:
-    if is_mismatched:
-        return "mismatched"
-    return "open" if slot.match is None else "matched"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.reporting import show_place
+from ddpsim.scenarios.cli.reporting import show_path
 from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ def report(
     from ddpsim.reports.files import FORMS, write_file
 
     ending, name = _FILES[form]
-    place = path.with_suffix(ending) if out is None else out
-    write_file(place, FORMS[name](document))
+    file = path.with_suffix(ending) if out is None else out
+    write_file(file, FORMS[name](document))
     if form != "--text":
-        show_place(place, opens=opens)
+        show_path(file, opens=opens)
     return Status.AS_EXPECTED
 
 

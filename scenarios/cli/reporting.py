@@ -37,9 +37,9 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
         yield report
         is_done = True
     finally:
-        place = report.finish(is_done=is_done)
-        if place is not None:
-            show_place(place, opens=opens)
+        found = report.finish(is_done=is_done)
+        if found is not None:
+            show_path(found, opens=opens)
 
 
 def _made(folder: Path | None, *, opens: bool) -> Path | None:
@@ -59,7 +59,7 @@ class Report:
         self._folder = folder
         self._title = title
         self._entries: list[Entry] = []
-        self._place: Path | None = None
+        self._path: Path | None = None
 
     @property
     def is_wanted(self) -> bool:
@@ -137,7 +137,7 @@ class Report:
         from ddpsim.reports.files import write_reports
 
         write_reports(document, folder)
-        self._place = folder / "report.html"
+        self._path = folder / "report.html"
 
     def _write_beside(self, document: Document, folder: Path, row: Row) -> None:
         from ddpsim.reports.files import write_reports
@@ -155,13 +155,13 @@ class Report:
         What ended early has an index of what there is; what came to its end has one also of nothing.
         """
         if self._folder is None or not self._title or not (self._entries or is_done):
-            return self._place
+            return self._path
         from ddpsim.reports.index import write_index
 
         return write_index(self._entries, self._folder, title=self._title)
 
 
-def show_place(path: Path, *, opens: bool) -> None:
+def show_path(path: Path, *, opens: bool) -> None:
     """Say where a report is, and open it if asked."""
     output.show(f"report  {path}")
     if opens:

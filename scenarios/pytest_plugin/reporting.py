@@ -24,7 +24,7 @@ from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
 from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING
 
-PLACE = "ddpsim_report"
+FOLDER = "ddpsim_report"
 """Under this name pytest's own report of a teardown says where ours is, also across processes."""
 
 EXPECTED = "ddpsim_expected"
@@ -50,7 +50,7 @@ def prepare_folder(config: pytest.Config, folder: str) -> None:
 def owe_report(item: pytest.Item, report: pytest.TestReport, run: Run) -> str:
     """Note that the report of a failing test is to be written; the line that says where it will be."""
     item.stash[_OWED] = report, run
-    page = _place(item) / "report.html"
+    page = _folder(item) / "report.html"
     near = os.path.relpath(page, item.config.invocation_params.dir)
     return f"  report  {page if near.startswith(os.pardir) else near}"
 
@@ -59,19 +59,19 @@ def write_owed(item: pytest.Item, teardown: pytest.TestReport) -> None:
     """Write the report of a test that is torn down, if one is owed, and note in pytest's own that there is one."""
     if _OWED not in item.stash:
         return
-    place = _place(item)
+    folder = _folder(item)
     try:
-        write_reports(_document(item, *item.stash[_OWED]), place)
+        write_reports(_document(item, *item.stash[_OWED]), folder)
     except ReportError as error:
         teardown.sections.append((_SECTION, str(error)))
     except Exception as error:  # raised in a hook it would end the whole session
         teardown.sections.append((_SECTION, f"{error!r} (a bug of ddpsim, please report it)"))
     else:
-        teardown.user_properties += [(PLACE, str(place)), (EXPECTED, item.stash[OPTIONS_KEY].expect or "pass")]
+        teardown.user_properties += [(FOLDER, str(folder)), (EXPECTED, item.stash[OPTIONS_KEY].expect or "pass")]
     del item.stash[_OWED]
 
 
-def _place(item: pytest.Item) -> Path:
+def _folder(item: pytest.Item) -> Path:
     return Path(item.config.getoption("ddpsim_report")) / folder_name(item.nodeid)
 
 

@@ -10,7 +10,7 @@ import pytest
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.junit import Case
 from ddpsim.reports.index import Entry, Row, write_index
-from ddpsim.scenarios.pytest_plugin.reporting import EXPECTED, PLACE
+from ddpsim.scenarios.pytest_plugin.reporting import EXPECTED, FOLDER
 
 
 def write_page(reporter: pytest.TerminalReporter, folder: str) -> str:
@@ -30,10 +30,10 @@ def _entries(reporter: pytest.TerminalReporter) -> Iterator[Entry]:
     failed = {each.nodeid: each for each in reporter.stats.get("failed", ())}  # the test's is the last, after subtests'
     for nodeid, report in failed.items():
         noted = notes.get(nodeid, {})
-        if PLACE in noted:
+        if FOLDER in noted:
             found = _found(report)
             case = Case(nodeid, "ddpsim.pytest", "failed", report.duration, message=found, text=report.longreprtext)
-            yield Entry(Row(nodeid, "", noted[EXPECTED], found), case, Path(noted[PLACE]).name)
+            yield Entry(Row(nodeid, "", noted[EXPECTED], found), case, Path(noted[FOLDER]).name)
 
 
 def _found(report: pytest.TestReport) -> str:

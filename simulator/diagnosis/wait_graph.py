@@ -142,8 +142,14 @@ class WaitGraph:
                 targets = (
                     through(after[0]) if len(after) == 1 else tuple(one for each in after for one in through(each))
                 )
-                found.append(Waiting(who[node], wait, targets, any(map(self._needs_one, (node, *after)))))
+                is_or = any(map(self._needs_one, (node, *after)))
+                found.append(Waiting(who[node], wait, targets, is_or, self._missing(wait)))
         return tuple(sorted(found, key=lambda each: each.who))
+
+    def _missing(self, wait: Wait) -> tuple[tuple[int, ...], ...]:
+        """For each call of a wait, whom its slot lacks; nobody, if it is open no more."""
+        slots = [self.snapshot.slot_by_call.get(call) for call in wait.calls] if isinstance(wait, CallWait) else []
+        return tuple(() if slot is None else self.snapshot.open_slots[slot].missing for slot in slots)
 
     def _needs_one(self, node: Any) -> bool:
         """True for an OR node."""

@@ -191,14 +191,20 @@ def test_a_site_has_its_source():
     assert site.short == f"test_making.py:{site.line}"
 
 
-def test_a_call_in_a_library_has_the_line_that_called_it(tmp_path):
-    path = tmp_path / "library.py"
-    path.write_text("import torch.distributed as dist\ndef synchronise():\n    dist.barrier()\n")
+def written(path, comment=""):
+    """A program in a file of its own."""
+    text = f"import torch.distributed as dist\ndef main(rank):\n    dist.barrier(){comment}\n"
+    path.write_text(text)
     names = {}
-    exec(compile(path.read_text(), str(path), "exec"), names)
+    exec(compile(text, str(path), "exec"), names)
+    return names["main"]
+
+
+def test_a_call_in_a_library_has_the_line_that_called_it(tmp_path):
+    synchronise = written(tmp_path / "library.py")
 
     def uses(rank):
-        names["synchronise"]()
+        synchronise(rank)
         dist.barrier()
 
     run = run_of(uses, 2)
@@ -208,34 +214,17 @@ def test_a_call_in_a_library_has_the_line_that_called_it(tmp_path):
     assert outside.caller is None
 
 
-def test_a_file_in_no_folder_of_ours_is_told_without_its_folders(tmp_path):
-    path = tmp_path / "elsewhere.py"
-    path.write_text("import torch.distributed as dist\ndef main(rank):\n    dist.barrier()  # " + "x" * 300 + "\n")
-    names = {}
-    exec(compile(path.read_text(), str(path), "exec"), names)
-    run = run_of(names["main"], 2)
-    (site,) = run.sites
-    assert (site.file, site.line, site.first) == ("elsewhere.py", 3, 1)
-    assert len(site.source) == 3
-    assert len(site.source[2]) == 200
+def test_a_file_in_no_folder_of_ours_is_told_without_its_folders_and_as_it_is_now(tmp_path):
+    for comment in ("  # old", f"  # {'x' * 300}"):
+        (site,) = run_of(written(tmp_path / "elsewhere.py", comment), 2).sites
+        assert (site.file, site.line, site.first, len(site.source)) == ("elsewhere.py", 3, 1, 3)
+        assert site.source[2] == f"    dist.barrier(){comment}"[:200]
 
 
-def test_a_file_that_was_written_anew_shows_its_present_lines(tmp_path):
-    path = tmp_path / "edited.py"
-    lines = []
-    for comment in ("old", "new one"):
-        path.write_text(f"import torch.distributed as dist\ndef main(rank):\n    dist.barrier()  # {comment}\n")
-        names = {}
-        exec(compile(path.read_text(), str(path), "exec"), names)
-        (site,) = run_of(names["main"], 1).sites
-        lines.append(site.source[2])
-    assert lines == ["    dist.barrier()  # old", "    dist.barrier()  # new one"]
-
-
-def test_a_file_that_is_gone_has_no_source():
-    names = {}
-    exec(compile("import torch.distributed as dist\ndef main(rank):\n    dist.barrier()\n", "gone.py", "exec"), names)
-    (site,) = run_of(names["main"], 2).sites
+def test_a_file_that_is_gone_has_no_source(tmp_path):
+    program = written(tmp_path / "gone.py")
+    (tmp_path / "gone.py").unlink()
+    (site,) = run_of(program, 2).sites
     assert (site.file, site.line, site.first, site.source) == ("gone.py", 3, 0, ())
 
 

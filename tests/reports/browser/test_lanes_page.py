@@ -30,6 +30,8 @@ def test_the_slot_that_never_filled_is_highlighted(open_report):
     assert report.count(".drawing .label.culprit") == 1
     missing = report.box(".drawing .missing .box")
     assert {round(centre(ring)[0]) for ring in report.boxes(".drawing .ring")} == {round(centre(missing)[0])}
+    assert report.texts(".waits .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"]
+    assert (report.count(".waits .wait"), report.count(".waits .in-cycle")) == (1, 0)
 
 
 def test_nothing_is_highlighted_where_nothing_is_wrong(open_report):
@@ -37,6 +39,7 @@ def test_nothing_is_highlighted_where_nothing_is_wrong(open_report):
     for kind in (".ring", ".missing", ".bar.forever", ".label.culprit", ".call.odd"):
         assert report.count(f".drawing {kind}") == 0, kind
     assert report.count(".waits") == 0
+    assert report.count(".parting") == 0  # there is no other run
 
 
 def test_the_odd_call_is_told_from_those_it_met(open_report):
@@ -82,6 +85,7 @@ def test_a_thread_has_a_lane_of_its_own(open_report):
     report = open_report(document(THREADS))
     labels = [text.removesuffix(text[len(text) // 2 :]) for text in report.texts(".drawing .label")]
     assert labels[:4] == ["rank 0", "\N{BOX DRAWINGS LIGHT UP AND RIGHT} reporter", "rank 1", labels[1]]
+    assert "note, such as who joined, or a thread that began" in report.texts(".legend span")
 
 
 def test_who_waits_for_whom_is_drawn(open_report):
@@ -89,13 +93,6 @@ def test_who_waits_for_whom_is_drawn(open_report):
     assert report.texts(".waits .node text:first-of-type") == ["rank 0", "rank 1", "rank 2", "rank 3"]
     assert report.count(".waits .wait.in-cycle") == 4 == report.count(".waits .wait")
     assert report.texts(".wait-label") == [f'all_reduce #1 "{group}"' for group in (1, 2, 3, 4)]
-
-
-def test_without_a_cycle_no_edge_has_its_colour(open_report):
-    report = open_report(document(MISSING))
-    assert report.texts(".waits .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"]
-    assert report.count(".waits .wait") == 1
-    assert report.count(".waits .in-cycle") == 0
 
 
 DASHES = "all => all.map(each => getComputedStyle(each).strokeDasharray)"
@@ -165,13 +162,6 @@ def test_the_details_of_a_call_in_a_library_say_who_called_it(open_report):
     assert report.texts(".source .marked bdi") == ["dist.all_reduce(total)"]
 
 
-def test_the_details_of_a_missing_call_say_where_the_others_called_it(shown):
-    shown.page.locator(".drawing .missing .box").click()
-    assert shown.texts(".details h3") == ["rank 1: all_reduce #2 is missing"]
-    assert shown.details()["state"] == "missing: it never came"
-    assert shown.texts(".where") == ["the others called it at train.py:2 in train"]
-
-
 def test_a_click_on_a_mark_tells_its_events(open_report):
     story = Story(2)
     story.meet(call(0), (0, 1))
@@ -234,12 +224,6 @@ def test_everything_is_reached_by_tab(shown):
     assert sum("SUMMARY" in each for each in reached) >= 4
 
 
-def test_the_question_mark_lists_the_keys(shown):
-    assert not shown.page.locator(".keys table").is_visible()
-    shown.page.keyboard.press("?")
-    assert shown.page.locator(".keys table").is_visible()
-
-
 def test_the_scrubber_steps_through_the_schedule(shown):
     last = len(missing_rank().events) - 1
     assert shown.step() == last
@@ -267,6 +251,9 @@ def test_keys_step_through_the_schedule(shown):
     for keys, step in (("<", 0), (".", 1), (".", 2), (",", 1), (">", 28)):
         shown.page.keyboard.press(keys)
         assert shown.step() == step
+    assert not shown.page.locator(".keys table").is_visible()
+    shown.page.keyboard.press("?")
+    assert shown.page.locator(".keys table").is_visible()
 
 
 def test_playing_goes_on_by_itself_and_stops(shown):

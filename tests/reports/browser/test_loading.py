@@ -91,10 +91,6 @@ def test_where_the_runs_part_is_marked_in_both_and_in_view(open_report):
         assert frame["x"] + 100 < centre(marked)[0] < frame["x"] + frame["width"] - 100
 
 
-def test_a_single_run_has_no_such_mark(open_report):
-    assert open_report(document(MISSING)).count(".parting") == 0
-
-
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_every_text_has_contrast_in_both_themes(open_report, scheme):
     report = open_report(document(MISSING), color_scheme=scheme)

@@ -10,7 +10,6 @@ from ddpsim.reports.document import Document, Finding, Rank, Site, Slot, Waiting
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
-from tests.reports.examples import THREADS, document
 from tests.reports.made import Story, call, exploration, missing_rank
 from tests.reports.test_wait_graph import ring
 
@@ -70,6 +69,7 @@ def test_the_details_of_a_missing_call_say_that_the_rank_returned(open_report):
         ("instead", "returned, in event 23"),
         ("last call", "all_reduce #1 at train.py:2, in event 14"),
     ]
+    assert report.texts(".where") == ["the others called it at train.py:2 in train"]
 
 
 @pytest.mark.parametrize(
@@ -265,10 +265,6 @@ def test_the_lane_of_a_thread_ends_with_its_state(open_report):
     ends = report.look(".drawing .end", "all => all.map(each => each.firstChild.textContent.slice(2))")
     assert ends == ["returned", "returned", "raised", "stopped"]
     assert report.texts(".drawing .end title")[2] == "ValueError"
-
-
-def test_the_flag_in_the_legend_fits_the_start_of_a_thread(open_report):
-    assert "note, such as who joined, or a thread that began" in open_report(document(THREADS)).texts(".legend span")
 
 
 def test_an_exploration_says_what_each_run_did_where_they_part(open_report):
