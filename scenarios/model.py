@@ -271,7 +271,7 @@ def found_on_processes(result: Result) -> str:
     )
 
 
-def found_place(result: Result) -> str:
+def found_location(result: Result) -> str:
     """The line that the leading finding names first, as `train.py:12`; "nowhere" if it names none."""
     return str(_leading_site(result) or "nowhere")
 

@@ -20,11 +20,11 @@ def shadow() -> str:
     Where we were imported first, their modules get ours for their own; what Python would find now is looked for.
     """
     spec = PathFinder.find_spec("ddpsim")
-    places = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    if spec is None or not places[0] or spec.origin is None or _is_ours(spec.origin):
+    paths = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin or ""]
+    if spec is None or not paths[0] or spec.origin is None or _is_ours(spec.origin):
         return ""  # a folder without __init__.py is no package as long as a real one can be found
     return (
-        f"{_from_here(places[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
+        f"{_from_here(paths[0])} shadows the package 'ddpsim', expected no other module of that name: rename it, or "
         "run from another folder"
     )
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddpsim import Result, Verdict
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.model import Expectation, found_on_processes, found_place, found_text
+from ddpsim.scenarios.model import Expectation, found_location, found_on_processes, found_text
 from ddpsim.scenarios.running.runner import PROCESSES
 from ddpsim.simulator.policies.replay import Divergence
 
@@ -37,8 +37,8 @@ def conclusion(expected: Expectation, result: Result, transport: str = "memory")
         return f"as expected: {found}{_otherwise(expected, result)}"
     word = "unknown" if result.verdict is Verdict.UNKNOWN else "not as expected"
     if misses_line(expected, result):
-        places = " or ".join(f"{expected.file}:{line}" for line in expected.lines)
-        return f"{word}: found {found} at {found_place(result)}; expected it at {places}"
+        locations = " or ".join(f"{expected.file}:{line}" for line in expected.lines)
+        return f"{word}: found {found} at {found_location(result)}; expected it at {locations}"
     return f"{word}: found {found}; expected {_wanted(expected, result.world_size)}"
 
 

@@ -69,9 +69,9 @@ def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]
         except UsageError as error:
             broken.append(str(error))
     if not found and not broken:
-        places = ", ".join(str(path) for path in chosen)
+        paths_given = ", ".join(str(path) for path in chosen)
         raise UsageError(
-            f"no scenario is in {places}, expected functions under @scenario, or TOML files: see docs/scenarios.md"
+            f"no scenario is in {paths_given}, expected functions under @scenario, or TOML files: see docs/scenarios.md"
         )
     return found, broken
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.scenarios.cli.outcome import Outcome
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.scenarios.cli.zoo_outcome import ZooOutcome
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
 
@@ -29,7 +29,7 @@ class Table:
         """The names of the columns."""
         return f"{self._cells('name', 'by', 'ms')}    expected"
 
-    def row(self, outcome: Outcome) -> str:
+    def row(self, outcome: ZooOutcome) -> str:
         """A run: "=" and what was expected; what was found, if it is something else; or why it was not run."""
         cells = self._cells(outcome.name, outcome.engine.value, f"{outcome.seconds * 1000:.0f}")
         line = f"{cells}  {_MARKS[outcome.status]} {outcome.expected}"
@@ -43,7 +43,7 @@ class Table:
         return f"{name:<{self._name_width}}{by}  {milliseconds:>{_TIME_WIDTH}}"
 
 
-def closing(outcomes: Sequence[Outcome], seconds: float) -> str:
+def closing(outcomes: Sequence[ZooOutcome], seconds: float) -> str:
     """The whole text of each surprise, and how many there were."""
     run = [outcome for outcome in outcomes if outcome.status is not None]
     surprising = [outcome for outcome in run if outcome.status is not Status.AS_EXPECTED]

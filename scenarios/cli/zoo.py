@@ -29,7 +29,7 @@ from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.simulator.policies.catalog import DEFAULT
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.cli.outcome import Outcome
+    from ddpsim.scenarios.cli.zoo_outcome import ZooOutcome
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
 
@@ -51,7 +51,7 @@ def zoo(
 ) -> int:
     """Run the zoo of real bugs, their repaired twins and the join matrix, and say what is not as expected."""
     from ddpsim import simulate
-    from ddpsim.scenarios.cli.outcome import outcome_of
+    from ddpsim.scenarios.cli.zoo_outcome import outcome_of
     from ddpsim.scenarios.lookup.registry import registry
     from ddpsim.scenarios.running.runner import check_options
 
@@ -77,7 +77,9 @@ def zoo(
     return worst([*(each.status for each in outcomes if each.status is not None), *(Status.OTHERWISE for _ in broken)])
 
 
-def _run_all(pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], Outcome]) -> list[Outcome]:
+def _run_all(
+    pairs: Sequence[tuple[Scenario, Engine]], run: Callable[[Scenario, Engine], ZooOutcome]
+) -> list[ZooOutcome]:
     """Run the scenarios, with a row for each, and say at the end what is not as expected."""
     from ddpsim.scenarios.cli.table import Table, closing
 

@@ -17,7 +17,7 @@ from ddpsim.scenarios.names import nearest
 from ddpsim.scenarios.training.training import LARGEST
 
 KeyPath = tuple["str | int", ...]
-"""The way to a value: keys of tables, and numbers in arrays."""
+"""The path to a value: keys of tables, and numbers in arrays."""
 _SHOWN = 80
 """So much of a value is shown."""
 _ARRAYS = (inspect.VarTupleType, inspect.ListType)

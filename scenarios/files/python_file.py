@@ -84,21 +84,21 @@ def import_problem(path: Path, error: BaseException) -> str:
 
     If a file beside it raised that, that one, too.
     """
-    text = error.msg if isinstance(error, SyntaxError) else str(error)  # where it is stands in `places`
+    text = error.msg if isinstance(error, SyntaxError) else str(error)  # where it is stands in `locations`
     message = " ".join(f"{type(error).__name__}: {text}".split())
-    places = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    locations = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError) and error.filename:
-        places.append((Path(error.filename), error.lineno))
+        locations.append((Path(error.filename), error.lineno))
     own = path.absolute()
-    lines = [line for file, line in places if file == own]
-    last, last_line = places[-1] if places else (own, None)
-    place = f"{path}:{lines[-1]}" if lines else str(path)
+    lines = [line for file, line in locations if file == own]
+    last, last_line = locations[-1] if locations else (own, None)
+    location = f"{path}:{lines[-1]}" if lines else str(path)
     if isinstance(error, UsageError):
-        return str(error) if str(error).startswith(str(own)) else f"{place}: {error}"
+        return str(error) if str(error).startswith(str(own)) else f"{location}: {error}"
     folder = path.resolve().parent
     is_beside = last != own and last.is_relative_to(folder)
     return (
-        f"{place} raised {message}"
+        f"{location} raised {message}"
         f"{f' (at {path.parent / last.relative_to(folder)}:{last_line})' if is_beside else ''} while it was imported, "
         'expected it to define functions only: put what starts it under `if __name__ == "__main__":`'
     )
@@ -142,5 +142,5 @@ def _leave_folder() -> None:
 
 def _is_beside(module: ModuleType, folder: Path) -> bool:
     """True for a file or a package right in the folder: in a virtual environment below it, others find it, too."""
-    places = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
-    return any(Path(place).parent == folder for place in places) and not module.__name__.startswith("ddpsim_program_")
+    paths = [*getattr(module, "__path__", ()), getattr(module, "__file__", None) or ""]
+    return any(Path(path).parent == folder for path in paths) and not module.__name__.startswith("ddpsim_program_")

@@ -159,7 +159,7 @@ def _program(file: TomlFile, form: ProgramForm) -> Scenario:
     try:
         scenario = of_program(program_of(value), name="")
     except UsageError as error:
-        raise UsageError(f"{file.place('rank')} {error}") from None
+        raise UsageError(f"{file.location('rank')} {error}") from None
     return _as_expected(file, form, form.expect, scenario)
 
 
@@ -170,7 +170,7 @@ def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
     try:
         scenario = find(_beside(file.path, form.scenario)).with_world_size(form.world_size or None)
     except UsageError as error:
-        raise UsageError(f"{file.place('scenario')} {error}") from None
+        raise UsageError(f"{file.location('scenario')} {error}") from None
     return _as_expected(file, form, form.expect, scenario)
 
 

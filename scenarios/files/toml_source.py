@@ -36,8 +36,8 @@ def open_toml(path: Path) -> TomlFile:
     except OSError as error:
         raise UsageError(f"{path} cannot be read ({error.strerror}), expected a scenario in TOML") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        place = re.search(r"\(at line (\d+).*\)", str(error))
-        line = place[1] if place else max(1, len(text.splitlines()))  # else it says: at the end of the document
+        location = re.search(r"\(at line (\d+).*\)", str(error))
+        line = location[1] if location else max(1, len(text.splitlines()))  # else it says: at the end of the document
         raise UsageError(f"{path}:{line} is no TOML ({error}), expected lines like `world_size = 4`") from error
     except (ValueError, RecursionError) as error:  # neither says where
         reason = "a number has too many digits" if isinstance(error, ValueError) else "arrays are nested too deeply"
@@ -58,9 +58,9 @@ class TomlFile:
             return msgspec.convert(at(self.values, path), form)
         except msgspec.ValidationError as error:
             wrong, text = problem(error, form, self.values, path)
-            raise UsageError(f"{self.place(*wrong)} {text}") from None
+            raise UsageError(f"{self.location(*wrong)} {text}") from None
 
-    def place(self, *path: str | int) -> str:
+    def location(self, *path: str | int) -> str:
         """File and line of a key, as an error begins."""
         known = path
         while known and known not in self._lines:
@@ -73,7 +73,7 @@ class TomlFile:
 
     def contradict(self, *path: str | int, says: str) -> NoReturn:
         """Raise UsageError for a value that does not go with others."""
-        raise UsageError(f"{self.place(*path)} {key_name(path)} {says}")
+        raise UsageError(f"{self.location(*path)} {key_name(path)} {says}")
 
     @cached_property
     def _lines(self) -> Mapping[KeyPath, int]:

@@ -104,7 +104,7 @@ def _network(file: TomlFile, path: tuple[str | int, ...], table: str | dict[str,
     except OptionError as error:
         file.contradict(*path, error.option, says=error.problem)
     except UsageError as error:
-        raise UsageError(f"{file.place(*key)} {error}") from error
+        raise UsageError(f"{file.location(*key)} {error}") from error
 
 
 def _engine_options(file: TomlFile) -> dict[str, object]:

@@ -156,8 +156,8 @@ def pytest_runtest_makereport(
         prepare_group(call.excinfo.value)
     report = yield
     if report.failed:
-        place = _owe_report(item, report, run)
-        annotate(item, report, call.excinfo and call.excinfo.value, run, place=place)
+        location = _owe_report(item, report, run)
+        annotate(item, report, call.excinfo and call.excinfo.value, run, location=location)
     forget(item)
     return report
 

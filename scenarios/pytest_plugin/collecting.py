@@ -138,9 +138,9 @@ def _options(item: pytest.Function, marks: list[pytest.Mark]) -> Options:
     in_parameters = getattr(getattr(item, "callspec", None), "marks", ())
     of_parameter = [mark for mark in marks if any(mark is each for each in in_parameters)]
     on_function = [mark for mark in marks if not any(mark is each for each in in_parameters)]
-    for found, place in ((on_function, f"on {item.originalname}"), (of_parameter, f"in the parameters of {item.name}")):
+    for found, where in ((on_function, f"on {item.originalname}"), (of_parameter, f"in the parameters of {item.name}")):
         if len(found) > 1:
-            raise MarkerError(f"stands {len(found)} times {place}, expected once: keep one of them")
+            raise MarkerError(f"stands {len(found)} times {where}, expected once: keep one of them")
     if any("seeds" in mark.kwargs for mark in of_parameter):
         raise MarkerError("seeds= stands in pytest.param, expected on the function: write seed= there")
     first, *parameters = on_function + of_parameter

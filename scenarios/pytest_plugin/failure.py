@@ -21,7 +21,7 @@ from ddpsim import Code, Exploration, Finding, Result, Verdict
 from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.marker import MarkerError
 from ddpsim.scenarios.pytest_plugin.output import Output
-from ddpsim.scenarios.pytest_plugin.raised import SKIPS, Gravity, gravity
+from ddpsim.scenarios.pytest_plugin.raised import SKIPS, Severity, severity
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.exploration.exploration import End
 from ddpsim.simulator.runtime.outcome import one_line
@@ -124,7 +124,7 @@ def _way_out(result: Result) -> BaseException | None:
     """
     errors = result.errors.values()
     for error in errors:
-        if gravity(error) is Gravity.LEAVES:
+        if severity(error) is Severity.LEAVES:
             return error
     skips = {rank: each for rank, each in result.errors.items() if isinstance(each, SKIPS)}
     if not skips or len(skips) < len(result.errors) or combine(_beyond_skips(result)) is not Verdict.PASS:
@@ -180,33 +180,33 @@ def annotate(
     error: BaseException | None,
     run: Run | None,
     *,
-    place: Sequence[str] = (),
+    location: Sequence[str] = (),
 ) -> None:
     """Say below the error of a rank whose it was, what else was found, and how to see it again.
 
-    `place` says, before the replay line if there is one, where a report is.
+    `location` says, before the replay line if there is one, where a report is.
     """
     shown: Any = report.longrepr
     is_one_line = item.config.option.tbstyle == "line"
     if isinstance(error, RanksFailed):
         crash = shown.reprcrash
-        (crash.path, crash.lineno), crash.message = _place(item, run), error.line
+        (crash.path, crash.lineno), crash.message = _location(item, run), error.line
         if is_one_line:
             shown.reprtraceback.reprentries = []
         elif run is not None:  # before the replay line, what hypothesis says of the example
             lines = shown.reprtraceback.reprentries[-1].lines
             end = len(lines) - lines[-1].startswith(replay_line(""))  # a replay that diverged has none
-            lines[end:end] = [*_notes(error), *place]
+            lines[end:end] = [*_notes(error), *location]
     elif run is not None and hasattr(shown, "addsection"):
         if error is run.error:
             _name_ranks(shown, run)
         below = _below(error, run)
-        below[-1:-1] = place
+        below[-1:-1] = location
         if below and not is_one_line:
             shown.addsection("ddpsim", "\n".join(below))
 
 
-def _place(item: pytest.Item, run: Run | None) -> tuple[str, int]:
+def _location(item: pytest.Item, run: Run | None) -> tuple[str, int]:
     """A file and a line of it: that of the call to blame, unless it stands in an installed package; else the test's."""
     leading = next(iter(_beyond_skips(run.result)), None) if run is not None else None
     for site in leading.sites[:1] if leading else ():

@@ -12,7 +12,7 @@ from ddpsim.simulator.runtime.rank_thread import RankReturned, RankUnwound
 SKIPS = (pytest.skip.Exception, pytest.xfail.Exception)
 
 
-class Gravity(IntEnum):
+class Severity(IntEnum):
     """What an error means for the test, in the order in which they win."""
 
     RETURNS = 0
@@ -23,16 +23,16 @@ class Gravity(IntEnum):
     """The session, or an example that hypothesis drew."""
 
 
-def gravity(error: BaseException) -> Gravity:
+def severity(error: BaseException) -> Severity:
     """What an error means for the test."""
     # What hypothesis raises steers its search: `assume`, or an example that asks for too much.
     if isinstance(error, (KeyboardInterrupt, pytest.exit.Exception)) or type(error).__module__.startswith(
         "hypothesis."
     ):
-        return Gravity.LEAVES
+        return Severity.LEAVES
     if isinstance(error, RankReturned):
-        return Gravity.RETURNS
-    return Gravity.SKIPS if isinstance(error, SKIPS) else Gravity.FAILS
+        return Severity.RETURNS
+    return Severity.SKIPS if isinstance(error, SKIPS) else Severity.FAILS
 
 
 class Raised:
@@ -49,15 +49,15 @@ class Raised:
         each: BaseException | None = error
         while each is not None and not isinstance(each, RankUnwound):
             each = each.__context__
-        if each is None and gravity(error) is Gravity.FAILS:
+        if each is None and severity(error) is Severity.FAILS:
             self.by_tests[rank] = error
 
-    def gravest(self, rank: int, errors: list[BaseException]) -> BaseException:
+    def most_severe(self, rank: int, errors: list[BaseException]) -> BaseException:
         """What the rank comes to that raised these, the test's own first; the others are noted."""
-        chosen = max(errors, key=gravity)
+        chosen = max(errors, key=severity)
         self.others += [
             f"  rank {rank} also raised {one_line(error)}"
             for error in errors
-            if error is not chosen and gravity(error) is Gravity.FAILS and not isinstance(error, RankUnwound)
+            if error is not chosen and severity(error) is Severity.FAILS and not isinstance(error, RankUnwound)
         ]
         return chosen

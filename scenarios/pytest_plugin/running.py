@@ -78,7 +78,7 @@ def run_on_ranks(
             errors.append(error)
         errors += fixtures.close()
         if errors:
-            raise output.raised.gravest(rank, errors)
+            raise output.raised.most_severe(rank, errors)
         return value
 
     with ranks_own_left_alone(item):

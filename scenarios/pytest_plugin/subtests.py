@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from ddpsim.scenarios.pytest_plugin.raised import Gravity, gravity
+from ddpsim.scenarios.pytest_plugin.raised import Severity, severity
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 
 _SUBTESTS = getattr(pytest, "Subtests", ())  # from pytest 9 on
@@ -37,10 +37,10 @@ class RankSubtests:
             try:
                 yield
             except BaseException as error:
-                if isinstance(error, RankUnwound) or gravity(error) in (Gravity.RETURNS, Gravity.LEAVES):
+                if isinstance(error, RankUnwound) or severity(error) in (Severity.RETURNS, Severity.LEAVES):
                     leaving = error
                     _skip_the_rest()  # pytest would take it for a failure
-                self.failed += gravity(error) is Gravity.FAILS
+                self.failed += severity(error) is Severity.FAILS
                 raise
         sys.stdout, sys.stderr = streams  # pytest has put those of the whole test in their place
         if leaving is not None:

@@ -178,9 +178,9 @@ def _sides(actual: Tensor | None, wanted: Tensor | None, allowed: float) -> tupl
     apart = torch.where(is_same, 0.0, torch.where(apart.isnan(), torch.inf, apart))
     if not apart.numel() or float(apart.max()) <= allowed:
         return None
-    place = int(apart.argmax())
-    where = [int(i) for i in torch.unravel_index(torch.tensor(place), apart.shape)]
-    return f"{actual.flatten()[place].item():.6g} at {where}", f"{wanted.flatten()[place].item():.6g}"
+    index = int(apart.argmax())
+    where = [int(i) for i in torch.unravel_index(torch.tensor(index), apart.shape)]
+    return f"{actual.flatten()[index].item():.6g} at {where}", f"{wanted.flatten()[index].item():.6g}"
 
 
 def _text(tensor: Tensor | None) -> str:

@@ -484,6 +484,7 @@ def test_on_a_terminal_the_text_is_the_same_with_colours(monkeypatch, capsys):
     assert without_colours.splitlines()[1:] == plain.splitlines()[1:]
 
 
+@pytest.mark.tier("ci")
 def test_help_and_mistyped_options_need_no_torch():
     program = (
         "import sys; from ddpsim.scenarios.cli import main\n"
@@ -494,6 +495,7 @@ def test_help_and_mistyped_options_need_no_torch():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
 
 
+@pytest.mark.tier("ci")
 def test_the_installed_command():
     command = shutil.which("ddpsim", path=str(Path(sys.executable).parent))
     if command is None:

@@ -54,6 +54,7 @@ def fuzz(capsys, tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("words", [(), ("--generate",)])
 def test_generated_scenarios(fuzz, words):
     status, out, _ = fuzz(*words, "--executions", "30", "--seed", "3", "--engine", "ddp")

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.tier("ci")  # each starts an interpreter
+
 ROOT = Path(__file__).resolve().parents[2]
 
 OWN = """\

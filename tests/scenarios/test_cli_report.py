@@ -10,7 +10,7 @@ from junitparser import JUnitXml
 from ddpsim import Schedule
 from ddpsim.reports.files import WRITTEN
 from ddpsim.reports.forms.json_form import read
-from ddpsim.scenarios.cli import outcome
+from ddpsim.scenarios.cli import zoo_outcome
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.verdict import Verdict
@@ -175,7 +175,7 @@ def test_the_zoo_has_an_index_with_what_surprises_first(ddpsim, monkeypatch):
             raise RuntimeError("of ours <b>")
         return run_scenario(scenario, *args, **options)
 
-    monkeypatch.setattr(outcome, "run_scenario", breaks)
+    monkeypatch.setattr(zoo_outcome, "run_scenario", breaks)
     status, out, _ = ddpsim("zoo", "send-send", "rank-crash", "--report", "r")
     assert (status, out.splitlines()[-1]) == (1, "report  r/index.html")
     assert [row[:4] for row in rows("r")] == [
@@ -203,7 +203,7 @@ def test_ctrl_c_keeps_what_was_written_with_an_index(ddpsim, monkeypatch):
             raise KeyboardInterrupt
         return run_scenario(scenario, *args, **options)
 
-    monkeypatch.setattr(outcome, "run_scenario", interrupted)
+    monkeypatch.setattr(zoo_outcome, "run_scenario", interrupted)
     status, out, _ = ddpsim("zoo", "send-send", "rank-crash", "--report", "r")
     assert (status, out.splitlines()[-1]) == (130, "report  r/index.html")
     assert [row[1] for row in rows("r")] == runs[:2]
@@ -230,14 +230,14 @@ def no_processes(monkeypatch):
 
 
 def test_what_was_not_run_is_skipped(ddpsim, monkeypatch, no_processes):
-    monkeypatch.setattr(outcome, "refusal", lambda scenario: "it has <faults>")
+    monkeypatch.setattr(zoo_outcome, "refusal", lambda scenario: "it has <faults>")
     ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
     assert rows("r") == [("", "send-send", "torch", "not run", "deadlock.cycle, ranks 0-3", "it has &lt;faults&gt;")]
     assert JUnitXml.fromfile("r/junit.xml").skipped == 1
 
 
 def test_on_processes_found_is_what_these_can_show(ddpsim, monkeypatch, no_processes):
-    monkeypatch.setattr(outcome, "run_scenario", lambda *args, **options: result_with(hung(0), hung(1)))
+    monkeypatch.setattr(zoo_outcome, "run_scenario", lambda *args, **options: result_with(hung(0), hung(1)))
     ddpsim("zoo", "send-send", "--no-repaired", "--transport", "processes", "--report", "r")
     wanted = "fail, deadlock.cycle, ranks 0, 1"
     assert rows("r") == [("send-send-torch/report.html", "send-send", "torch", "as expected", wanted, "hung")]

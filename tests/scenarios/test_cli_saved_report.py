@@ -105,6 +105,7 @@ assert not [name for name in sys.modules if name.startswith("ddpsim.reports.maki
 """
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("words", [(), ("--html", "-o", "p.html")])
 def test_a_saved_report_is_rendered_without_torch(words, saved):
     environ = os.environ | {"PYTHONPATH": str(ROOT / "src")}

@@ -108,6 +108,7 @@ def test_twins_stand_below_their_bug(zoo):
         assert out[-1] == f"{len(names)} scenario{'s' if len(names) > 1 else ''} as expected, 0 surprises, TIME s"
 
 
+@pytest.mark.tier("ci")
 def test_the_join_matrix_under_a_random_policy(zoo):
     status, out, _ = zoo("--tag join-matrix --policy random --seed 3 --engine ddp")
     assert status == 0
@@ -146,7 +147,7 @@ def test_an_error_in_one_entry_ends_no_other(zoo, own, monkeypatch, error, text)
             raise error
         return run_scenario(scenario, engine, **options)
 
-    monkeypatch.setattr("ddpsim.scenarios.cli.outcome.run_scenario", fails_on_b)
+    monkeypatch.setattr("ddpsim.scenarios.cli.zoo_outcome.run_scenario", fails_on_b)
     status, out, _ = zoo()
     assert status == 1
     assert [row.split()[2] for row in out[1:4]] == ["=", "!", "="]
@@ -167,7 +168,7 @@ def test_unknown_is_3_unless_another_surprises(zoo, own, monkeypatch):
             return simulate(never_ends, 2, budget=Budget(steps=50))
         return run_scenario(scenario, engine, **options)
 
-    monkeypatch.setattr("ddpsim.scenarios.cli.outcome.run_scenario", spins)
+    monkeypatch.setattr("ddpsim.scenarios.cli.zoo_outcome.run_scenario", spins)
     status, out, _ = zoo("right spins")
     assert status == 3
     assert out[2] == "spins   TIME  ? pass; found budget, rank 0"

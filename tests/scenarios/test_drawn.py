@@ -39,7 +39,7 @@ def drawn(part, examples, check, **limits):
     assert len(seen) == examples
 
 
-@pytest.mark.parametrize("part", sweep(range(PARTS), lambda part: part < 2))
+@pytest.mark.parametrize("part", sweep(range(PARTS), lambda part: part == 0))
 def test_500_trainings_on_both_engines(part):
     def check(training, world_size):
         reference = by_oracle(training, world_size)

@@ -317,6 +317,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
     assert "leaves.py raised SystemExit: 3 while it was imported" in problem
 
 
+@pytest.mark.tier("ci")
 def test_a_scenario_is_found_without_loading_the_others():
     code = (
         "import sys\nfrom scenarios import load\n"

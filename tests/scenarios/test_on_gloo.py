@@ -12,6 +12,8 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.training.reference import first_differences
 
+pytestmark = pytest.mark.tier("ci")
+
 JOIN_MATRIX = [
     pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}")
     for scenario in registry.values()
@@ -20,7 +22,6 @@ JOIN_MATRIX = [
 ]
 
 
-@pytest.mark.tier("ci")
 @pytest.mark.parametrize("name", registry)
 def test_it_comes_to_the_same(name: str) -> None:
     # Under engine "ddp", too: `ddpsim zoo --transport gloo --engine both` runs all on both.

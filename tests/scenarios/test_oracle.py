@@ -245,12 +245,13 @@ AVERAGING = Training((NORMALIZED,), (3, 3), averages_buffers=True)
 @pytest.mark.parametrize(("owner", "name", "fault"), FAULTS.values(), ids=FAULTS)
 def test_the_join_matrix_would_notice_a_mistake_in_the_semantics(owner, name, fault):
     trainings = [(scenario.args[0], scenario.world_size) for scenario in registry.values() if MATRIX in scenario.tags]
-    noticed = 0
-    for training, world_size in [*trainings, (AVERAGING, 2)]:
-        if training.networks[0].name in ("conv", "resnet"):
-            continue  # slow, and the smaller ones have all that they have
+
+    def shows_in(training, world_size):
         reference = by_oracle(training, world_size)
         with patch.object(owner, name, fault):
             wrong = oracle.train(training, world_size)
-        noticed += bool(first_differences(reference, wrong))
-    assert noticed
+        return bool(first_differences(reference, wrong))
+
+    # Without the large ones, which are slow, and the smaller ones have all that they have.
+    small = [each for each in trainings if each[0].networks[0].name not in ("conv", "resnet")]
+    assert any(shows_in(*each) for each in [(AVERAGING, 2), *small])

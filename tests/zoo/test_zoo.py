@@ -12,7 +12,7 @@ import pytest
 from ddpsim import Code, Verdict
 from ddpsim.scenarios import registry, replay_scenario, run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import Scenario, found_place, found_text, marked_lines
+from ddpsim.scenarios.model import Scenario, found_location, found_text, marked_lines
 
 ENTRIES = [
     scenario for scenario in registry.values() if scenario.program.__module__.startswith("ddpsim.scenarios.zoo.")
@@ -159,7 +159,7 @@ def test_each_marked_line_is_named_first_in_some_run(bug, engine):
     runs = [{"world_size": size} for size in (bug.world_size, *other_world_sizes(bug))]
     for size in (bug.min_world_size, bug.world_size):
         runs += [{"world_size": size, "policy": "random", "seed": seed} for seed in range(MOST_SHOWN)]
-    named = {found_place(run_scenario(bug, engine, **run)) for run in runs}
+    named = {found_location(run_scenario(bug, engine, **run)) for run in runs}
     expected = bug.expected_by(engine)
     assert {f"{expected.file}:{line}" for line in expected.lines} <= named
 

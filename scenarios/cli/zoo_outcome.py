@@ -12,13 +12,13 @@ from ddpsim.scenarios.cli.judgement import judge, misses_line
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.model import Expectation, Scenario, found_on_processes, found_place, found_text
+from ddpsim.scenarios.model import Expectation, Scenario, found_location, found_on_processes, found_text
 from ddpsim.scenarios.processes.run import refusal
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ZooOutcome:
     """A run of a scenario on an engine."""
 
     name: str
@@ -41,13 +41,13 @@ def outcome_of(
     how: str,
     transport: str,
     **options: Any,
-) -> Outcome:
+) -> ZooOutcome:
     """Run a scenario, and report it. An exception of ours is what came of it, and ends nothing else."""
     expected = scenario.expected_by(engine)
     wanted = _brief(expected.text(scenario.world_size))
     if transport == PROCESSES and (why := refusal(scenario)):
         report.add_without_report(scenario.name, engine, expected=wanted, found=why, was_run=False)
-        return Outcome(scenario.name, engine, None, wanted, why, 0.0)
+        return ZooOutcome(scenario.name, engine, None, wanted, why, 0.0)
     start = time.perf_counter()
     try:
         result = run_scenario(scenario, engine, transport=transport, **options)
@@ -60,7 +60,7 @@ def outcome_of(
         status, line = judge(expected, result, transport)
         text = "" if status is Status.AS_EXPECTED else f"{result}\n\n{line}"
         report.add_run(scenario, engine, result, status, line, how=how, seconds=seconds, transport=transport)
-    return Outcome(scenario.name, engine, status, wanted, found, seconds, text)
+    return ZooOutcome(scenario.name, engine, status, wanted, found, seconds, text)
 
 
 def _found_cell(expected: Expectation, result: Result, transport: str) -> str:
@@ -69,7 +69,7 @@ def _found_cell(expected: Expectation, result: Result, transport: str) -> str:
         return "" if found == _brief(expected.text(result.world_size)) else found
     found = found_text(result)
     if misses_line(expected, result):
-        return f"it at {found_place(result)}"
+        return f"it at {found_location(result)}"
     return "" if found == expected.text(result.world_size) and expected.is_met_by(result) else _brief(found)
 
 
