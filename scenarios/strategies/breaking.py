@@ -10,9 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
-from random import Random
 
-from ddpsim.scenarios.strategies.drawing import COLLECTIVES, collective
+from ddpsim.scenarios.strategies.drawing import COLLECTIVES, Choices, collective, one_of, some_of
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
@@ -50,13 +49,26 @@ _FOREIGN_TAG = 1000
 Steps = tuple[Step, ...]
 
 
-def broken(random: Random, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
-    """The program broken on one of its ranks; None if there is no place for it."""
-    for rank in random.sample(range(program.world_size), program.world_size):
-        steps = _BREAKS[kind](random, program, rank)
+def broken(choices: Choices, program: Program, kind: Kind) -> tuple[Program, Kind, int] | None:
+    """The program broken on one of its ranks; None if there is no place for it, whatever is chosen."""
+    for rank in some_of(choices, range(program.world_size), program.world_size):
+        steps = _BREAKS[kind](choices, program, rank)
         if steps is not None:
             return _with_steps(program, rank, steps), kind, rank
     return None
+
+
+def possible_kinds(program: Program) -> list[Kind]:
+    """The kinds of break that there is a place for."""
+    return [kind for kind in _BREAKS if broken(_Plainest(), program, kind) is not None]
+
+
+class _Plainest:
+    """Always the first of the options."""
+
+    def integer(self, least: int, most: int) -> int:
+        """The least."""
+        return least
 
 
 def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
@@ -67,33 +79,33 @@ def _with_steps(program: Program, rank: int, steps: Steps) -> Program:
 # --- breaks of the order: the steps of the rank afterwards; None if it has no place for the break ---------------------
 
 
-def _missing(random: Random, program: Program, rank: int) -> Steps | None:
+def _missing(choices: Choices, program: Program, rank: int) -> Steps | None:
     steps = program.ranks[rank]
     issues = _issues(steps)
     if not issues:
         return None
-    name = random.choice(issues).name
+    name = one_of(choices, issues).name
     return tuple(step for step in steps if not (isinstance(step, (Issue, Wait)) and step.name == name))
 
 
-def _extra(random: Random, program: Program, rank: int) -> Steps | None:
+def _extra(choices: Choices, program: Program, rank: int) -> Steps | None:
     steps = program.ranks[rank]
     issues = _issues(steps)
     if not issues:
         return None
-    again = replace(random.choice(issues), name="extra")
-    place = random.randint(0, len(steps))
+    again = replace(one_of(choices, issues), name="extra")
+    place = choices.integer(0, len(steps))
     return (*steps[:place], again, Wait("extra"), *steps[place:])
 
 
-def _swapped(random: Random, program: Program, rank: int) -> Steps | None:
+def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
     """Two calls, one after the other, change places; the waits go with them."""
     steps = program.ranks[rank]
     issues = _issues(steps)
     pairs = [(a, b) for a, b in pairwise(issues) if _without_name(a) != _without_name(b)]
     if not pairs:
         return None
-    first, second = random.choice(pairs)
+    first, second = one_of(choices, pairs)
     exchanged: dict[Step, Step] = {
         first: second,
         second: first,
@@ -103,36 +115,35 @@ def _swapped(random: Random, program: Program, rank: int) -> Steps | None:
     return tuple(exchanged.get(step, step) for step in steps)
 
 
-def _early_return(random: Random, program: Program, rank: int) -> Steps | None:
-    return _stopped(random, program.ranks[rank], Return())
+def _early_return(choices: Choices, program: Program, rank: int) -> Steps | None:
+    return _stopped(choices, program.ranks[rank], Return())
 
 
-def _crash(random: Random, program: Program, rank: int) -> Steps | None:
-    return _stopped(random, program.ranks[rank], Crash())
+def _crash(choices: Choices, program: Program, rank: int) -> Steps | None:
+    return _stopped(choices, program.ranks[rank], Crash())
 
 
-def _stopped(random: Random, steps: Steps, end: Step) -> Steps | None:
+def _stopped(choices: Choices, steps: Steps, end: Step) -> Steps | None:
     places = [place for place, step in enumerate(steps) if isinstance(step, Issue)]
     if not places:
         return None
-    place = random.choice(places)
+    place = one_of(choices, places)
     return (*steps[:place], end, *steps[place:])
 
 
 # --- breaks of one call -----------------------------------------------------------------------------------------------
 
 
-Change = Callable[[Random, Program, int, Issue], Issue | None]
+Change = Callable[[Choices, Program, int, Issue], Issue | None]
 """What a rank's call becomes; None if it cannot be broken this way."""
 
 
-def _changed(change: Change) -> Callable[[Random, Program, int], Steps | None]:
-    def break_one(random: Random, program: Program, rank: int) -> Steps | None:
+def _changed(change: Change) -> Callable[[Choices, Program, int], Steps | None]:
+    def break_one(choices: Choices, program: Program, rank: int) -> Steps | None:
         steps = program.ranks[rank]
         issues = _issues(steps)
-        random.shuffle(issues)
-        for issue in issues:
-            other = change(random, program, rank, issue)
+        for issue in some_of(choices, issues, len(issues)):
+            other = change(choices, program, rank, issue)
             if other is not None:
                 return tuple(other if step == issue else step for step in steps)
         return None
@@ -140,13 +151,13 @@ def _changed(change: Change) -> Callable[[Random, Program, int], Steps | None]:
     return break_one
 
 
-def _operation(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _operation(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.operation in POINT_TO_POINT:
         other = "recv" if issue.operation == "send" else "send"
         return None if issue.peer == ANY_SOURCE else replace(issue, operation=other)
     members = members_of(program)[issue.group]
-    operation = random.choice([each for each in COLLECTIVES if each != issue.operation])
-    drawn_anew = collective(random, operation, issue.name, issue.group, members)[rank]
+    operation = one_of(choices, [each for each in COLLECTIVES if each != issue.operation])
+    drawn_anew = collective(choices, operation, issue.name, issue.group, members)[rank]
     return _alike(drawn_anew, issue)
 
 
@@ -161,11 +172,11 @@ def _alike(issue: Issue, model: Issue) -> Issue:
     return issue
 
 
-def _shape(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _shape(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     """Another number of elements, or as many in another shape."""
     if not issue.shapes:
         return None
-    if random.random() < 0.3:
+    if one_of(choices, (False, False, True)):
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
     if issue.operation == "all_to_all_single":
         return replace(issue, shapes=tuple((shape[0], 2 * _row_length(shape)) for shape in issue.shapes))
@@ -181,39 +192,39 @@ def _row_length(shape: Shape) -> int:
     return shape[1] if len(shape) > 1 else 1
 
 
-def _dtype(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _dtype(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.dtype is None:
         return None
     fitting = [dtype for dtype in DTYPES if issue.reduction is None or issue.reduction in reductions_of(dtype)]
-    return replace(issue, dtype=random.choice([dtype for dtype in fitting if dtype != issue.dtype]))
+    return replace(issue, dtype=one_of(choices, [dtype for dtype in fitting if dtype != issue.dtype]))
 
 
-def _reduction(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _reduction(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.reduction is None:
         return None
     others = [reduction for reduction in reductions_of(str(issue.dtype)) if reduction != issue.reduction]
-    return replace(issue, reduction=random.choice(others))
+    return replace(issue, reduction=one_of(choices, others))
 
 
-def _root(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _root(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.root is None:
         return None
-    return replace(issue, root=random.choice([r for r in members_of(program)[issue.group] if r != issue.root]))
+    return replace(issue, root=one_of(choices, [r for r in members_of(program)[issue.group] if r != issue.root]))
 
 
-def _splits(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _splits(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     """One row that was meant for a member goes to another."""
     if issue.splits is None:
         return None
     parts = list(issue.splits[0])
-    giver = random.choice([number for number, rows in enumerate(parts) if rows])
-    taker = random.choice([number for number in range(len(parts)) if number != giver])
+    giver = one_of(choices, [number for number, rows in enumerate(parts) if rows])
+    taker = one_of(choices, [number for number in range(len(parts)) if number != giver])
     parts[giver] -= 1
     parts[taker] += 1
     return replace(issue, splits=(tuple(parts), issue.splits[1]))
 
 
-def _group(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _group(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     """The call goes to another group of the rank, of as many members where it says something of each."""
     members = members_of(program)
     own = members[issue.group]
@@ -225,17 +236,17 @@ def _group(random: Random, program: Program, rank: int, issue: Issue) -> Issue |
         for name, ranks in members.items()
         if name != issue.group and needed <= set(ranks) and (len(ranks) == len(own) or not needs_size)
     ]
-    return replace(issue, group=random.choice(others)) if others else None
+    return replace(issue, group=one_of(choices, others)) if others else None
 
 
-def _peer(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _peer(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     if issue.peer is None or issue.peer == ANY_SOURCE:
         return None
     others = [other for other in members_of(program)[issue.group] if other not in (rank, issue.peer)]
-    return replace(issue, peer=random.choice(others)) if others else None
+    return replace(issue, peer=one_of(choices, others)) if others else None
 
 
-def _tag(random: Random, program: Program, rank: int, issue: Issue) -> Issue | None:
+def _tag(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue | None:
     return None if issue.peer is None else replace(issue, tag=issue.tag + _FOREIGN_TAG)
 
 
@@ -247,7 +258,7 @@ def _without_name(issue: Issue) -> Issue:
     return replace(issue, name="")
 
 
-_BREAKS: dict[Kind, Callable[[Random, Program, int], Steps | None]] = {
+_BREAKS: dict[Kind, Callable[[Choices, Program, int], Steps | None]] = {
     Kind.MISSING: _missing,
     Kind.EXTRA: _extra,
     Kind.SWAPPED: _swapped,

@@ -1,4 +1,4 @@
-"""Draws programs in which nothing is wrong.
+"""The one generator of programs in which nothing is wrong. Where its choices come from, it does not know.
 
 Note [No deadlock]. All that communicates is drawn in one order, and each rank issues its part of it in that order,
 without waiting for more than what it has issued. Suppose ranks waited for good: among the calls they wait for, take the
@@ -11,89 +11,102 @@ refuses that.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from random import Random
+from dataclasses import replace
+from typing import NamedTuple, Protocol, TypeVar
 
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
-from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
 
 COLLECTIVES = tuple(operation for operation in IN_PROGRAMS if operation not in POINT_TO_POINT)
 
-WORLD_SIZES = (2, 4)
-"""The smallest and the largest, unless told; 2 or more."""
-
-_ROUNDS = (3, 9)
 _MOST_GROUPS = 2
-_MESSAGE_CHANCE = 0.25
-_ANY_SOURCE_CHANCE = 0.3
-_SYNC_CHANCE = 0.5
-_LARGE_CHANCE = 0.05
-_EMPTY_CHANCE = 0.04
-_EARLY_WAIT_CHANCE = 0.3
-_NEVER_CHANCE = 0.1
-
 _LARGE: Shape = (3001,)
 """More than a backend moves in one piece."""
 _FIRST_OWN_TAG = 100
+_NEVER = -1
+_DELAYS = (0, 0, 0, 1, 2, 3, _NEVER)
+"""After how many more calls of its own a rank waits for one."""
 
 Round = Mapping[int, Issue]
 """Calls that belong together, by rank."""
 
-
-def draw(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> Program:
-    """The program of a seed, on a number of ranks between the two given."""
-    return drawn(Random(seed), world_sizes)
+Option = TypeVar("Option")
 
 
-def drawn(random: Random, world_sizes: tuple[int, int]) -> Program:
-    """The next program of a source of randomness."""
-    world_size = random.randint(*world_sizes)
-    groups = _groups(random, world_size)
+class Choices(Protocol):
+    """Where all that is drawn comes from: a seed, or hypothesis, which can then make it plainer."""
+
+    def integer(self, least: int, most: int) -> int:
+        """One of the numbers between the two; the least is the plainest."""
+
+
+class Extent(NamedTuple):
+    """How many ranks and rounds of calls a program has: the least and the most."""
+
+    ranks: tuple[int, int] = (2, 4)
+    rounds: tuple[int, int] = (0, 8)
+
+
+def one_of(choices: Choices, options: Sequence[Option]) -> Option:
+    """One of some options; the first is the plainest."""
+    return options[choices.integer(0, len(options) - 1)]
+
+
+def some_of(choices: Choices, options: Sequence[Option], count: int) -> list[Option]:
+    """So many of them, in any order."""
+    left = list(options)
+    return [left.pop(choices.integer(0, len(left) - 1)) for _ in range(count)]
+
+
+def draw_program(choices: Choices, extent: Extent) -> Program:
+    """The next program."""
+    world_size = choices.integer(*extent.ranks)
+    groups = _groups(choices, world_size)
     members = members_of(Program(world_size, groups, ()))
-    rounds = [_round(random, number, members) for number in range(random.randint(*_ROUNDS))]
-    return Program(world_size, groups, tuple(_steps(random, rounds, rank) for rank in range(world_size)))
+    rounds = [_round(choices, number, members) for number in range(choices.integer(*extent.rounds))]
+    return Program(world_size, groups, tuple(_steps(choices, rounds, rank) for rank in range(world_size)))
 
 
-def collective(random: Random, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
+def collective(choices: Choices, operation: str, name: str, group: str, members: Sequence[int]) -> Round:
     """Calls of an operation, that agree."""
     takes = IN_PROGRAMS[operation]
-    dtype = random.choice(DTYPES) if takes.shapes is not Shapes.NONE else None
-    reduction = random.choice(reductions_of(str(dtype))) if takes.reduces else None
-    root = random.choice(members) if takes.has_root else None
+    dtype = one_of(choices, DTYPES) if takes.shapes is not Shapes.NONE else None
     if takes.shapes is Shapes.IN_AND_OUT:
-        return _exchange(random, name, group, members, str(dtype))
-    shapes = _shapes(random, operation, len(members))
-    issue = Issue(name, operation, group, shapes, dtype, reduction, root)
-    return dict.fromkeys(members, issue)
+        return _exchange(choices, Issue(name, operation, group, dtype=dtype), members)
+    shapes = _shapes(choices, operation, len(members))
+    reduction = one_of(choices, reductions_of(str(dtype))) if takes.reduces else None
+    root = one_of(choices, members) if takes.has_root else None
+    return dict.fromkeys(members, Issue(name, operation, group, shapes, dtype, reduction, root))
 
 
 # --- what communicates ------------------------------------------------------------------------------------------------
 
 
-def _groups(random: Random, world_size: int) -> tuple[Group, ...]:
-    count = random.randint(0, _MOST_GROUPS)
-    sizes = [random.randint(2, world_size) for _ in range(count)]
+def _groups(choices: Choices, world_size: int) -> tuple[Group, ...]:
+    sizes = [choices.integer(min(2, world_size), world_size) for _ in range(choices.integer(0, _MOST_GROUPS))]
     return tuple(
-        Group(f"g{number}", tuple(sorted(random.sample(range(world_size), size))))
+        Group(f"g{number}", tuple(sorted(some_of(choices, range(world_size), size))))
         for number, size in enumerate(sizes, start=1)
     )
 
 
-def _round(random: Random, number: int, members: Mapping[str, Sequence[int]]) -> Round:
-    group = random.choice(list(members))
-    if random.random() < _MESSAGE_CHANCE:
-        return _message(random, number, group, members[group])
-    return collective(random, random.choice(COLLECTIVES), f"c{number}", group, members[group])
+def _round(choices: Choices, number: int, members: Mapping[str, Sequence[int]]) -> Round:
+    group = one_of(choices, list(members))
+    ranks = members[group]
+    if one_of(choices, (False, False, False, True)) and len(ranks) > 1:
+        return _message(choices, number, group, ranks)
+    return collective(choices, one_of(choices, COLLECTIVES), f"c{number}", group, ranks)
 
 
-def _message(random: Random, number: int, group: str, members: Sequence[int]) -> Round:
-    sender, receiver = random.sample(list(members), 2)
-    is_from_any = random.random() < _ANY_SOURCE_CHANCE
-    tag = _FIRST_OWN_TAG + number if is_from_any else random.choice((0, 0, 1))
+def _message(choices: Choices, number: int, group: str, members: Sequence[int]) -> Round:
+    sender, receiver = some_of(choices, members, 2)
+    is_from_any = one_of(choices, (False, False, True))
+    tag = _FIRST_OWN_TAG + number if is_from_any else one_of(choices, (0, 0, 1))
     source = ANY_SOURCE if is_from_any else sender
-    name, shape, dtype = f"c{number}", _shape(random), random.choice(DTYPES)
+    name, shape, dtype = f"c{number}", _shape(choices), one_of(choices, DTYPES)
     shapes = ((),) if is_from_any and 0 in shape else (shape,)
     return {
         sender: Issue(name, "send", group, shapes, dtype, peer=receiver, tag=tag),
@@ -101,67 +114,54 @@ def _message(random: Random, number: int, group: str, members: Sequence[int]) ->
     }
 
 
-def _shapes(random: Random, operation: str, size: int) -> tuple[Shape, ...]:
-    wanted = IN_PROGRAMS[operation].shapes
-    if wanted is Shapes.NONE:
-        return ()
-    if wanted is Shapes.SEVERAL:
-        return tuple(_shape(random) for _ in range(random.randint(1, 3)))
-    if operation == "reduce_scatter_tensor":
-        rows, *rest = _rows(random)
-        return ((rows * size, *rest),)
-    shape = _rows(random) if operation == "all_gather_into_tensor" else _shape(random)
-    return (shape,) * (size if wanted is Shapes.PER_MEMBER else 1)
-
-
-def _shape(random: Random) -> Shape:
-    return _rows(random) if random.random() < 0.85 else ()
-
-
-def _rows(random: Random) -> Shape:
-    """A shape with at least one dimension."""
-    chance = random.random()
-    if chance < _LARGE_CHANCE:
-        return _LARGE
-    if chance < _LARGE_CHANCE + _EMPTY_CHANCE:
-        return (0,)
-    return tuple(random.randint(1, 5) for _ in range(random.randint(1, 2)))
-
-
-def _exchange(random: Random, name: str, group: str, members: Sequence[int], dtype: str) -> Round:
-    """An all_to_all_single with parts of all sizes; every rank sends something."""
-    size, row = len(members), random.choice(((), (3,)))
-    parts = [[random.randint(0, 3) for _ in members] for _ in members]
+def _exchange(choices: Choices, plain: Issue, members: Sequence[int]) -> Round:
+    """Calls with parts of all sizes; every rank sends something."""
+    size, row = len(members), one_of(choices, ((), (3,)))
+    parts = [[choices.integer(0, 3) for _ in members] for _ in members]
     for number in range(size):
         parts[number][(number + 1) % size] += 1
     received = [tuple(column) for column in zip(*parts, strict=True)]
     return {
-        rank: Issue(
-            name,
-            "all_to_all_single",
-            group,
-            ((sum(own), *row), (sum(theirs), *row)),
-            dtype,
-            splits=(tuple(own), theirs),
-        )
+        rank: replace(plain, shapes=((sum(own), *row), (sum(theirs), *row)), splits=(tuple(own), theirs))
         for rank, own, theirs in zip(members, parts, received, strict=True)
     }
+
+
+def _shapes(choices: Choices, operation: str, size: int) -> tuple[Shape, ...]:
+    wanted, rows = IN_PROGRAMS[operation].shapes, IN_PROGRAMS[operation].rows
+    if wanted is Shapes.NONE:
+        return ()
+    if wanted is Shapes.SEVERAL:
+        return tuple(_shape(choices) for _ in range(choices.integer(1, 3)))
+    shape = _shape(choices, has_rows=rows is not Rows.ANY)
+    if rows is Rows.DIVISIBLE:
+        shape = (shape[0] * size, *shape[1:])
+    return (shape,) * (size if wanted is Shapes.PER_MEMBER else 1)
+
+
+def _shape(choices: Choices, *, has_rows: bool = False) -> Shape:
+    """Mostly small ones; seldom a scalar, one without an element, or a large one."""
+    lengths = tuple(choices.integer(1, 5) for _ in range(choices.integer(1, 2)))
+    kind = choices.integer(0, 29)  # behind the lengths, so that hypothesis does not take a scalar for plainer
+    if kind == 29:
+        return _LARGE
+    if kind == 28:
+        return (0,)
+    return () if kind > 23 and not has_rows else lengths
 
 
 # --- what a rank does of it -------------------------------------------------------------------------------------------
 
 
-def _steps(random: Random, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:
-    """Its calls in order, each waited for at once, later in any order, or never."""
+def _steps(choices: Choices, rounds: Sequence[Round], rank: int) -> tuple[Step, ...]:
+    """Its calls in order, each waited for at once, some calls later, or never."""
+    own = [calls[rank] for calls in rounds if rank in calls]
+    due: dict[int, list[Step]] = {}
+    for number, issue in enumerate(own):
+        delay = one_of(choices, _DELAYS)
+        if delay != _NEVER:
+            due.setdefault(number + delay, []).append(Wait(issue.name))
     steps: list[Step] = []
-    pending: list[str] = []
-    for issue in [calls[rank] for calls in rounds if rank in calls]:
-        steps.append(issue)
-        if random.random() < _SYNC_CHANCE:
-            steps.append(Wait(issue.name))
-        else:
-            pending.append(issue.name)
-        if pending and random.random() < _EARLY_WAIT_CHANCE:
-            steps.append(Wait(pending.pop(random.randrange(len(pending)))))
-    random.shuffle(pending)
-    return (*steps, *(Wait(name) for name in pending if random.random() >= _NEVER_CHANCE))
+    for number, issue in enumerate(own):
+        steps += [issue, *due.pop(number, ())]
+    return (*steps, *(wait for number in sorted(due) for wait in due[number]))

@@ -7,12 +7,25 @@ from itertools import count
 from random import Random
 
 from ddpsim.scenarios.strategies.breaking import Kind, broken
-from ddpsim.scenarios.strategies.drawing import WORLD_SIZES, drawn
+from ddpsim.scenarios.strategies.drawing import Extent, draw_program, one_of
 from ddpsim.simulator.programs.program import Program
 
-_BROKEN_CHANCE = 0.5
+WORLD_SIZES = (2, 4)
+"""The smallest and the largest, unless told; 2 or more."""
+_ROUNDS = (3, 9)
 _TRIES = 100
 """So many programs without a place for a kind of break, and another kind is tried."""
+
+
+class Seeded:
+    """Choices that a seed makes."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+
+    def integer(self, least: int, most: int) -> int:
+        """One of the numbers between the two, each as likely as the others."""
+        return self._random.randint(least, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +41,19 @@ class LabelledProgram:
 
 def labelled(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> LabelledProgram:
     """The program of a seed: half of them as they should be, the others broken, each kind as often as the others."""
-    random = Random(seed)
-    if random.random() >= _BROKEN_CHANCE:
-        return LabelledProgram(seed, drawn(random, world_sizes), Kind.NONE)
+    choices, extent = Seeded(seed), Extent(world_sizes, _ROUNDS)
+    if one_of(choices, (False, True)):
+        return LabelledProgram(seed, draw_program(choices, extent), Kind.NONE)
     kinds = [kind for kind in Kind if kind is not Kind.NONE]
     for number in count():
         if number % _TRIES == 0:  # two ranks, for one, have no other peer
-            kind = random.choice(kinds)
-        made = broken(random, drawn(random, world_sizes), kind)
+            kind = one_of(choices, kinds)
+        made = broken(choices, draw_program(choices, extent), kind)
         if made is not None:
             return LabelledProgram(seed, *made)
     raise AssertionError("unreachable")
+
+
+def healthy(seed: int, world_sizes: tuple[int, int] = WORLD_SIZES) -> Program:
+    """A program of that seed in which nothing is wrong."""
+    return draw_program(Seeded(seed), Extent(world_sizes, _ROUNDS))
