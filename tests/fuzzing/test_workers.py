@@ -22,6 +22,8 @@ from ddpsim.scenarios.strategies.whole import Kind
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
 
+pytestmark = pytest.mark.tier("ci")
+
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory):
@@ -71,8 +73,6 @@ def ddpsim(folder, *words):
 RACY = """\
 import torch
 import torch.distributed as dist
-
-pytestmark = pytest.mark.tier("ci")
 
 
 def racy(rank):
