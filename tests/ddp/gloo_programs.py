@@ -14,7 +14,7 @@ import runpy
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -29,12 +29,11 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
-from torch.utils.checkpoint import checkpoint
 
 from ddpsim import ddp
 from ddpsim.ddp import DistributedDataParallel, broadcast_coalesced
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import Trained, Training, batches, equal_batches, mean_square, trained
+from tests.kit import networks
+from tests.kit.training import TINY, Prepare, Trained, Training, batches, equal_batches, mean_square, train, trained
 
 ROOT = Path(__file__).resolve().parents[2]
 WORLD_SIZE = 2
@@ -42,100 +41,14 @@ CALL_SECONDS = 20
 """How long a collective waits for the other process."""
 LIFE_SECONDS = 90
 """After which a process shows where it is and ends, whoever still waits for it."""
-TINY = 1e-5
-"""MiB: every parameter has its own bucket."""
 
 
 # Trainings that both engines run.
 
 
-class Branching(nn.Module):
-    """The first number of a batch says which branch it goes through; branch 9 is none."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 3)
-        self.branches = nn.ModuleList([nn.Linear(3, 2) for _ in range(3)])
-
-    def forward(self, batch: Tensor) -> Tensor:
-        hidden = self.first(batch).tanh()
-        branch = int(batch[0, 0])
-        return self.branches[branch](hidden) if branch < 3 else hidden
-
-
-def branching(*branches: Sequence[int]) -> tuple[tuple[Tensor, ...], ...]:
-    """Batches for `Branching`: the branches that each rank takes."""
-    plain = batches(*map(len, branches))
-    for own, taken in zip(plain, branches, strict=True):
-        for batch, branch in zip(own, taken, strict=True):
-            batch[0, 0] = branch
-    return plain
-
-
-class Residual(nn.Module):
-    """Convolutions with a way around them, and BatchNorm."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Conv2d(2, 3, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(3) for _ in range(2)])
-        self.second = nn.Conv2d(3, 3, 3, padding=1, bias=False)
-        self.last = nn.Linear(3, 2)
-
-    def forward(self, images: Tensor) -> Tensor:
-        before = self.norms[0](self.first(images)).relu()
-        after = self.norms[1](self.second(before)) + before
-        return self.last(after.relu().mean((2, 3)))
-
-
 def images(*counts: int) -> tuple[tuple[Tensor, ...], ...]:
     """Batches for `Residual`."""
     return tuple(tuple(b.view(3, 2, 4, 4) for b in own) for own in batches(*counts, features=32))
-
-
-class MixedDtypes(nn.Module):
-    """Layers of different precision, one after another."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(
-            nn.Linear(4, 4, dtype=dtype) for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float64)
-        )
-
-    def forward(self, batch: Tensor) -> Tensor:
-        for layer in self.layers:
-            batch = layer(batch.to(layer.weight.dtype)).tanh()
-        return batch
-
-
-class Words(nn.Module):
-    """An embedding with sparse gradients, and a dense layer."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.table = nn.Embedding(20, 3, sparse=True)
-        self.last = nn.Linear(3, 2)
-
-    def forward(self, batch: Tensor) -> Tensor:
-        return self.last(self.table(batch.abs().mul(5).long()).flatten(0, 1))
-
-
-class Checkpointed(nn.Module):
-    """Two blocks whose forwards run again in the backward, as a graph of their own in the first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first = nn.Linear(4, 4)
-        self.blocks = nn.ModuleList([nn.Linear(4, 4) for _ in range(2)])
-
-    def forward(self, batch: Tensor) -> Tensor:
-        hidden = self.first(batch)
-        for block, is_reentrant in zip(self.blocks, (True, False), strict=True):
-            hidden = checkpoint(block, hidden.tanh(), use_reentrant=is_reentrant)
-        return hidden
-
-
-Prepare = Callable[[Any], object]
 
 
 def powersgd(model: Any) -> None:
@@ -184,15 +97,16 @@ COMPARISONS = {
     "rebuilt buckets": _compare(networks.registered_backwards, equal_batches(2), bucket_cap_mb=TINY),
     "gradients as views": _compare(networks.multilayer, equal_batches(2), gradient_as_bucket_view=True),
     "batch norm": _compare(networks.with_buffers, equal_batches(2)),
-    "residual": _compare(_double(Residual), images(3, 3), bucket_cap_mb=TINY),
+    "residual": _compare(_double(networks.Residual), images(3, 3), bucket_cap_mb=TINY),
     "unused parameters": _compare(
-        _double(Branching), branching((0, 1, 9), (0, 2, 9)), find_unused_parameters=True, bucket_cap_mb=TINY
+        networks.branching, networks.branches((0, 1, 9), (0, 2, 9)), find_unused_parameters=True, bucket_cap_mb=TINY
     ),
-    "static graph": _compare(_double(Branching), branching((1, 1, 1), (1, 1, 1)), static_graph=True),
+    "static graph": _compare(networks.branching, networks.branches((1, 1, 1), (1, 1, 1)), static_graph=True),
     "accumulation": _compare(networks.multilayer, equal_batches(2, count=4), joins={"accumulate": 2}),
-    "mixed dtypes": _compare(MixedDtypes, equal_batches(2), tolerance=1e-2),
-    "sparse embedding": _compare(_double(Words), equal_batches(2)),
-    "checkpointing": _compare(_double(Checkpointed), equal_batches(2)),
+    "mixed dtypes": _compare(networks.Mixed, batches(3, 3, features=5), tolerance=1e-2),
+    "sparse embedding": _compare(_double(networks.Sparse), equal_batches(2)),
+    "checkpointing": _compare(lambda: networks.Checkpointed(is_reentrant=False).double(), equal_batches(2)),
+    "reentrant": _compare(lambda: networks.Checkpointed(is_reentrant=True).double(), equal_batches(2)),
     "fp16 hook": _compare(
         networks.multilayer, equal_batches(2), prepare=hook("fp16_compress_hook"), tolerance=None, bucket_cap_mb=TINY
     ),
@@ -205,39 +119,15 @@ COMPARISONS = {
     "join, rank 1 without input": _compare(networks.multilayer, batches(2, 0), joins=_JOIN_BY_PRESENT),
     "join, accumulation": _compare(networks.multilayer, batches(2, 4), joins={**_JOIN, "accumulate": 2}),
     "join, unused parameters": _compare(
-        _double(Branching), branching((0,), (1, 2, 9)), joins=_JOIN, find_unused_parameters=True
+        networks.branching, networks.branches((0,), (1, 2, 9)), joins=_JOIN, find_unused_parameters=True
     ),
 }
 
 
-def train(engine: Callable[..., Any], rank: int, compared: Comparison) -> Trained:
-    """Train on this rank's batches; each rank starts from parameters of its own."""
-    torch.manual_seed(rank)
-    training = compared.training
-    module = training.build()
-    model = engine(module, **compared.options)
-    compared.prepare(model)
-    optimizer = training.optimizer(model)
-    with _together(model, training):
-        for iteration, batch in enumerate(training.batches[rank]):
-            if training.opens_step(iteration):
-                optimizer.zero_grad()
-            with nullcontext() if training.closes_step(iteration) else model.no_sync():
-                training.loss(model, batch).backward()
-            if training.closes_step(iteration):
-                optimizer.step()
-    return trained(module)
-
-
-def _together(model: Any, training: Training) -> AbstractContextManager[object]:
-    if not training.is_joined:
-        return nullcontext()
-    return model.join(divide_by_initial_world_size=training.divide_by_initial_world_size)
-
-
 def by_both_engines(compared: Comparison, rank: int) -> tuple[Trained, Trained]:
     """What this rank has after training by our engine, and by torch's."""
-    return train(DistributedDataParallel, rank, compared), train(TorchEngine, rank, compared)
+    what = compared.training, compared.options, compared.prepare
+    return train(rank, *what), train(rank, *what, TorchEngine)
 
 
 # Our engine: what it finds.
@@ -275,7 +165,7 @@ def missing_parameter(rank: int) -> tuple[str, float]:
 
 def open_backward(rank: int) -> str:
     """Each rank leaves another branch out of the loss, without find_unused_parameters."""
-    model = DistributedDataParallel(Branching(), bucket_cap_mb=TINY)
+    model = DistributedDataParallel(networks.Branching(), bucket_cap_mb=TINY)
     batch = torch.full((1, 4), float(rank))
     mean_square(model, batch).backward()
     return raised(lambda: model(batch))

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
-from tests.ddp.reducing import TINY, assert_equal, average, check, counts, gradients, run
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import Training, equal_batches, mean_square
+from tests.kit import networks
+from tests.kit.running import TINY, assert_equal, average, check, counts, gradients, run
+from tests.kit.training import Training, equal_batches, mean_square
 
 MODES = pytest.mark.parametrize("as_view", [None, False, True])
 GRAPH = pytest.mark.parametrize(

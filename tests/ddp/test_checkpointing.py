@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ddpsim.ddp import DistributedDataParallel, UsageError
-from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, run
+from tests.kit.running import TINY, assert_equal, average, counts, gradients, run
 
 GRAPHS = {
     "all used": {},

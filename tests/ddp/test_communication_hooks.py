@@ -30,9 +30,9 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, UsageError
 from ddpsim.simulator.calls import Phase
-from tests.ddp.reducing import TINY, assert_equal, average, calls, check, gradients, run
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import Training, equal_batches, mean_square
+from tests.kit import networks
+from tests.kit.running import TINY, assert_equal, average, calls, check, gradients, run
+from tests.kit.training import Training, equal_batches, mean_square
 
 OPTIONS = pytest.mark.parametrize(
     "options",

@@ -17,9 +17,9 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, ReplicaMismatchError, UsageError
-from tests.ddp.reducing import assert_equal, average, counts, gradients, run
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import mean_square
+from tests.kit import networks
+from tests.kit.running import assert_equal, average, counts, gradients, run
+from tests.kit.training import mean_square
 
 
 def batch(rank):

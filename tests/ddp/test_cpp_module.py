@@ -20,7 +20,7 @@ from torch.utils import cpp_extension
 
 from ddpsim.ddp import DistributedDataParallel, ParameterChangedError
 from ddpsim.simulator.calls import Phase
-from tests.ddp.reducing import TINY, assert_equal, average, calls, gradients, run
+from tests.kit.running import TINY, assert_equal, average, calls, gradients, run
 
 pytestmark = pytest.mark.tier("ci")
 

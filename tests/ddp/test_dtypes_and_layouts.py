@@ -10,8 +10,8 @@ from torch import nn
 
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
-from tests.ddp.reducing import TINY, average, calls, check, gradients, run
-from tests.ddp_equivalence.training import Training, mean_square
+from tests.kit.running import TINY, average, calls, check, gradients, run
+from tests.kit.training import Training, mean_square
 
 WORLDS = pytest.mark.parametrize("world_size", [2, 4])
 """Powers of two: dividing and multiplying by the reciprocal are the same, so gradients are equal to the last bit."""

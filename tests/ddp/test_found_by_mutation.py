@@ -11,7 +11,7 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
 from ddpsim.ddp.bucket import Bucket
 from ddpsim.simulator.calls import Phase
-from tests.ddp.reducing import TINY, assert_equal, average, calls, gradients, run
+from tests.kit.running import TINY, assert_equal, average, calls, gradients, run
 
 CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])
 

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from ddpsim import simulate
 from ddpsim.ddp.collectives import OPERATIONS
 from ddpsim.ddp.interception import Interception
-from tests.ddp.joining import group_methods
+from tests.kit.running import group_methods
 
 
 def noting(seen):

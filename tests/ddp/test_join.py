@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -9,11 +11,9 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
-from tests.ddp.joining import check, failing, linear, row, run, steps
-from tests.ddp.reducing import TINY, counts
-from tests.ddp.reducing import train as train_without_join
-from tests.ddp_equivalence import networks, oracle
-from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit import networks, oracle
+from tests.kit.running import TINY, check, counts, failing, linear, row, run, steps
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, train, trained
 
 UNEVEN = {
     "one-more": (1, 2),
@@ -122,7 +122,7 @@ def test_accumulation_under_no_sync(numbers):
 def test_the_order_is_discovered_while_a_rank_has_joined():
     # The rebuild comes with the second forward, which rank 0 and rank 2 do not have.
     result = check(joined(1, 3, 0, build=networks.registered_backwards), {"bucket_cap_mb": TINY})
-    assert result.returns[0][1] == (("last.bias",), ("last.weight",), ("first.bias",), ("first.weight",))
+    assert result.returns[0].plan == (("last.bias",), ("last.weight",), ("first.bias",), ("first.weight",))
 
 
 # What it costs.
@@ -130,7 +130,7 @@ def test_the_order_is_discovered_while_a_rank_has_joined():
 
 def test_while_all_have_input_it_costs_one_small_all_reduce_a_forward():
     training = joined(3, 3, build=networks.with_buffers)
-    without = counts(run(train_without_join, 2, training, {}))
+    without = counts(run(train, 2, replace(training, is_joined=False), {}))
     with_join = counts(check(training))
     control = with_join.pop("join control")
     assert control == 3 + 1  # a forward each; and the end

@@ -13,10 +13,9 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpsim.ddp import DistributedDataParallel, Join
-from tests.ddp.joining import check, linear, row, run, steps
-from tests.ddp.reducing import TINY
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import Training, batches, equal_batches, mean_square
+from tests.kit import networks
+from tests.kit.running import TINY, check, linear, row, run, steps
+from tests.kit.training import Training, batches, equal_batches, mean_square
 
 COUNTS = [(1, 3), (3, 1), (0, 2, 3), (3, 0, 1, 2)]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.(all_gather_into|reduce_scatter)_tensor")

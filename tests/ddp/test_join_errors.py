@@ -16,8 +16,7 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, Join, JoinError
 from ddpsim.ddp.errors import UsageError
-from tests.ddp.joining import failing, linear, row, run
-from tests.ddp.reducing import TINY
+from tests.kit.running import TINY, failing, linear, row, run
 
 
 class Boom(Exception):

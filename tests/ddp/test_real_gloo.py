@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from ddpsim import ddp, simulate
 from tests.ddp import gloo_programs
 from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
-from tests.ddp_equivalence import oracle
-from tests.ddp_equivalence.training import Trained, Training, assert_same, batches, mean_square
+from tests.kit import oracle
+from tests.kit.training import Training, assert_same, batches, mean_square
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -124,14 +124,6 @@ def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
             running.remove(process)
 
 
-def plain(training: Training) -> list[Trained]:
-    """What every rank must have, from plain training that starts from rank 0's parameters."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = training.build()
-    return oracle.train(training, model)
-
-
 def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None:
     torch.testing.assert_close(actual, expected, rtol=tolerance, atol=tolerance)
 
@@ -142,7 +134,7 @@ def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None
 @pytest.mark.parametrize("name", COMPARISONS)
 def test_same_as_torchs_engine(ran, name):
     compared = COMPARISONS[name]
-    expected = plain(compared.training)
+    expected = oracle.expected(compared.training)
     counts = [len(own) for own in compared.training.batches]
     for rank, (ours, torchs) in enumerate(ran[name]):
         # What a rank without input has as gradients nobody uses.
@@ -164,7 +156,7 @@ def test_hooks_that_lose_precision_did_so(ran):
         assert COMPARISONS[name].tolerance is None
         ours = ran[name][0][0]
         with pytest.raises(AssertionError):
-            assert_same(ours, plain(COMPARISONS[name].training)[0], tolerance=1e-9)
+            assert_same(ours, oracle.expected(COMPARISONS[name].training)[0], tolerance=1e-9)
 
 
 # What is found.
@@ -214,7 +206,7 @@ def test_collectives_in_the_loop(ran):
         losses.append(loss.item())
         return loss
 
-    expected = plain(Training(JOINED.build, JOINED.batches, recorded, is_joined=True))
+    expected = oracle.expected(Training(JOINED.build, JOINED.batches, recorded, is_joined=True))
     own, (rank_0, rank_1) = ran["collectives_in_the_loop"], JOINED.batches
     firsts = [batch[0, 0].item() for batch in rank_1]
     both = Seen(
@@ -269,13 +261,13 @@ def test_early_termination(ran):
 
 
 def test_a_sharded_optimizer_in_torchs_join(ran):
-    expected = plain(SHARDED)[0].parameters
+    expected = oracle.expected(SHARDED)[0].parameters
     for after in ran["sharded_optimizer"]:
         equal(after.parameters, expected)
 
 
 def test_several_models(ran):
-    expected = plain(JOINED)[0].parameters
+    expected = oracle.expected(JOINED)[0].parameters
     for parameters in ran["several_models"]:
         equal(parameters, expected)
 

@@ -10,7 +10,8 @@ from torch import nn
 
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
-from tests.ddp.reducing import (
+from tests.kit import networks
+from tests.kit.running import (
     TINY,
     assert_equal,
     average,
@@ -23,8 +24,7 @@ from tests.ddp.reducing import (
     run,
     timeline,
 )
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import Training, equal_batches, mean_square
+from tests.kit.training import Training, equal_batches, mean_square
 
 MODES = pytest.mark.parametrize("as_view", [None, False, True])
 

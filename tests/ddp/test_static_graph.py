@@ -9,8 +9,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ddpsim.ddp import DistributedDataParallel, OpenBackwardError, UsageError
 from ddpsim.ddp.static_graph import StaticGraph
-from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, mark, mark_gradients, run, timeline
 from tests.ddp.test_unused_parameters import Branches, expected, seeded, use
+from tests.kit.running import TINY, assert_equal, average, counts, gradients, mark, mark_gradients, run, timeline
 
 OPTIONS = pytest.mark.parametrize(
     "options",

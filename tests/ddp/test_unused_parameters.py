@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
 from ddpsim.ddp.used_map import UsedMap
 from ddpsim.simulator.calls import Phase
-from tests.ddp.reducing import (
+from tests.kit.running import (
     TINY,
     assert_equal,
     average,

@@ -13,9 +13,9 @@ from torch import nn
 from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
 from ddpsim.ddp.open_backward import report
-from tests.ddp.reducing import TINY, assert_equal, average, counts, gradients, run
-from tests.ddp_equivalence import networks
-from tests.ddp_equivalence.training import mean_square
+from tests.kit import networks
+from tests.kit.running import TINY, assert_equal, average, counts, gradients, run
+from tests.kit.training import mean_square
 
 GRAPH = pytest.mark.parametrize(
     "options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=["all used", "searched", "static"]

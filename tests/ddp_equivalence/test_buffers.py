@@ -12,10 +12,10 @@ from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
 from ddpsim import simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check
 from tests.ddp_equivalence.test_plain import OPTIONS
-from tests.ddp_equivalence.training import Training, batches, equal_batches, mean_square, uneven_batches
+from tests.kit import networks
+from tests.kit.training import Training, batches, equal_batches, mean_square, uneven_batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),

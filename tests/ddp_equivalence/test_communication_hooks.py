@@ -31,10 +31,10 @@ from torch.distributed.optim import ZeroRedundancyOptimizer, _apply_optimizer_in
 from torch.nn.parallel.distributed import _MixedPrecision
 
 from ddpsim import simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
 from tests.ddp_equivalence.test_plain import TINY
-from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit import networks
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
 
 BUCKETS = pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"static_graph": True}], ids=str)
 pytestmark = pytest.mark.filterwarnings("ignore:`TorchScript` support for functional optimizers:DeprecationWarning")

@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from ddpsim import replay, simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import train
 from tests.ddp_equivalence.test_plain import TINY
-from tests.ddp_equivalence.test_unused import branching
-from tests.ddp_equivalence.test_unused import build as build_branching
-from tests.ddp_equivalence.training import Training, assert_same, equal_batches, mean_square, uneven_batches
+from tests.kit import networks
+from tests.kit.training import Training, assert_same, equal_batches, mean_square, uneven_batches
 
 pytestmark = pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified")
 
@@ -19,7 +17,7 @@ CASES = {
     "join": (Training(networks.with_buffers, uneven_batches(4), mean_square, is_joined=True), {}),
     "static": (Training(networks.multilayer, equal_batches(3), mean_square), {"static_graph": True}),
     "unused": (
-        Training(build_branching, branching((0, 1, 2), (0, 2, 1), (1, 2, 2)), mean_square),
+        Training(networks.branching, networks.branches((0, 1, 2), (0, 2, 1), (1, 2, 2)), mean_square),
         {"find_unused_parameters": True},
     ),
     "divide-by-present": (

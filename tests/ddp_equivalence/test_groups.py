@@ -8,10 +8,11 @@ import torch.distributed as dist
 from torch.distributed.algorithms.join import Join
 
 from ddpsim import simulate
-from tests.ddp_equivalence import engine, networks
+from tests.ddp_equivalence import engine
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.test_plain import TINY
-from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit import networks, oracle
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
 
 
 def train_pair(rank, training, order):
@@ -50,7 +51,7 @@ def test_two_wrappers(counts, order):
         with torch.random.fork_rng():
             torch.manual_seed(index)
             module = build()
-        for rank, expected in enumerate(engine.oracle.train(alone, module)):
+        for rank, expected in enumerate(oracle.train(alone, module)):
             assert_same(result.returns[rank][name], expected, gradients=False)
 
 
@@ -81,7 +82,7 @@ def test_one_wrapper_for_each_half(counts):
         with torch.random.fork_rng():
             torch.manual_seed(start)
             module = networks.with_buffers()
-        for rank, expected in enumerate(engine.oracle.train(own, module), start=start):
+        for rank, expected in enumerate(oracle.train(own, module), start=start):
             assert_same(result.returns[rank], expected, gradients=False)
 
 
@@ -102,7 +103,7 @@ def test_a_wrapper_on_some_ranks_only():
     with torch.random.fork_rng():
         torch.manual_seed(1)  # new_group sorts its ranks, so global rank 1 is group rank 0
         module = networks.multilayer()
-    expected = engine.oracle.train(training, module)
+    expected = oracle.train(training, module)
     assert [total for _, total in result.returns] == [4.0] * 4
     assert_same(result.returns[1][0], expected[0])
     assert_same(result.returns[3][0], expected[1])

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from ddpsim import Verdict, simulate
-from tests.ddp_equivalence import networks, oracle
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, train
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
-from tests.ddp_equivalence.training import Training, assert_same, batches, mean_square, trained, uneven_batches
+from tests.kit import networks, oracle
+from tests.kit.training import Training, assert_same, batches, mean_square, trained, uneven_batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),

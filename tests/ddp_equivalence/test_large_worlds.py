@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import check
-from tests.ddp_equivalence.training import Training, equal_batches, mean_square, uneven_batches
+from tests.kit import networks
+from tests.kit.training import Training, equal_batches, mean_square, uneven_batches
 
 
 @pytest.mark.parametrize("world_size", [32, 256])

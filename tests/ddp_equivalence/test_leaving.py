@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from ddpsim import Crash, simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, train
 from tests.ddp_equivalence.test_plain import OPTIONS
-from tests.ddp_equivalence.training import Training, equal_batches, mean_square, uneven_batches
+from tests.kit import networks
+from tests.kit.training import Training, equal_batches, mean_square, uneven_batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),

@@ -7,13 +7,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
-from torch.utils.checkpoint import checkpoint
 
 from ddpsim import simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
-from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit import networks
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
@@ -50,16 +49,7 @@ def test_mixed_dtypes(name, counts):
 @BOTH
 @pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"find_unused_parameters": True}], ids=str)
 def test_sparse_gradients(counts, options, engine_name):
-    class Sparse(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.table = nn.Embedding(6, 3, sparse=True)
-            self.out = nn.Linear(3, 2)
-
-        def forward(self, batch):
-            return self.out(self.table((batch.abs() * 3).long() % 6).sum(dim=1))
-
-    training = trains(lambda: Sparse().double(), counts)
+    training = trains(lambda: networks.Sparse().double(), counts)
     if len(set(counts)) > 1 and engine_name == "torch":
         # Torch cannot shadow a sparse bucket: the joined rank raises, with these words on real gloo too (the second
         # since torch 2.15).
@@ -78,33 +68,20 @@ def uneven(rank, training, options):
             training.loss(model, batch).backward()
 
 
-class Checkpointed(nn.Module):
-    def __init__(self, *, is_reentrant, times=1):
-        super().__init__()
-        self.first, self.middle, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
-        self.is_reentrant, self.times = is_reentrant, times
-
-    def forward(self, batch):
-        hidden = self.first(batch)
-        for _ in range(self.times):
-            hidden = checkpoint(lambda value: self.middle(value).tanh(), hidden, use_reentrant=self.is_reentrant)
-        return self.last(hidden)
-
-
 @BOTH
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "static" not in name])
 def test_checkpointing_without_reentry(name, counts):
-    check(trains(lambda: Checkpointed(is_reentrant=False, times=2).double(), counts), OPTIONS[name])
+    check(trains(lambda: networks.Checkpointed(is_reentrant=False, times=2).double(), counts), OPTIONS[name])
 
 
 @pytest.mark.parametrize("name", ["defaults", "static", "static-gradient-views"])
 def test_checkpointing_with_reentry(name):
-    check(trains(lambda: Checkpointed(is_reentrant=True).double(), (3, 3, 3)), OPTIONS[name])
+    check(trains(lambda: networks.Checkpointed(is_reentrant=True).double(), (3, 3, 3)), OPTIONS[name])
 
 
 @pytest.mark.parametrize("name", ["static", "static-gradient-views"])
 def test_checkpointing_the_same_layer_twice_with_reentry_needs_a_static_graph(name, engine_name):
-    training = trains(lambda: Checkpointed(is_reentrant=True, times=2).double(), (3, 3))
+    training = trains(lambda: networks.Checkpointed(is_reentrant=True, times=2).double(), (3, 3))
     check(training, OPTIONS[name])
 
     def program(rank):

@@ -10,9 +10,9 @@ from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpsim import simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
-from tests.ddp_equivalence.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit import networks
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
 
 
 def sharded(rank, training, clear):

@@ -8,10 +8,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, Join
-from tests.ddp_equivalence import networks, oracle
 from tests.ddp_equivalence.engine import check
 from tests.ddp_equivalence.test_plain import TINY
-from tests.ddp_equivalence.training import Training, assert_same, batches, mean_square, trained
+from tests.kit import networks, oracle
+from tests.kit.training import Training, assert_same, batches, mean_square, trained
 
 pytestmark = pytest.mark.parametrize("engine_name", ["ddp"], indirect=True)
 BUILDERS = (networks.multilayer, networks.with_buffers)

@@ -9,12 +9,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim import simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
-from tests.ddp_equivalence.training import Training, assert_same, equal_batches, mean_square, trained
-
-TINY = 1e-5
-"""MiB: a bucket is full after 10 bytes, so every parameter has its own."""
+from tests.kit import networks
+from tests.kit.training import TINY, Training, assert_same, equal_batches, mean_square, trained
 
 _OPTIONS = {
     "defaults": {},

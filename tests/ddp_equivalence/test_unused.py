@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
 from ddpsim import simulate
-from tests.ddp_equivalence import networks
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.test_plain import TINY
-from tests.ddp_equivalence.training import Training, assert_same, batches, mean_square
+from tests.kit import networks
+from tests.kit.training import Training, assert_same, batches, mean_square
 
 UNUSED = pytest.mark.parametrize(
     "options",
@@ -21,35 +23,6 @@ UNUSED = pytest.mark.parametrize(
     ],
     ids=["defaults", "tiny-buckets", "gradient-views"],
 )
-
-
-def branching(*branches):
-    """`branches[rank]` names the branch that the rank takes in each of its batches."""
-
-    def batch(rank, branch):
-        values = batches(*[1] * (rank + 1))[rank][0].clone()
-        values[0, 0] = branch
-        return values
-
-    return tuple(tuple(batch(rank, branch) for branch in own) for rank, own in enumerate(branches))
-
-
-class Branching(nn.Module):
-    """The first number of a batch says which branch it goes through; branch 9 is none."""
-
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Linear(4, 3)
-        self.branches = nn.ModuleList([nn.Linear(3, 2) for _ in range(3)])
-
-    def forward(self, batch):
-        hidden = self.first(batch).tanh()
-        branch = int(batch[0, 0])
-        return self.branches[branch](hidden) if branch < 3 else hidden
-
-
-def build():
-    return Branching().double()
 
 
 @UNUSED
@@ -65,14 +38,14 @@ def build():
     ],
 )
 def test_branches(branches, set_to_none, options):
-    check(Training(build, branching(*branches), mean_square, set_to_none=set_to_none), options)
+    check(Training(networks.branching, networks.branches(*branches), mean_square, set_to_none=set_to_none), options)
 
 
 @UNUSED
 def test_a_parameter_unused_everywhere_keeps_its_gradient(options):
-    training = Training(build, branching((0, 1), (0, 1)), mean_square, clear_gradients=False)
+    training = Training(networks.branching, networks.branches((0, 1), (0, 1)), mean_square, clear_gradients=False)
     result = check(training, options)
-    once = expectation(Training(build, branching((0,), (0,)), mean_square))
+    once = expectation(replace(training, batches=tuple(own[:1] for own in training.batches)))
     for rank in range(2):
         kept = result.returns[rank].gradients["branches.0.weight"]
         torch.testing.assert_close(kept, once[rank].gradients["branches.0.weight"], rtol=1e-12, atol=1e-12)
@@ -84,7 +57,11 @@ def test_a_parameter_unused_everywhere_keeps_its_gradient(options):
 @pytest.mark.parametrize("branches", [((0,), (1, 2, 0)), ((), (0, 9), (1, 2)), ((2, 0, 1), (1,), (0, 0))])
 def test_join(branches, is_static, options):
     training = Training(
-        build, branching(*branches), mean_square, is_joined=True, divide_by_initial_world_size=is_static
+        networks.branching,
+        networks.branches(*branches),
+        mean_square,
+        is_joined=True,
+        divide_by_initial_world_size=is_static,
     )
     result = simulated(training, options)
     for actual, expected in zip(result.returns, expectation(training), strict=True):
@@ -97,12 +74,12 @@ def test_join_with_a_stale_used_map(options, engine_name):
     # once used counts as used for good, and gets a gradient of zeros where nobody used it: momentum goes on moving it.
     def program(rank):
         torch.manual_seed(rank)
-        module = build()
+        module = networks.branching()
         model = DistributedDataParallel(module, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         moved = []
         with model.join():
-            for batch in branching((0,), (0, 1, 1))[rank]:
+            for batch in networks.branches((0,), (0, 1, 1))[rank]:
                 optimizer.zero_grad()
                 mean_square(model, batch).backward()
                 gradient = module.branches[0].weight.grad
@@ -120,12 +97,12 @@ def test_join_with_a_stale_used_map(options, engine_name):
 
 
 def test_static_graph_learns_what_is_unused():
-    training = Training(build, branching((1, 1, 1), (1, 1, 1)), mean_square)
+    training = Training(networks.branching, networks.branches((1, 1, 1), (1, 1, 1)), mean_square)
     check(training, {"static_graph": True})
 
 
 def test_static_graph_takes_a_parameter_for_used_that_one_rank_uses():
-    training = Training(build, branching((0, 0, 0), (1, 1, 1)), mean_square)
+    training = Training(networks.branching, networks.branches((0, 0, 0), (1, 1, 1)), mean_square)
     for actual, expected in zip(
         simulated(training, {"static_graph": True}).returns, expectation(training), strict=True
     ):
@@ -150,11 +127,11 @@ def test_outputs_that_the_loss_does_not_use():
     check(training, {"find_unused_parameters": True})
 
 
-@pytest.mark.parametrize("build_module", [build, networks.multilayer])
+@pytest.mark.parametrize("build_module", [networks.branching, networks.multilayer])
 def test_without_the_flag_the_engine_says_what_is_unused(build_module, engine_name):
     def program(rank):
         model = DistributedDataParallel(build_module())
-        for batch in branching((0, 0), (0, 0))[rank]:
+        for batch in networks.branches((0, 0), (0, 0))[rank]:
             mean_square(model, batch).backward()
 
     errors = simulate(program, 2).errors

@@ -1,14 +1,23 @@
-"""One description of a training, which the oracle and the engine under test both follow."""
+"""One description of a training, which the oracle and the engines under test all follow; knows no simulator."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from ddpsim.ddp import DistributedDataParallel
+
+TINY = 1e-5
+"""MiB: a bucket is full after 10 bytes, so every parameter has its own."""
+
 Batch = Tensor
+Prepare = Callable[[Any], object]
+"""Given the wrapper: registers a communication hook, for instance."""
 Loss = Callable[[nn.Module, Batch], Tensor]
 
 
@@ -55,14 +64,68 @@ class Trained:
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
     gradients: dict[str, Tensor | None]
+    plan: tuple[tuple[str, ...], ...] | None = None
+    """The layout of our engine's buckets."""
 
 
-def trained(model: nn.Module, buffers: dict[str, Tensor] | None = None) -> Trained:
+def train(
+    rank: int,
+    training: Training,
+    options: Mapping[str, Any],
+    prepare: Prepare | None = None,
+    wrap: Callable[..., Any] = DistributedDataParallel,
+) -> Trained:
+    """The program of a rank. Each starts from parameters of its own, so only the engine makes them equal."""
+    torch.manual_seed(rank)
+    return train_module(rank, training, training.build(), options, prepare, wrap)
+
+
+def train_module(
+    rank: int,
+    training: Training,
+    module: nn.Module,
+    options: Mapping[str, Any],
+    prepare: Prepare | None = None,
+    wrap: Callable[..., Any] = DistributedDataParallel,
+    on_change: Callable[[], object] = lambda: None,
+) -> Trained:
+    """Wrap `module`, train it on this rank's batches, and return what it has then."""
+    model = wrap(module, **options)
+    if prepare is not None:
+        prepare(model)
+    join = {"divide_by_initial_world_size": training.divide_by_initial_world_size}
+    # Making the join context already changes what forwards communicate.
+    with model.join(**join) if training.is_joined else nullcontext():
+        steps(model, training.optimizer(model), training, training.batches[rank], on_change)
+    return trained(module, getattr(model.reducer, "plan", None))
+
+
+def steps(
+    model: Any,
+    optimizer: torch.optim.Optimizer,
+    training: Training,
+    batches: Sequence[Tensor],
+    on_change: Callable[[], object] = lambda: None,
+) -> None:
+    """The loop of a rank; `on_change` is called after each backward, and each step of the optimizer."""
+    for iteration, batch in enumerate(batches):
+        if training.clear_gradients and training.opens_step(iteration):
+            optimizer.zero_grad(set_to_none=training.set_to_none)
+        with nullcontext() if training.closes_step(iteration) else model.no_sync():
+            training.loss(model, batch).backward()
+        on_change()
+        if training.closes_step(iteration):
+            optimizer.step()
+            on_change()
+
+
+def trained(model: nn.Module, plan: tuple[tuple[str, ...], ...] | None = None) -> Trained:
     """Copies of what `model` has now."""
     return Trained(
         {name: parameter.detach().clone() for name, parameter in model.named_parameters()},
-        {name: buffer.clone() for name, buffer in model.named_buffers()} if buffers is None else buffers,
+        {name: buffer.clone() for name, buffer in model.named_buffers()},
         {name: copied(parameter.grad) for name, parameter in model.named_parameters()},
+        plan,
     )
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
-from tests.ddp_equivalence.training import Trained, Training, copied, trained
+from tests.kit.training import Trained, Training, copied, trained
 
 Gradients = dict[str, "Tensor | None"]
 
@@ -62,12 +63,20 @@ def train(training: Training, model: nn.Module, *, meet: Meet | None = None) -> 
 
 
 def average(gradients: list[Gradients], divisor: int) -> Gradients:
-    """Sum by parameter over the ranks that have one, divided by `divisor`; None where no rank has one."""
-    summed: Gradients = {}
+    """By parameter, each rank's is divided, and then they are added in rank order; None where no rank has one."""
+    averaged: Gradients = {}
     for name in gradients[0]:
-        found = [own[name] for own in gradients if own[name] is not None]
-        summed[name] = sum(found[1:], found[0].clone()) / divisor if found else None
-    return summed
+        shares = [own[name] / divisor for own in gradients if own[name] is not None]
+        averaged[name] = sum(shares[1:], shares[0]) if shares else None
+    return averaged
+
+
+def expected(training: Training, *, meet: Meet | None = None) -> list[Trained]:
+    """What each rank must have, if it all starts from rank 0's parameters."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = training.build()
+    return train(training, model, meet=meet)
 
 
 def _buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -1,0 +1,126 @@
+"""Small networks, in float64 unless the test is about another dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from tests.kit.training import Batch, batches
+
+
+def multilayer() -> nn.Module:
+    """Six parameters of different sizes."""
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+
+
+def with_buffers() -> nn.Module:
+    """BatchNorm's running statistics are buffers, one of them an integer."""
+    return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 2)).double()
+
+
+def registered_backwards() -> nn.Module:
+    """Used in the opposite order to that of registration: gradients come in an order that DDP does not expect."""
+
+    class Backwards(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(5, 2)
+            self.first = nn.Linear(4, 5)
+
+        def forward(self, batch: Tensor) -> Tensor:
+            return self.last(self.first(batch).tanh())
+
+    return Backwards().double()
+
+
+class Branching(nn.Module):
+    """The first number of a batch says which branch it goes through; branch 9 is none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 3)
+        self.branches = nn.ModuleList([nn.Linear(3, 2) for _ in range(3)])
+
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden = self.first(batch).tanh()
+        branch = int(batch[0, 0])
+        return self.branches[branch](hidden) if branch < 3 else hidden
+
+
+def branching() -> nn.Module:
+    """In float64."""
+    return Branching().double()
+
+
+def branches(*taken: Sequence[int]) -> tuple[tuple[Batch, ...], ...]:
+    """Batches for `Branching`: `taken[rank]` are the branches that the rank takes, one after the other."""
+    plain = batches(*map(len, taken))
+    for own, numbers in zip(plain, taken, strict=True):
+        for batch, number in zip(own, numbers, strict=True):
+            batch[0, 0] = number
+    return plain
+
+
+class Residual(nn.Module):
+    """Two convolutions with BatchNorm around which the input passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(4)
+        self.block = nn.Sequential(
+            nn.Conv2d(4, 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(4),
+        )
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden = self.norm(self.stem(batch)).relu()
+        hidden = (hidden + self.block(hidden)).relu()
+        return self.head(hidden.mean(dim=(2, 3)))
+
+
+class Mixed(nn.Module):
+    """A parameter of each dtype, each with a gradient that depends on it."""
+
+    DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.complex64, torch.complex128)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scales = nn.ParameterList([torch.randn(5).to(dtype) for dtype in self.DTYPES * 2])
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return sum((scale * batch.to(scale.dtype)).abs().double().sum(dim=0) for scale in self.scales)
+
+
+class Sparse(nn.Module):
+    """An embedding of which every batch uses some rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(6, 3, sparse=True)
+        self.out = nn.Linear(3, 2)
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.out(self.table((batch.abs() * 3).long() % 6).sum(dim=1))
+
+
+class Checkpointed(nn.Module):
+    """A layer whose forward runs again in the backward, `times` times."""
+
+    def __init__(self, *, is_reentrant: bool, times: int = 1) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+        self.is_reentrant, self.times = is_reentrant, times
+
+    def forward(self, batch: Tensor) -> Tensor:
+        hidden = self.first(batch)
+        for _ in range(self.times):
+            hidden = checkpoint(lambda value: self.middle(value).tanh(), hidden, use_reentrant=self.is_reentrant)
+        return self.last(hidden)

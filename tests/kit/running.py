@@ -1,0 +1,176 @@
+"""To run a program or a training on the simulated group and read its trace; and gradients without an engine."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from ddpsim import Result, simulate
+from ddpsim.ddp import DistributedDataParallel
+from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.events import EventKind
+from tests.kit import oracle
+from tests.kit.training import TINY, Prepare, Trained, Training, assert_same, steps, train, trained
+
+Gradients = dict[str, "Tensor | None"]
+
+
+def run(program: Callable[..., Any], world_size: int, *args: Any, **how: Any) -> Result:
+    """Run the program on the simulated group; it must pass, without hazards, and leave the group's class as it was."""
+    before = group_methods()
+    result = simulate(program, world_size, args=args, **how)
+    assert group_methods() == before
+    result.raise_for_verdict()
+    assert result.findings == ()
+    return result
+
+
+def failing(program: Callable[..., Any], world_size: int, *args: Any) -> dict[int, str]:
+    """Run a program all of whose ranks must raise; return "type: text" by rank."""
+    before = group_methods()
+    result = simulate(program, world_size, args=args)
+    assert group_methods() == before
+    assert sorted(result.errors) == list(range(world_size)), str(result)
+    assert {finding.code for finding in result.findings} <= {"rank_error"}, str(result)
+    texts = {rank: f"{type(error).__name__}: {error}" for rank, error in result.errors.items()}
+    assert not any("\n" in text for text in texts.values())
+    return texts
+
+
+def group_methods() -> list[dict[str, Any]]:
+    """What the classes of process groups have."""
+    from ddpsim.simulator.process_group.group import SimulatedGroup
+
+    return [dict(vars(kind)) for kind in (SimulatedGroup, dist.ProcessGroup)]
+
+
+def check(
+    training: Training,
+    options: Mapping[str, Any] | None = None,
+    prepare: Prepare | None = None,
+    *,
+    wrap: Callable[..., Any] = DistributedDataParallel,
+    tolerance: float = 1e-12,
+    meet: oracle.Meet | None = None,
+    gradients: bool = True,
+    **how: Any,
+) -> Result:
+    """Train on the simulated group and compare every rank with the oracle, and the layouts of the buckets."""
+    result = run(train, training.world_size, training, options or {}, prepare, wrap, **how)
+    counts = [len(own) for own in training.batches]
+    for rank, wanted in enumerate(oracle.expected(training, meet=meet)):
+        # A rank that joined early keeps the gradient of its last batch, or what shadowing wrote there: nobody uses it.
+        has_gradients = gradients and counts[rank] == max(counts)
+        assert_same(result.returns[rank], wanted, tolerance=tolerance, gradients=has_gradients)
+        assert result.returns[rank].plan == result.returns[0].plan
+    return result
+
+
+# Reading a trace.
+
+
+def calls(result: Result, phase: Phase, rank: int = 0) -> list[Call]:
+    """The calls of one phase that a rank issued, in order."""
+    return [call for call in _issued(result, rank) if call.origin.phase is phase]
+
+
+def counts(result: Result, rank: int = 0) -> dict[str, int]:
+    """How many calls a rank issued, by phase."""
+    return dict(Counter(call.origin.phase.value for call in _issued(result, rank)))
+
+
+def _issued(result: Result, rank: int) -> list[Call]:
+    return [event.call for event in result.trace if event.kind is EventKind.ISSUE and event.rank == rank]
+
+
+def mark(text: str) -> None:
+    """Leave a mark in the trace; see `timeline`."""
+    dist.distributed_c10d._get_default_store().set(f"mark {text}", "")
+
+
+def mark_gradients(module: nn.Module) -> None:
+    """Leave a mark whenever a parameter has got its gradient. To be called before the module is wrapped."""
+    for name, parameter in module.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: mark(name))
+
+
+def timeline(result: Result, rank: int = 0) -> list[str]:
+    """A rank's marks, and "bucket 0" and so on where it started one, in the order in which they happened."""
+    found = []
+    for event in result.trace:
+        if event.rank != rank:
+            continue
+        if event.kind is EventKind.STORE and "mark " in event.text:
+            found.append(event.text.partition("mark ")[2])
+        if event.kind is EventKind.ISSUE and event.call.origin.phase is Phase.BUCKET:
+            found.append(f"bucket {event.call.origin.bucket}")
+    return found
+
+
+# Gradients without an engine.
+
+
+def gradients(module: nn.Module) -> Gradients:
+    """Copies of the gradients that the parameters have now, dense."""
+    return {
+        name: None if p.grad is None else p.grad.detach().to_dense().clone() for name, p in module.named_parameters()
+    }
+
+
+def average(build: Callable[[], nn.Module], losses: Iterable[Callable[[nn.Module], Tensor]]) -> Gradients:
+    """The average over ranks of the gradients of `losses[rank]`; `build` makes the same module on each call."""
+    own = [_gradients_of(build(), loss) for loss in losses]
+    return oracle.average(own, len(own))
+
+
+def _gradients_of(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gradients:
+    loss(module).backward()
+    return gradients(module)
+
+
+def assert_equal(actual: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None]) -> None:
+    """To the last bit."""
+    torch.testing.assert_close(dict(actual), dict(expected), rtol=0, atol=0)
+
+
+# Small ones, for arithmetic that can be done in the head.
+
+
+def linear(features: int = 2, outputs: int = 1) -> nn.Linear:
+    """A layer whose weights are 1."""
+    layer = nn.Linear(features, outputs, bias=False).double()
+    nn.init.ones_(layer.weight)
+    return layer
+
+
+def row(*numbers: float) -> Tensor:
+    """A batch of one row."""
+    return torch.tensor([numbers], dtype=torch.float64)
+
+
+__all__ = [
+    "TINY",
+    "Trained",
+    "assert_equal",
+    "average",
+    "calls",
+    "check",
+    "counts",
+    "failing",
+    "gradients",
+    "group_methods",
+    "linear",
+    "mark",
+    "mark_gradients",
+    "row",
+    "run",
+    "steps",
+    "timeline",
+    "train",
+    "trained",
+]
