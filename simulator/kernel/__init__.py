@@ -22,8 +22,8 @@ turns out to be a poll.
 Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`:
 the caller waits, and the baton goes to somebody else. And what the host has to do before the request goes on, with what
 it says then: `Deliver` a completion on the caller's own thread (`Delivered`), `Move` the data of calls that have met
-(`Moved`), `TellStack` of the caller (`StackTold`), `LookOutside` for threads that are none of a rank's (`Looked`). A
-host that cannot do it says `Dropped`: the request is given up.
+(`Moved`), `TellStack` of the caller (`StackTold`), `LookOutside` for threads that are none of a rank's (`Looked`). It
+says so by `Kernel.reply`; if it cannot do it, `Kernel.drop` gives the request up.
 
 A request is served by a script, a generator that yields the answers on the way. So what a wait does, from its choice
 point to its last event, is read from top to bottom, and the scripts of a caller make a stack: what runs inside

@@ -10,7 +10,7 @@ from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches
 from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-from ddpsim.simulator.kernel.answers import Answer, LookOutside, TellStack
+from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind
 from ddpsim.simulator.kernel.requests import Looked, StackTold
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
@@ -18,8 +18,12 @@ from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
 
 
-class Unwound(Exception):
-    """Leaves a script: the caller is to be unwound."""
+class Left(Exception):
+    """Leaves a script: the request gets an answer that goes on nowhere."""
+
+    def __init__(self, answer: Unwind | Strike | Refuse = UNWIND) -> None:
+        super().__init__()
+        self.answer = answer
 
 
 def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
@@ -29,7 +33,7 @@ def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     if run.observer is not None:
         run.observer.cut_short([number for number, task in run.tasks.items() if task.is_enabled])
     run.life.stop(ending)
-    raise Unwound
+    raise Left
 
 
 def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:

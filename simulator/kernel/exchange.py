@@ -11,9 +11,9 @@ from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
-from ddpsim.simulator.kernel.endings import fail
+from ddpsim.simulator.kernel.endings import Left, fail
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Announce, BeginCall, Issue, Missing, Test, WaitFor
+from ddpsim.simulator.kernel.requests import Announce, BeginCall, Missing, Test
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
@@ -22,6 +22,8 @@ from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import Slot, call_object, order_object
 from ddpsim.simulator.waits import CallWait
+
+_ISSUE, _MATCH, _WAIT, _DONE = EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE  # as in turns.py
 
 
 class Exchange:
@@ -37,11 +39,19 @@ class Exchange:
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
-    def on_begin(self, me: Task, request: BeginCall) -> Script:
+    def on_begin(self, me: Task, request: BeginCall) -> Script | None:
         """Serve `BeginCall`."""
-        yield from self._pauses.checkpoint(me, request.intent)
+        successor = self._pauses.stand(me, request.intent)
+        if successor is None and me.fault is None and not self._faults:
+            me.rank.calls_made += 1
+            return None
+        return self._begin(me, successor)
+
+    def _begin(self, me: Task, successor: int | None) -> Script:
+        if successor is not None:
+            yield from self._pauses.hold_up(me, successor)
         if me.fault is not None:  # a crash stays one, whatever the program does on its way out
-            yield Strike(*me.fault)
+            raise Left(Strike(*me.fault))
         rank = me.rank
         number = rank.calls_made
         rank.calls_made += 1  # before the faults: another thread of the rank may make calls, too
@@ -55,23 +65,23 @@ class Exchange:
                 yield from self._pauses.sleep(me, fault.seconds)
             else:
                 me.fault = fault, number
-                yield Strike(fault, number)
+                raise Left(Strike(fault, number))
 
     # --- issuing ------------------------------------------------------------------------------------------------------
 
-    def on_issue(self, me: Task, request: Issue) -> Script | None:
+    def issue(self, me: Task, handle: int, call: Call) -> Script | None:
         """Serve `Issue`."""
-        run, call = self._run, request.call
-        issued = IssuedCall(call, request.handle, me)
+        run = self._run
+        issued = IssuedCall(call, handle, me)
         self._turns.note_progress()
         me.rank.last_call = call
-        me.rank.open[request.handle] = self._issued[id(call)] = issued
+        me.rank.open[handle] = self._issued[id(call)] = issued
         if run.observer is not None:
             run.observer.issued(me.number, issued.name, call)
             run.observer.touched(me.number, Access(call_object(call), Mode.CONTRIBUTE))
             if me.rank.has_started_threads:
                 run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
-        run.record(EventKind.ISSUE, call)
+        run.record(_ISSUE, call)
         if call.peer is not None:
             return self._issue_message(me, call)
         slot = run.slots.arrive(call)
@@ -132,7 +142,7 @@ class Exchange:
         if run.observer is not None:
             run.observer.completed(names)
         moved = yield Move(signature, names, run.slots.members(calls[0].group))
-        run.record(EventKind.MATCH, me.rank.last_call, text if moved.error is None else "refused")
+        run.record(_MATCH, me.rank.last_call, text if moved.error is None else "refused")
         for issued in met:
             owner = issued.rank
             del owner.open[issued.handle]
@@ -143,19 +153,23 @@ class Exchange:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def on_wait(self, me: Task, request: WaitFor) -> Script:
+    def wait_for(self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None) -> Script:
         """Serve `WaitFor`."""
-        yield from self._pauses.checkpoint(me)
+        successor = self._pauses.stand(me)
+        if successor is not None:
+            yield from self._pauses.hold_up(me, successor)
         open_calls = me.rank.open
-        waited = [open_calls[handle].call for handle in request.handles if handle in open_calls]
-        if len(waited) < len(request.handles):
-            yield from self._see(me, request.handles)
+        waited = [open_calls[handle].call for handle in handles if handle in open_calls]
+        if len(waited) < len(handles):
+            if self._is_seen_by_others(me):
+                yield from self._see(me, handles)
             return True
-        self._run.record(EventKind.WAIT, waited[0])
-        in_time = yield from self._pauses.block(me, CallWait(tuple(waited)), request.timeout_seconds)
-        in_time = in_time or not all(handle in open_calls for handle in request.handles)  # at the very moment
-        yield from self._see(me, request.handles)
-        self._run.record(EventKind.DONE, waited[0], "" if in_time else "timed out")
+        self._run.record(_WAIT, waited[0])
+        in_time = yield from self._pauses.block(me, CallWait(tuple(waited)), timeout_seconds)
+        in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
+        if self._is_seen_by_others(me):
+            yield from self._see(me, handles)
+        self._run.record(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
     def on_test(self, me: Task, request: Test) -> Script:
@@ -177,6 +191,10 @@ class Exchange:
         slot = self._run.slots.slot_of(me.rank.open[request.handle].call)
         assert slot is not None, "the call is not complete, so somebody is missing"
         return slot.missing
+
+    def _is_seen_by_others(self, me: Task) -> bool:
+        """True if more hangs on a completion than that the caller goes on."""
+        return bool(self._run.observer is not None or me.rank.delivering)
 
     def _see(self, me: Task, handles: Sequence[int]) -> Script:
         """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""

@@ -3,31 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from types import GeneratorType
 from typing import Any
 
 from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
-from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer, GoOn, Refuse, Strike
-from ddpsim.simulator.kernel.endings import Unwound, limit_passed
+from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer, GoOn
+from ddpsim.simulator.kernel.endings import Left, limit_passed
 from ddpsim.simulator.kernel.exchange import Exchange
 from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
 from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Request, StackTold
+from ddpsim.simulator.kernel.requests import Reply, Request, StackTold
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
-from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.kernel.turns import Turns
 
 Serve = Callable[[Task, Any], Any]
-"""Serves a request at once: its value."""
-Begin = Callable[[Task, Any], Script | None]
-"""Begins the script that serves a request; None if nothing is left to do."""
+"""Serves a request: its value, or the script that is to be run for it."""
 
 
 class Kernel:
@@ -39,23 +39,21 @@ class Kernel:
         """What has come of it so far. Only the kernel changes it."""
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
-        calls = Exchange(run, turns, pauses, faults)
+        self._exchange = calls = Exchange(run, turns, pauses, faults)
         lifecycle = Lifecycle(run, turns)
-        self._scripts: Mapping[type[Any], Begin] = {
+        self._serve: Mapping[type[Any], Serve] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
             ask.Block: pauses.on_block,
             ask.Sleep: pauses.on_sleep,
             ask.ReadClock: pauses.on_read_clock,
             ask.BeginCall: calls.on_begin,
-            ask.Issue: calls.on_issue,
+            ask.Issue: lambda me, request: calls.issue(me, *request),
             ask.Announce: calls.on_announce,
-            ask.WaitFor: calls.on_wait,
+            ask.WaitFor: lambda me, request: calls.wait_for(me, *request),
             ask.Test: calls.on_test,
             ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
             ask.Finish: lifecycle.on_finish,
-        }
-        self._at_once: Mapping[type[Any], Serve] = {
             ask.Missing: calls.missing,
             ask.StartThread: lifecycle.start,
             ask.Wake: lifecycle.wake,
@@ -70,55 +68,71 @@ class Kernel:
             ask.Follow: self._follow,
             ask.Note: self._note,
             ask.StepDone: self._count_step,
-            ask.Dropped: self._drop,
         }
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
-        """Serve a request of the running task, or go on with one after what the host said."""
+        """Serve a request of the running task."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
-        kind = type(request)
-        serve = self._at_once.get(kind)
-        if serve is not None:
-            value = serve(me, request)
-            return GO_ON if value is None else GoOn(value)
-        begin = self._scripts.get(kind)
-        if begin is None:
-            return self._advance(me, request)
         try:
-            script = begin(me, request)
-        except Unwound:
-            return UNWIND
+            served = self._serve[type(request)](me, request)
+        except Left as left:
+            return left.answer
+        if type(served) is GeneratorType:
+            me.scripts.append(served)
+            return self._advance(me, None)
+        return GO_ON if served is None else GoOn(served)
+
+    def issue(self, handle: int, call: Call) -> Answer:
+        """As `handle` of `Issue`: a host in the same process need not make one of each call."""
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        script = self._exchange.issue(me, handle, call)
         if script is None:
             return GO_ON
         me.scripts.append(script)
         return self._advance(me, None)
 
-    def resume(self, number: int) -> Answer:
-        """A task has got the baton: what it waited for, or what it begins with."""
-        self.run.running = me = self.run.tasks[number]
-        if me.scripts:
-            return self._advance(me, None)
-        return UNWIND if self.is_unwinding(me) else GO_ON
+    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
+        """As `handle` of `WaitFor`."""
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        me.scripts.append(self._exchange.wait_for(me, handles, timeout_seconds))
+        return self._advance(me, None)
 
-    def _advance(self, me: Task, said: Any) -> Answer:
-        scripts = me.scripts
+    def reply(self, said: Reply | None) -> Answer:
+        """Go on with the running task's request, after what the host said to the last answer."""
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        return self._advance(me, said)
+
+    def drop(self) -> None:
+        """Give up the running task's request: what the last answer asked for could not be done."""
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        me.scripts.pop().close()
+
+    def resume(self, task: Task) -> Answer:
+        """A task has got the baton: what it waited for, or what it begins with."""
+        self.run.running = task
+        if task.scripts:
+            return self._advance(task, None)
+        return UNWIND if self.is_unwinding(task) else GO_ON
+
+    def _advance(self, me: Task, said: Reply | None) -> Answer:
         try:
-            answer: Answer = scripts[-1].send(said)
+            return me.scripts[-1].send(said)
         except StopIteration as done:
-            scripts.pop()
+            me.scripts.pop()
             return GO_ON if done.value is None else GoOn(done.value)
-        except Unwound:
-            scripts.pop()
-            return UNWIND
+        except Left as left:
+            me.scripts.pop()
+            return left.answer
         except BaseException:
-            scripts.pop()
+            me.scripts.pop()
             raise
-        if type(answer) in (Strike, Refuse):
-            scripts.pop()
-        return answer
 
     # --- what only a host may do --------------------------------------------------------------------------------------
 
@@ -195,6 +209,3 @@ class Kernel:
     def _count_step(self, me: Task, request: ask.StepDone) -> None:
         me.rank.optimizer_steps += 1
         self.run.record(EventKind.STEP, text=str(me.rank.optimizer_steps))
-
-    def _drop(self, me: Task, request: ask.Dropped) -> None:
-        me.scripts.pop().close()

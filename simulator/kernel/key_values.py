@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.answers import Refuse
+from ddpsim.simulator.kernel.endings import Left
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.run import Run
@@ -71,7 +72,7 @@ class KeyValues:
             for key, value in zip(request.keys, request.values, strict=True):
                 self._put(me, key, value)
         except ValueError as error:
-            yield Refuse("ValueError", str(error))
+            raise Left(Refuse("ValueError", str(error))) from error
 
     def _get(self, me: Task, request: StoreOperation) -> Script:
         """The values of keys, once all are there."""
@@ -91,7 +92,7 @@ class KeyValues:
         try:
             total = int(self._values.get(key, b"0")) + request.amount
         except ValueError as error:
-            yield Refuse("ValueError", str(error))
+            raise Left(Refuse("ValueError", str(error))) from error
         self._put(me, key, str(total).encode())
         return total
 

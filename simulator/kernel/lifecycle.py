@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.answers import Switch
 from ddpsim.simulator.kernel.requests import Cancel, Finish, Raised, Returned, SawEnd, StartThread, Wake
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change
@@ -61,7 +60,7 @@ class Lifecycle:
         successor = yield from self._turns.next(me.number)  # asks the policy, which may need an interrupt
         if successor is None:
             self._run.life.end()
-        yield Switch(successor)
+        yield self._turns.switch(successor)
 
     def returned(self, me: Task, request: Returned) -> None:
         """Serve `Returned`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.answers import Deliver, Switch
+from ddpsim.simulator.kernel.answers import Deliver
 from ddpsim.simulator.kernel.endings import out_of_polls, out_of_steps
 from ddpsim.simulator.kernel.requests import Block, Checkpoint, Poll, ReadClock, Sleep
 from ddpsim.simulator.kernel.run import Run
@@ -12,6 +12,8 @@ from ddpsim.simulator.kernel.states import Change, State
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.waits import ClockWait, LockWait, StoreWait, ThreadWait, Wait
+
+_WAIT, _TIMED_OUT = Change.WAIT, State.TIMED_OUT  # as in turns.py
 
 _CLOCK_READS_PER_POLL = 1_000
 """So many looks at the clock with nothing else in between are a loop that waits for time to pass."""
@@ -23,6 +25,7 @@ class Pauses:
     def __init__(self, run: Run, turns: Turns) -> None:
         self._run = run
         self._turns = turns
+        self._most_steps = run.budget.steps
         self._clock_reads = 0
         self._clock_read_at = 0
 
@@ -65,16 +68,26 @@ class Pauses:
 
     def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
         """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
-        run, turns = self._run, self._turns
+        successor = self.stand(me, intent)
+        if successor is not None:
+            yield from self.hold_up(me, successor)
+
+    def stand(self, me: Task, intent: Accesses = ()) -> int | None:
+        """The first half of a checkpoint: who comes before the caller; None if it just goes on, as it mostly does."""
+        run = self._run
         if run.observer is not None:
             run.observer.intends(me.number, intent)
-        turns.enter(me)
-        successor = turns.at_choice_point(me)
+        successor = self._turns.at_choice_point(me)
+        is_held_up = successor != me.number or me.rank.completed or run.steps > self._most_steps
+        return successor if is_held_up else None
+
+    def hold_up(self, me: Task, successor: int) -> Script:
+        """The second half of a checkpoint."""
         if successor != me.number:
-            yield Switch(successor)
-            turns.check(me)
-        if run.steps > run.budget.steps:
-            yield from out_of_steps(run, me)
+            yield self._turns.switch(successor)
+            self._turns.check(me)
+        if self._run.steps > self._most_steps:
+            yield from out_of_steps(self._run, me)
         if me.rank.completed:
             yield from self._deliver(me)
 
@@ -87,11 +100,11 @@ class Pauses:
         successor = turns.after_poll(me)
         rounds = turns.vain_rounds
         if successor != me.number:
-            yield Switch(successor)
+            yield turns.switch(successor)
             turns.check(me)
         if rounds > run.budget.polls:
             yield from out_of_polls(run, me, rounds)
-        if run.steps > run.budget.steps:
+        if run.steps > self._most_steps:
             yield from out_of_steps(run, me)
         if me.rank.completed:
             yield from self._deliver(me)
@@ -105,16 +118,25 @@ class Pauses:
         if timeout_seconds is not None:
             run.clock.set_alarm(me.number, timeout_seconds)
         me.wait = wait
-        me.change(Change.WAIT)
+        me.change(_WAIT)
         turns.leave(me)
-        successor = yield from turns.next(me.number)
+        successor = turns.next_enabled(me.number)
+        if successor is None:
+            successor = yield from turns.next(me.number)
         if successor != me.number:
-            yield Switch(successor)
+            yield turns.switch(successor)
         turns.check(me)
-        in_time = me.state is not State.TIMED_OUT
-        me.change(Change.GO_ON)
-        if me.rank.completed:
-            yield from self._deliver(me)
+        in_time = me.state is not _TIMED_OUT
+        if not in_time:
+            me.change(Change.GO_ON)
+        completed, delivering = me.rank.completed, me.rank.delivering
+        while completed:  # as _deliver, which would be one more generator at each wait
+            entry = completed.pop(0), me
+            delivering.append(entry)
+            try:
+                yield Deliver(entry[0])
+            finally:
+                delivering.remove(entry)
         return in_time
 
     def sleep(self, me: Task, seconds: float) -> Script:

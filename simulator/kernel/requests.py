@@ -228,12 +228,9 @@ class Looked(NamedTuple):
     woke_somebody: bool
 
 
-class Dropped(NamedTuple):
-    """To any answer that asks for more: what was to be done raised, and the request is given up."""
-
-
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | Test | Block | StoreOperation | ReadClock | Finish
     | Wake | Cancel | Declare | Announce | Destroy | Missing | StartThread | SawEnd | Touch | Leave | Follow | Note
-    | StepDone | Returned | Raised | Delivered | Moved | StackTold | Looked | Dropped
+    | StepDone | Returned | Raised
 )  # fmt: skip
+Reply = Delivered | Moved | StackTold | Looked

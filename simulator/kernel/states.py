@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
 from ddpsim.simulator.errors import InternalError
@@ -119,7 +120,6 @@ _NEXT: dict[tuple[State, Change], State] = {
     (State.READY, Change.WAIT): State.WAITING,
     (State.WAITING, Change.WAKE): State.READY,
     (State.WAITING, Change.RING): State.TIMED_OUT,
-    (State.READY, Change.GO_ON): State.READY,
     (State.TIMED_OUT, Change.GO_ON): State.READY,
     **{(state, Change.CANCEL): State.CANCELLED for state in UNFINISHED},
     **{(state, change): end for state in UNFINISHED for change, end in _ENDS.items()},
@@ -128,6 +128,5 @@ _NEXT: dict[tuple[State, Change], State] = {
 """Who has ended stays as it is: an interrupt may let it say so twice."""
 
 
-def follows(state: State, change: Change) -> State:
-    """The state after a change. KeyError where it must not happen, as for a task to wait that waits."""
-    return _NEXT[state, change]
+follows: Callable[[tuple[State, Change]], State] = _NEXT.__getitem__
+"""The state after a change. KeyError where it must not happen, as for a task to wait that waits."""

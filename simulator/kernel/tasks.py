@@ -20,18 +20,14 @@ value."""
 class IssuedCall:
     """A call that has been issued and is not complete."""
 
-    __slots__ = ("call", "handle", "issuer", "rank")
+    __slots__ = ("call", "handle", "issuer", "name", "rank")
 
     def __init__(self, call: Call, handle: int, issuer: Task) -> None:
         self.call = call
         self.handle = handle
         self.issuer = issuer.number
         self.rank = issuer.rank
-
-    @property
-    def name(self) -> tuple[int, int]:
-        """Rank and handle."""
-        return self.rank.rank, self.handle
+        self.name = issuer.rank.rank, handle
 
 
 class RankRecord:
@@ -94,7 +90,7 @@ class Task:
 
     def change(self, change: Change) -> None:
         """Let something happen to it."""
-        self.state = follows(self.state, change)
+        self.state = follows((self.state, change))
 
     @property
     def is_main(self) -> bool:

@@ -13,12 +13,16 @@ from typing import Any, overload
 
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.answers import Answer
-from ddpsim.simulator.kernel.endings import Unwound, nobody_enabled
+from ddpsim.simulator.kernel.answers import Answer, Switch
+from ddpsim.simulator.kernel.endings import Left, nobody_enabled
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Change, Phase, State
+from ddpsim.simulator.kernel.states import Change, Phase, State, follows
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.policies.round_robin import RoundRobin
+
+# A member of an enum takes longer to look up than a global, and these are looked up at each context switch.
+_RUNNING, _CANCELLED, _WAITING = Phase.RUNNING, State.CANCELLED, State.WAITING
+_WAKE = Change.WAKE
 
 _MOST_TIMER_ROUNDS = 10_000
 """So often in a row may threads that ranks started be woken by the clock while nothing else happens at all."""
@@ -69,6 +73,8 @@ class Turns:
         """How often in a row the clock woke none but threads that ranks started, with nothing else in between."""
         self._timer_threads: set[int] = set()
         """Which ones, by number. Only asked about."""
+        self._switches = [Switch(number) for number in run.tasks]
+        """By number; made once."""
         self.choices: list[int] = []
         """What was chosen, at each choice."""
 
@@ -81,17 +87,22 @@ class Turns:
 
     def enter(self, me: Task) -> None:
         """The caller takes a step, unless it is to be unwound."""
-        self.check(me)
-        self._run.steps += 1
+        run = self._run
+        if run.life.phase is not _RUNNING or me.state is _CANCELLED:
+            raise Left
+        run.steps += 1
 
     def check(self, me: Task) -> None:
-        """Raise Unwound for a task that has the baton only to leave."""
-        if self._run.life.phase is not Phase.RUNNING or me.state is State.CANCELLED:
-            raise Unwound
+        """Raise Left for a task that has the baton only to leave."""
+        if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
+            raise Left
 
     def at_choice_point(self, me: Task) -> int:
-        """Who runs before the caller's step; the default is the caller."""
-        enabled = self._enabled
+        """The caller takes a step, unless it is to be unwound: who runs before it? The default is the caller."""
+        run, enabled = self._run, self._enabled
+        if run.life.phase is not _RUNNING or me.state is _CANCELLED:
+            raise Left
+        run.steps += 1
         if self._is_choosy and len(enabled) > 1:
             here = bisect_left(enabled, me.number)
             choice = self._choose_task(me.number, here)
@@ -128,13 +139,20 @@ class Turns:
         if index < len(self._enabled) and self._enabled[index] == me.number:
             del self._enabled[index]
 
+    def next_enabled(self, number: int) -> int | None:
+        """Who runs after a task that is not enabled; None if nobody else is, or the run stops."""
+        enabled = self._enabled
+        if not enabled or self._run.life.phase is not _RUNNING:
+            return None
+        start = bisect_left(enabled, number) % len(enabled)
+        return enabled[(start + self._choose_task(number, start)) % len(enabled)]
+
     def next(self, number: int) -> Generator[Answer, Any, int | None]:
-        """Who runs after a task that is not enabled; None once everybody has ended."""
-        while self._run.life.phase is Phase.RUNNING:
-            if self._enabled:
-                start = bisect_left(self._enabled, number) % len(self._enabled)
-                choice = self._choose_task(number, start)
-                return self._enabled[(start + choice) % len(self._enabled)]
+        """As `next_enabled`; with nobody enabled time passes, or the run stops. None once everybody has ended."""
+        while self._run.life.phase is _RUNNING:
+            successor = self.next_enabled(number)
+            if successor is not None:
+                return successor
             if not self._ring():
                 yield from nobody_enabled(self._run)
         return self.next_unfinished()
@@ -147,22 +165,26 @@ class Turns:
         """Who runs first."""
         return self._enabled[self._choose_task(0, 0)]
 
+    def switch(self, successor: int | None) -> Switch:
+        """The answer that gives the baton away."""
+        return Switch(None) if successor is None else self._switches[successor]
+
     # --- of others ----------------------------------------------------------------------------------------------------
 
-    def wake(self, number: int, *, from_outside: bool = False, change: Change = Change.WAKE) -> None:
+    def wake(self, number: int, *, from_outside: bool = False, change: Change = _WAKE) -> None:
         """Enable a waiting task; it runs when it is chosen. One that no longer waits stays as it is.
 
         The clock wakes from outside, and so do threads that are none of a rank's.
         """
         run = self._run
         woken = run.tasks.get(number)
-        if woken is None or woken.state is not State.WAITING:
+        if woken is None or woken.state is not _WAITING:
             return
         self.note_progress()
         if run.observer is not None:
             run.observer.woke(None if from_outside or run.running is None else run.running.number, number)
         woken.wait = None
-        woken.change(change)
+        woken.state = follows((woken.state, change))
         run.clock.cancel(number)
         insort(self._enabled, number)
 
@@ -174,6 +196,7 @@ class Turns:
         run.started += 1
         run.tasks[task.number] = task
         self._enabled.append(task.number)
+        self._switches.append(Switch(task.number))
         self.note_progress()
 
     def end(self, me: Task, change: Change) -> None:

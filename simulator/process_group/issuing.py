@@ -21,6 +21,8 @@ from ddpsim.simulator.runtime.rank_thread import Pending
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 from ddpsim.simulator.transport.payload import Payload
 
+_BEGIN_CALL = BeginCall()
+
 
 class Issuer:
     """Issues one rank's calls on one group."""
@@ -56,7 +58,7 @@ class Issuer:
     ) -> Any:
         """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
         host = self.host
-        host.ask(BeginCall(self._intent(signature, peer, tag) if host.is_observed else ()))
+        host.ask(BeginCall(self._intent(signature, peer, tag)) if host.is_observed else _BEGIN_CALL)
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '

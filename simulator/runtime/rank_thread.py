@@ -67,6 +67,7 @@ class RankThread:
         "locks_in_a_row",
         "locks_made",
         "name",
+        "number",
         "of",
         "rank",
         "started_at",
@@ -77,7 +78,8 @@ class RankThread:
     def __init__(
         self, task: Task | None, of: Rank, name: str = "", *, is_daemon: bool = False, started_at: Site = NOWHERE
     ) -> None:
-        self.task: Task = task  # type: ignore[assignment]  # a thread that a rank starts has it before its baton
+        if task is not None:
+            self.adopt(task)
         self.of = of
         """The rank that it belongs to."""
         self.rank = of.rank
@@ -109,10 +111,11 @@ class RankThread:
         # A process's main thread is no daemon, and threads are as the one that makes them, unless told.
         self.ident = self.thread.ident or 0
 
-    @property
-    def number(self) -> int:
+    def adopt(self, task: Task) -> None:
+        """Be what the kernel knows; a thread that a rank starts is, before it has the baton."""
+        self.task = task
+        self.number = task.number
         """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
-        return self.task.number
 
     @property
     def is_main(self) -> bool:

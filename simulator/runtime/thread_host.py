@@ -22,17 +22,26 @@ from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import Deliver, GoOn, LookOutside, Move, Refuse, Strike, Switch, TellStack
+from ddpsim.simulator.kernel.answers import (
+    GO_ON,
+    Answer,
+    Deliver,
+    GoOn,
+    LookOutside,
+    Move,
+    Refuse,
+    Strike,
+    Switch,
+    TellStack,
+)
 from ddpsim.simulator.kernel.requests import (
     Delivered,
-    Dropped,
     Finish,
-    Issue,
     Looked,
     Moved,
+    Reply,
     Request,
     StackTold,
-    WaitFor,
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase
 from ddpsim.simulator.runtime.call_sites import stack_text, waits_for_lock
@@ -175,22 +184,33 @@ class ThreadHost:
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel, do what the answers say, and return the last value."""
         me = self.running
-        if me is None:
-            self._unwind()
-        if me.ident != _thread_ident():
+        if me is None or me.ident != _thread_ident():
             self._refuse_stranger(me)
+        answer = self.kernel.handle(request)
+        return answer.value if type(answer) is GoOn else self._follow(me, answer)
+
+    def _enter(self) -> RankThread:
+        """The caller, if it may ask."""
+        me = self.running
+        if me is None or me.ident != _thread_ident():
+            self._refuse_stranger(me)
+        return me
+
+    def _follow(self, me: RankThread, answer: Answer) -> Any:
+        """Do what answers say until the request is served."""
         kernel = self.kernel
-        answer = kernel.handle(request)
         while True:
-            kind = type(answer)
-            if kind is GoOn:
-                return answer.value  # type: ignore[union-attr]
-            if kind is Switch:
-                self._pass_baton(me, answer.to)  # type: ignore[union-attr]
+            if type(answer) is Switch:
+                self._pass_baton(me, answer.to)
                 me.baton.acquire()
-                answer = kernel.resume(me.task.number)
-            elif kind is Deliver or kind is Move or kind is TellStack or kind is LookOutside:
-                answer = kernel.handle(self._carry_out(me, answer))
+                answer = kernel.resume(me.task)
+            elif type(answer) is GoOn:
+                return answer.value
+            elif type(answer) is Deliver:
+                self._deliver(me, answer.handle)
+                answer = kernel.reply(_DELIVERED)
+            elif isinstance(answer, (Move, TellStack, LookOutside)):
+                answer = kernel.reply(self._carry_out(me, answer))
             else:
                 self._raise(me, answer)
 
@@ -199,11 +219,15 @@ class ThreadHost:
         me = self.me
         me.of.pending[pending.handle] = pending
         self.hazards.issued(pending)
-        self.ask(Issue(pending.handle, pending.call))
+        answer = self.kernel.issue(pending.handle, pending.call)
+        if answer is not GO_ON:
+            self._follow(me, answer)
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
-        return bool(self.ask(WaitFor(tuple([pending.handle for pending in pendings]), timeout_seconds)))
+        me = self._enter()
+        handles = tuple([pending.handle for pending in pendings])
+        return bool(self._follow(me, self.kernel.wait_for(handles, timeout_seconds)))
 
     def finish(self, me: RankThread, how: Change) -> None:
         """What the caller ran has ended: give the baton away for good. Called last on a rank's thread.
@@ -218,20 +242,22 @@ class ThreadHost:
 
     # --- what answers say ---------------------------------------------------------------------------------------------
 
-    def _carry_out(self, me: RankThread, answer: Any) -> Request:
+    def _deliver(self, me: RankThread, handle: int) -> None:
+        pending = me.of.pending.pop(handle)
         try:
-            if isinstance(answer, Deliver):
-                pending = me.of.pending.pop(answer.handle)
-                pending.receive_completion()
-                pending.release()
-                return _DELIVERED
+            pending.receive_completion()
+        except BaseException:
+            self.kernel.drop()
+            raise
+        pending.release()
+
+    def _carry_out(self, me: RankThread, answer: Move | TellStack | LookOutside) -> Reply:
+        try:
             if isinstance(answer, Move):
                 return self._move(answer)
-            if isinstance(answer, TellStack):
-                return _stack_of(me)
-            return Looked(self._look_outside(me))
+            return _stack_of(me) if isinstance(answer, TellStack) else Looked(self._look_outside(me))
         except BaseException:
-            self.kernel.handle(Dropped())
+            self.kernel.drop()
             raise
 
     def _move(self, move: Move) -> Moved:
@@ -244,7 +270,7 @@ class ThreadHost:
             error = self._transport(move.signature, pendings, move.members)
         for pending in pendings:
             pending.is_complete = True
-            pending.error = copy(error)  # one for each: what raises it adds frames
+            pending.error = error and copy(error)  # one for each: what raises it adds frames
         return Moved(None if error is None else str(error))
 
     def _look_outside(self, me: RankThread) -> bool:
@@ -279,7 +305,7 @@ class ThreadHost:
         """Who has the baton after a thread that makes no more requests."""
         answer = self.kernel.handle(Finish(how))
         while isinstance(answer, LookOutside):
-            answer = self.kernel.handle(self._carry_out(me, answer))
+            answer = self.kernel.reply(self._carry_out(me, answer))
         assert isinstance(answer, Switch)
         if not me.is_main and self._started.pop(me.number, None) is not None:
             me.of.threads.remove(me)
@@ -322,8 +348,8 @@ class ThreadHost:
         """End the execution with an error that nobody but us can have made."""
         self.kernel.run.life.break_off_by_bug(error, None if self.running is None else self.running.rank)
 
-    def _refuse_stranger(self, me: RankThread) -> NoReturn:
-        if self.is_unwinding(me):
+    def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
+        if me is None or self.is_unwinding(me):
             self._unwind()
         error = UsageError(
             f"thread {threading.current_thread().name!r} communicates while rank {me.rank} runs, expected only "
