@@ -11,7 +11,7 @@ Requests that stand at a choice point, so that others may run first (requests.py
 
 - `Checkpoint`, `Poll`, `Sleep`: nothing but that; before others, before all others, until time has passed;
 - `BeginCall`: before a call, where faults strike; `Issue`: the call itself, which may complete others;
-- `WaitFor`, `Test`: until one of some calls is complete; whether one is; `StoreOperation`: the key-value store;
+- `WaitFor`, `IsComplete`: until one of some calls is complete; whether one is; `StoreOperation`: the key-value store;
 - `Block`: until a `Wake` of somebody else, for locks, queues and the end of threads;
 - `Finish`: a rank's program, or a thread that it started, is over.
 

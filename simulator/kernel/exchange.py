@@ -13,7 +13,7 @@ from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
 from ddpsim.simulator.kernel.endings import Left, fail
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Announce, BeginCall, Missing, Test
+from ddpsim.simulator.kernel.requests import Announce, BeginCall, IsComplete, Missing
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
@@ -172,8 +172,8 @@ class Exchange:
         self._run.record(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
-    def on_test(self, me: Task, request: Test) -> Script:
-        """Serve `Test`."""
+    def on_test(self, me: Task, request: IsComplete) -> Script:
+        """Serve `IsComplete`."""
         look, observer = request.look, self._run.observer
         if request.handle in me.rank.open:
             yield from self._pauses.poll(me, (look,))

@@ -51,7 +51,7 @@ class Kernel:
             ask.Issue: lambda me, request: calls.issue(me, *request),
             ask.Announce: calls.on_announce,
             ask.WaitFor: lambda me, request: calls.wait_for(me, *request),
-            ask.Test: calls.on_test,
+            ask.IsComplete: calls.on_test,
             ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
             ask.Finish: lifecycle.on_finish,
             ask.Missing: calls.missing,

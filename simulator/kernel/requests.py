@@ -56,7 +56,7 @@ class WaitFor(NamedTuple):
     timeout_seconds: float | None = None
 
 
-class Test(NamedTuple):
+class IsComplete(NamedTuple):
     """Answered by whether a call is complete. To look in vain lets the others run."""
 
     handle: int
@@ -229,7 +229,7 @@ class Looked(NamedTuple):
 
 
 Request = (
-    Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | Test | Block | StoreOperation | ReadClock | Finish
+    Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
     | Wake | Cancel | Declare | Announce | Destroy | Missing | StartThread | SawEnd | Touch | Leave | Follow | Note
     | StepDone | Returned | Raised
 )  # fmt: skip

@@ -13,7 +13,7 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from ddpsim.simulator.accesses import Access, Mode
-from ddpsim.simulator.kernel.requests import Checkpoint, Poll, Test
+from ddpsim.simulator.kernel.requests import Checkpoint, IsComplete, Poll
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.rank_thread import Pending
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -62,7 +62,7 @@ class SimulatedWork(Work):
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
         pending = self.pending
-        self._host.ask(Test(pending.handle, Access(call_object(pending.call), Mode.READ)))
+        self._host.ask(IsComplete(pending.handle, Access(call_object(pending.call), Mode.READ)))
         if pending.is_complete and not pending.waited:
             pending.waited = True
             self._host.hazards.settled(pending)
