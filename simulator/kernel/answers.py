@@ -70,4 +70,5 @@ class LookOutside(NamedTuple):
 Answer = GoOn | Unwind | Strike | Refuse | Switch | Deliver | Move | TellStack | LookOutside
 
 GO_ON = GoOn()
+IN_TIME = GoOn(value=True)
 UNWIND = Unwind()

@@ -34,6 +34,7 @@ class Exchange:
         self._turns = turns
         self._pauses = pauses
         self._faults = faults
+        self._has_faults = bool(faults)
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
 
@@ -42,7 +43,7 @@ class Exchange:
     def on_begin(self, me: Task, request: BeginCall) -> Script | None:
         """Serve `BeginCall`."""
         successor = self._pauses.stand(me, request.intent)
-        if successor is None and me.fault is None and not self._faults:
+        if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
             return None
         return self._begin(me, successor)
@@ -55,7 +56,7 @@ class Exchange:
         rank = me.rank
         number = rank.calls_made
         rank.calls_made += 1  # before the faults: another thread of the rank may make calls, too
-        if self._faults:
+        if self._has_faults:
             yield from self._strike(me, number)
 
     def _strike(self, me: Task, number: int) -> Script:
@@ -159,13 +160,13 @@ class Exchange:
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
         open_calls = me.rank.open
-        waited = [open_calls[handle].call for handle in handles if handle in open_calls]
+        waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
         if len(waited) < len(handles):
             if self._is_seen_by_others(me):
                 yield from self._see(me, handles)
             return True
         self._run.record(_WAIT, waited[0])
-        in_time = yield from self._pauses.block(me, CallWait(tuple(waited)), timeout_seconds)
+        in_time = yield from self._pauses.block(me, CallWait(waited), timeout_seconds)
         in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
         if self._is_seen_by_others(me):
             yield from self._see(me, handles)

@@ -13,7 +13,7 @@ from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
-from ddpsim.simulator.kernel.answers import GO_ON, UNWIND, Answer, GoOn
+from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
 from ddpsim.simulator.kernel.endings import Left, limit_passed
 from ddpsim.simulator.kernel.exchange import Exchange
 from ddpsim.simulator.kernel.key_values import KeyValues
@@ -126,7 +126,8 @@ class Kernel:
             return me.scripts[-1].send(said)
         except StopIteration as done:
             me.scripts.pop()
-            return GO_ON if done.value is None else GoOn(done.value)
+            value = done.value
+            return GO_ON if value is None else IN_TIME if value is True else GoOn(value)
         except Left as left:
             me.scripts.pop()
             return left.answer

@@ -77,7 +77,7 @@ class Issuer:
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
         work = SimulatedWork(host, pending, result)
-        host.issue(pending)
+        host.issue(me, pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._made(work)

@@ -32,6 +32,7 @@ class Rank:
         self.value: Any = None
         """What its program returned."""
         self.calls_issued = 0
+        """The handle of the latest one."""
         self.pending: dict[int, Pending] = {}
         """Issued and not delivered, by handle, in the order of issue."""
         self.main = RankThread(record.main, self)
@@ -42,11 +43,6 @@ class Rank:
         """Those that have not ended, in the order in which they were started."""
         self.is_ending = False
         """Its program is over, and it waits for the threads that are left."""
-
-    def next_handle(self) -> int:
-        """What the rank's next call is named by."""
-        self.calls_issued += 1
-        return self.calls_issued
 
     def open(self) -> list[Pending]:
         """The calls that are not complete, in the order of issue."""
@@ -158,7 +154,7 @@ class Pending:
 
     def __init__(self, call: Call, issuer: RankThread, payload: Any) -> None:
         self.call = call
-        self.handle = issuer.of.next_handle()
+        issuer.of.calls_issued = self.handle = issuer.of.calls_issued + 1
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""

@@ -214,9 +214,8 @@ class ThreadHost:
             else:
                 self._raise(me, answer)
 
-    def issue(self, pending: Pending) -> None:
-        """Make a call."""
-        me = self.me
+    def issue(self, me: RankThread, pending: Pending) -> None:
+        """Make a call of the running thread."""
         me.of.pending[pending.handle] = pending
         self.hazards.issued(pending)
         answer = self.kernel.issue(pending.handle, pending.call)
