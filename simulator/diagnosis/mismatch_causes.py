@@ -120,8 +120,8 @@ def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list
 
 def _stands_before(users: Sequence[Call], wrappers: Sequence[Call]) -> bool:
     """True if the user's calls stand above those of the wrappers in one function, so that no loop ended before them."""
-    places = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
-    return len(set(places)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
+    functions = [(call.site.path, call.site.function) for call in (*users, *wrappers)]
+    return len(set(functions)) == 1 and max(c.site.line for c in users) < min(c.site.line for c in wrappers)
 
 
 def _operations(calls: Sequence[Call]) -> list[str]:

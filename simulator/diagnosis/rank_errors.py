@@ -129,7 +129,7 @@ def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback
     if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
         cause = Cause.PARAMETERS_CHANGED
     cause = cause or next(
-        (each for words, way, each in _BELOW if words in error and re.search(way, traceback_text)), None
+        (each for words, path, each in _BELOW if words in error and re.search(path, traceback_text)), None
     )
     return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _told_unused(message))
 

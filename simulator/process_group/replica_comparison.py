@@ -96,7 +96,7 @@ def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance
     return None
 
 
-def first_place(names: Sequence[Sequence[str]]) -> int | None:
+def first_position(names: Sequence[Sequence[str]]) -> int | None:
     """Where lists of names differ first."""
     longest = max(len(own) for own in names)
     return next((i for i in range(longest) if len({own[i] if i < len(own) else None for own in names}) > 1), None)
@@ -115,14 +115,14 @@ def first_index(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     first = tensors[0]
     for tensor in tensors[1:]:
         if tensor.shape == first.shape and first.dim():
-            places = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
-            if len(places):
-                return tuple(places[0].tolist())
+            indices = (~torch.isclose(first, tensor, rtol=0.0, atol=0.0, equal_nan=True)).nonzero()
+            if len(indices):
+                return tuple(indices[0].tolist())
     return ()
 
 
 def value_at(named: Named | None, index: tuple[int, ...]) -> str:
-    """One element in words; the whole tensor where no place is known."""
+    """One element in words; the whole tensor where no index is known."""
     if named is None:
         return "nothing of this name"
     tensor = named.tensor

@@ -7,7 +7,7 @@ mode, past the wrapper; and at the first step if nothing ever synchronises them.
 
 Ranks are compared at the same step of the wrapper (Note [Steps] in wrapper.py) and the same optimizer step since.
 Note [Several optimizers]. Ranks may step several optimizers of one wrapper in different order. So steps are counted for
-each optimizer, which is told on all ranks by the place of its first parameter in the model; and what another optimizer
+each optimizer, which is told on all ranks by the position of its first parameter in the model; and what another one
 changes is left out, once that has made a step. Of an optimizer's state only what has a parameter's shape is compared:
 numbers may well be a rank's own, such as the loss that LBFGS keeps.
 
@@ -30,7 +30,7 @@ from ddpsim.simulator.process_group.replica_comparison import (
     StepInputs,
     first_difference,
     first_index,
-    first_place,
+    first_position,
     value_at,
 )
 from ddpsim.simulator.process_group.replica_tensors import (
@@ -132,17 +132,17 @@ class Replicas:
                 continue
             parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
             own = parameters_of(optimizer)
-            place = next((place for place, each in enumerate(parameters) if id(each.tensor) in own), None)
-            if place is None:
+            position = next((position for position, each in enumerate(parameters) if id(each.tensor) in own), None)
+            if position is None:
                 continue
-            step, count = self._optimizer_steps.get((wrapper, place), (0, 0))
+            step, count = self._optimizer_steps.get((wrapper, position), (0, 0))
             count = count + 1 if step == wrapper.step else 1
-            self._optimizer_steps[wrapper, place] = (wrapper.step, count)
+            self._optimizer_steps[wrapper, position] = (wrapper.step, count)
             tensors = [*self._comparable(wrapper, optimizer, own, parameters), *state_of(parameters, optimizer)]
             tensors += buffers_in(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
             start = self._starts.get(wrapper, ())
             inputs = StepInputs(start, fingerprint(gradients_of(parameters, own)))
-            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=place), tensors, inputs)
+            self._compare(wrapper, Moment(wrapper.number, wrapper.step, count, optimizer=position), tensors, inputs)
 
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
@@ -229,13 +229,13 @@ class Replicas:
 
     def _judge(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
         groups = comparison.groups
-        missing = tuple(
+        missing = sorted(
             peer.rank
             for peer in self._wrappers.peers(key)
             if moment.optimizer_step and peer.rank not in comparison.ranks and self._went_past(peer, moment)
         )
         if missing and key not in self._skipped:
-            self._skipped[key] = (skip_text(moment, missing), missing)
+            self._skipped[key] = (skip_text(moment, missing), tuple(missing))
         for other in groups[1:]:
             difference = first_difference(groups[0].tensors, list(other.tensors.values()), self._tolerance)
             if difference is not None and (key, difference.code) not in self._findings:
@@ -246,15 +246,15 @@ class Replicas:
     def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: Comparison) -> Finding:
         groups, sites = comparison.groups, comparison.sites
         names = [[each.name for each in group.tensors.values() if not each.is_optional] for group in groups]
-        name, place = difference.name, first_place(names)
-        if place is not None:
+        name, position = difference.name, first_position(names)
+        if position is not None:
             sides = [
-                Side(tuple(group.ranks), own[place] if place < len(own) else "none")
+                Side(tuple(group.ranks), own[position] if position < len(own) else "none")
                 for group, own in zip(groups, names, strict=True)
             ]
             is_order = len({tuple(sorted(own)) for own in names}) == 1
             known = Circumstances(is_order=is_order, has_run=key in self._has_trained)
-            return divergence(difference.code, moment, f"name of tensor {place}", sides, sites=sites, known=known)
+            return divergence(difference.code, moment, f"name of tensor {position}", sides, sites=sites, known=known)
         index = first_index([group.tensors[name].tensor for group in groups if name in group.tensors])
         sides = [Side(tuple(group.ranks), value_at(group.tensors.get(name), index)) for group in groups]
         skipped, skippers = self._skipped.get(key, ("", ()))
@@ -284,13 +284,13 @@ class Replicas:
         return peer.step > moment.step and peer.aligned_step < moment.step and not peer.is_joined
 
     def _find_last_skip(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
-        skippers = [
+        skippers = sorted(
             peer.rank
             for peer in self._wrappers.peers(key)
             if peer.rank in self._returned
             and peer.rank not in comparison.ranks
             and peer.step == moment.step > peer.aligned_step
-        ]
+        )
         if skippers and moment.optimizer_step and moment.step and comparison.ranks:
             self._last_skips.setdefault(key, []).append(
                 _Skip(

@@ -14,7 +14,7 @@ from ddpsim.ddp import DistributedDataParallel as OwnEngine
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
 
-from .own_engine import TwoBranches
+from .replica_checks import TwoBranches
 from .training import backward, inputs, network, sgd
 
 pytestmark = [

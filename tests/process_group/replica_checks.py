@@ -1,18 +1,14 @@
-"""Our own engine under check="replicas", as its tests share it."""
+"""check="replicas" as its tests share it."""
 
 import torch
 
 from ddpsim import simulate
-from ddpsim.ddp import DistributedDataParallel
 
 from .training import network
 
 
-def wrapped(*, normalised=False, seed=0, **options):
-    return DistributedDataParallel(network(normalised=normalised, seed=seed), **options)
-
-
 def check(program, world_size=3, **options):
+    """What is found in a run without errors: the findings with their ranks, and the result."""
     result = simulate(program, world_size, check="replicas", **options)
     assert not result.errors, str(result)
     return [(finding.code.value, finding.ranks) for finding in result.findings], result

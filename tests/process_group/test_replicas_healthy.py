@@ -1,4 +1,4 @@
-"""check="replicas" with our own engine: trainings of every kind are healthy, on 2 to 4 ranks, and have no findings."""
+"""check="replicas": trainings of every kind are healthy, and have no findings; with torch's engine and with ours."""
 
 import copy
 from contextlib import nullcontext
@@ -7,12 +7,19 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.algorithms.join import Join as TorchJoin
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
-from ddpsim.ddp import DistributedDataParallel, Join
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
+from ddpsim.ddp import Join
 from ddpsim.ddp.errors import ReplicaMismatchError
 
-from .own_engine import TwoBranches, check, wrapped
-from .training import backward, inputs, network, sgd, train
+from . import training
+from .replica_checks import TwoBranches, check
+from .training import backward, inputs, network, sgd, train, wrap, wrapped
+
+pytestmark = pytest.mark.filterwarnings("ignore:`broadcast_buffers` is deprecated:FutureWarning")
 
 
 def plain(rank, *, normalised=True, to_none=True, make_optimizer=sgd, **options):
@@ -98,14 +105,25 @@ def several_models_inside_a_join(rank):
         train(model, optimizer, rank, 1)
 
 
-def evaluation_in_between(rank, *, guard=torch.no_grad):
-    model = wrapped(normalised=True)
+def torchs_join_with_a_sharded_optimizer(rank):
+    model = wrapped()
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
+    for epoch in range(3):
+        with TorchJoin([model, optimizer]):
+            train(model, optimizer, rank, (rank + epoch) % 3)
+    train(model, optimizer, rank, 1)
+
+
+def evaluation_in_between(rank, *, guard=torch.no_grad, on=None):
+    """`on`: the rank that evaluates, without the others; so nothing may be synchronised there."""
+    model = wrapped(normalised=on is None)
     optimizer = sgd(model)
     for _ in range(3):
         train(model.train(), optimizer, rank, 1)
         model.eval()
-        with guard():
-            model(inputs(rank))
+        if on in (None, rank):
+            with guard():
+                model(inputs(rank))
 
 
 def copies_that_only_evaluate(rank):
@@ -125,15 +143,15 @@ def wrapped_again_after_a_failure(rank):
     inner = network()
     inner[0].weight.requires_grad = rank != 1
     with pytest.raises(ReplicaMismatchError) as failure:
-        DistributedDataParallel(inner)
+        wrap(inner)
     inner[0].weight.requires_grad = True
-    model = DistributedDataParallel(inner)
+    model = wrap(inner)
     train(model, sgd(model), rank, 2)
     assert failure.value.__traceback__ is not None
 
 
 def branches(rank, **options):
-    model = DistributedDataParallel(TwoBranches(), **options)
+    model = wrap(TwoBranches(), **options)
     optimizer = sgd(model)
     for step in range(3):
         optimizer.zero_grad()
@@ -165,7 +183,7 @@ def buffers_of_every_kind(rank):
     """Those that are even are compared where they are; one that is a rank's own never is."""
     inner = network(normalised=True)
     inner.register_buffer("own", torch.tensor(float(rank)))
-    model = DistributedDataParallel(inner)
+    model = wrap(inner)
     model.register_buffer_comm_hook("own", "none")
     model.register_buffer_comm_hook("1.running_mean", "mean", when="after")
     model.register_buffer_comm_hook("1.running_var", lambda buffer, group: dist.all_reduce(buffer.data, group=group))
@@ -180,14 +198,14 @@ def buffers_of_every_kind(rank):
 def a_buffer_of_the_ranks_own_that_nothing_sends(rank):
     inner = network()
     inner.register_buffer("own", torch.tensor(float(rank)))
-    model = DistributedDataParallel(inner, broadcast_buffers=False)
+    model = wrap(inner, broadcast_buffers=False)
     model.register_buffer_comm_hook("own", "none")
     train(model, sgd(model), rank, 1)
 
 
 def sparse_gradients_with_momentum(rank):
     table = torch.nn.Embedding(4, 2, sparse=True)
-    model = DistributedDataParallel(table)
+    model = wrap(table)
     optimizer = sgd(model, momentum=0.9)
     for step in range(2):
         optimizer.zero_grad()
@@ -195,7 +213,71 @@ def sparse_gradients_with_momentum(rank):
         optimizer.step()
 
 
-HEALTHY = [
+def batch_norm_after_a_trial_of_the_inner_module(rank, **options):
+    model = wrapped(normalised=True, **options)
+    with torch.no_grad():
+        model.module(inputs(rank))
+    train(model, sgd(model), rank, 1)
+
+
+def evaluation_on_one_rank(rank):
+    model = wrapped(normalised=True)
+    for _ in range(2):
+        train(model.train(), sgd(model), rank, 2)
+        model.eval()
+        if rank == 1:
+            model.module(inputs(rank))
+
+
+def steps_of_one_rank_that_are_broadcast(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    for _ in range(3):
+        train(model, optimizer, rank, 1, skips=lambda step: rank != 0)
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, src=0)
+
+
+def lbfgs(rank):
+    model = wrapped()
+    optimizer = torch.optim.LBFGS(model.parameters(), lr=0.01, max_iter=2)
+
+    def loss():
+        optimizer.zero_grad()
+        found = model(inputs(rank)).pow(2).sum()
+        found.backward()
+        return found
+
+    for _ in range(2):
+        optimizer.step(loss)
+
+
+def an_ignored_parameter(rank):
+    inner = network()
+    inner[0].register_parameter("own", torch.nn.Parameter(torch.tensor(float(rank))))
+    TorchEngine._set_params_and_buffers_to_ignore_for_model(inner, ["0.own"])
+    model = wrap(inner)
+    train(model, sgd(model), rank, 2)
+
+
+def losses_that_are_not_numbers(rank):
+    model = wrapped()
+    optimizer = sgd(model)
+    (model(inputs(rank)) * float("nan")).sum().backward()
+    optimizer.step()
+
+
+def join_and_go_on(rank):
+    model = wrapped(normalised=True)
+    optimizer = sgd(model, momentum=0.9)
+    for epoch in range(3):
+        with model.join():
+            train(model, optimizer, rank, 1 + rank * (epoch % 2))
+        optimizer.state.clear()  # momentum of ranks that ran out is stale
+    train(model, optimizer, rank, 2)
+
+
+WITH_BOTH = [
     plain,
     partial(plain, gradient_as_bucket_view=True, bucket_cap_mb=1e-5),
     partial(plain, gradient_as_bucket_view=False, to_none=False),
@@ -204,31 +286,55 @@ HEALTHY = [
     partial(plain, static_graph=True, make_optimizer=partial(sgd, momentum=0.9)),
     partial(plain, normalised=False, init_sync=False),
     windows,
-    partial(windows, batches=4, gradient_as_bucket_view=False, broadcast_buffers=False),
+    partial(windows, batches=2, broadcast_buffers=False),
+    join_and_go_on,
     windows_that_are_reduced_twice,
     two_forwards_for_a_backward,
-    epochs_with_uneven_inputs,
-    partial(epochs_with_uneven_inputs, together=False, static_graph=True),
-    partial(epochs_with_uneven_inputs, find_unused_parameters=True, bucket_cap_mb=1e-5),
     windows_inside_a_join,
-    several_models_inside_a_join,
+    torchs_join_with_a_sharded_optimizer,
     evaluation_in_between,
-    partial(evaluation_in_between, guard=nullcontext),
-    copies_that_only_evaluate,
-    wrapped_again_after_a_failure,
+    partial(evaluation_in_between, guard=nullcontext, on=1),
     partial(branches, find_unused_parameters=True),
     partial(branches, static_graph=True),
     frozen_in_turns,
     steps_in_the_backward,
+    sparse_gradients_with_momentum,
+    batch_norm_after_a_trial_of_the_inner_module,
+    partial(batch_norm_after_a_trial_of_the_inner_module, broadcast_buffers=False),
+    evaluation_on_one_rank,
+    steps_of_one_rank_that_are_broadcast,
+    lbfgs,
+    an_ignored_parameter,
+    losses_that_are_not_numbers,
+]
+WITH_OURS = [
+    partial(windows, batches=4, gradient_as_bucket_view=False, broadcast_buffers=False),
+    epochs_with_uneven_inputs,
+    partial(epochs_with_uneven_inputs, together=False, static_graph=True),
+    partial(epochs_with_uneven_inputs, find_unused_parameters=True, bucket_cap_mb=1e-5),
+    copies_that_only_evaluate,
+    several_models_inside_a_join,
+    wrapped_again_after_a_failure,
     buffers_of_every_kind,
     a_buffer_of_the_ranks_own_that_nothing_sends,
-    sparse_gradients_with_momentum,
+]
+RUNS = [
+    *(pytest.param(TorchEngine, program, id=f"torch-{place}") for place, program in enumerate(WITH_BOTH)),
+    *(pytest.param(OwnEngine, program, id=f"ddp-{place}") for place, program in enumerate([*WITH_BOTH, *WITH_OURS])),
 ]
 
 
-@pytest.mark.parametrize(("world_size", "policy"), [(2, "round_robin"), (3, "random"), (4, "random")])
-@pytest.mark.parametrize("program", HEALTHY)
-def test_healthy_training(program, world_size, policy):
+@pytest.mark.parametrize(
+    ("world_size", "policy"),
+    [
+        (3, "random"),
+        pytest.param(2, "round_robin", marks=pytest.mark.tier("nightly")),
+        pytest.param(4, "random", marks=pytest.mark.tier("nightly")),
+    ],
+)
+@pytest.mark.parametrize(("engine", "program"), RUNS)
+def test_healthy_training(monkeypatch, engine, program, world_size, policy):
+    monkeypatch.setattr(training, "DistributedDataParallel", engine)
     assert check(program, world_size, policy=policy)[0] == []
 
 
