@@ -12,12 +12,7 @@ from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.process_group.replica_tensors import fingerprint
 
-
-def end(finding):
-    *_, cause, remedy = finding.text.splitlines()
-    assert cause.startswith("  cause   ")
-    assert remedy.startswith("  try     ")
-    return cause[10:], remedy[10:]
+from .ending import end
 
 
 def unlike_plain_training(*values):

@@ -9,6 +9,8 @@ from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankStat
 from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.waits import CallWait, StoreWait
 
+from .ending import end
+
 SITE = Site("train.py", 3, "main")
 UNUSED = "RuntimeError: Expected to have finished reduction in the prior iteration before starting a new one."
 
@@ -17,13 +19,6 @@ def found(errors, unused=None):
     if isinstance(errors, str):
         errors = {2: errors}
     return rank_error(errors, SITE, "Traceback:\n  the line\nError", unused or {})
-
-
-def end(finding):
-    *_, cause, remedy = finding.text.splitlines()
-    assert cause.startswith("  cause   ")
-    assert remedy.startswith("  try     ")
-    return cause[10:], remedy[10:]
 
 
 KNOWN = {
