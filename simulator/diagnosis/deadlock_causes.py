@@ -1,4 +1,10 @@
-"""Which cause of the table (advice.py) applies to a reading of the wait-for graph, and which ranks are at fault."""
+"""Which cause of the table (advice.py) applies to a reading of the wait-for graph, and which ranks are at fault.
+
+within a rank           thread_findings.py
+a dead rank             its exception leads; nothing else is asked
+a cycle                 _advise_cycle    store keys, messages, groups that are made, then groups and their order
+somebody is missing     store keys, messages; _advise_wrappers if a wrapper waits, which tells more; _advise_users
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,13 @@
 """Which cause of the table (advice.py) applies to calls that met and do not agree.
 
 Told from what the calls are: the user's own, a wrapper's in one of its phases, or shadows of a rank that has joined.
+
+    some are shadows              _with_joined_ranks   what join does not make up for
+    all are of wrappers           _between_wrappers    construction, order of wrappers, hooks, then buckets and steps
+    of wrappers and the user's    _user_meets_wrapper  construction, a bucket left out, a layer, a forward, then loops
+    all are the user's            _between_users       groups and splits, functions, lines, then what one line passes
+
+In each, what is certain stands before what is only likely.
 """
 
 from __future__ import annotations
