@@ -17,13 +17,13 @@ from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.strategies.whole import Kind
 
+pytestmark = pytest.mark.tier("ci")
+
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 
 RACY = """\
 import torch
 import torch.distributed as dist
-
-pytestmark = pytest.mark.tier("ci")
 
 
 def racy(rank):

@@ -19,6 +19,8 @@ from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
 from ddpsim.scenarios.strategies.whole import Kind
 
+pytestmark = pytest.mark.tier("ci")
+
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
 
