@@ -11,14 +11,14 @@ from ddpsim.reports.files import plain_name, write_file
 from ddpsim.reports.forms.junit import Case, State, junit_of
 from ddpsim.reports.forms.page import page
 
-_ORDER: tuple[State, ...] = ("failed", "unknown", "not run", "passed")
-_WORDS: dict[State, str] = {
-    "failed": "not as expected",
-    "unknown": "unknown",
-    "not run": "not run",
-    "passed": "as expected",
+_SHOWN: dict[State, tuple[str, str]] = {
+    "failed": ("not as expected", "fail"),
+    "unknown": ("unknown", "unknown"),
+    "not run": ("not run", "unknown"),
+    "passed": ("as expected", "pass"),
 }
-_COLOURS: dict[State, str] = {"failed": "fail", "unknown": "unknown", "not run": "unknown", "passed": "pass"}
+"""The word and the colour of each state, in the order in which they stand on the page."""
+_ORDER = tuple(_SHOWN)
 
 
 class Row(NamedTuple):
@@ -56,13 +56,12 @@ def to_index(entries: Sequence[Entry], *, title: str) -> bytes:
     """The page in UTF-8. What did not come out as expected comes first."""
     values = {
         "title": title,
-        "verdict": _COLOURS[min((entry.case.state for entry in entries), key=_ORDER.index, default="passed")],
+        "verdict": _SHOWN[min((entry.case.state for entry in entries), key=_ORDER.index, default="passed")][1],
         "totals": ", ".join(_totals(entries)),
         "seconds": sum(entry.case.seconds for entry in entries),
         "entries": sorted(entries, key=lambda entry: _ORDER.index(entry.case.state)),
         "has_engines": any(entry.row.engine for entry in entries),
-        "words": _WORDS,
-        "colours": _COLOURS,
+        "shown": _SHOWN,
     }
     return page("index.html.j2", values, styles=("base.css",))
 
@@ -71,7 +70,7 @@ def _totals(entries: Sequence[Entry]) -> Iterator[str]:
     for state in reversed(_ORDER):
         count = sum(entry.case.state == state for entry in entries)
         if count or state == "passed":
-            yield f"{count} {_WORDS[state]}"
+            yield f"{count} {_SHOWN[state][0]}"
 
 
 def folder_name(name: str, taken: Collection[str]) -> str:

@@ -1,4 +1,4 @@
-"""What a thread of a rank waits for, as a frozen value: what diagnosis reads."""
+"""What a thread of a rank waits for, as a frozen value: what diagnosis reads. `str(wait)` is it in a few words."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ class CallWait(NamedTuple):
     calls: tuple[Call, ...]
     site: Site = NOWHERE
 
+    def __str__(self) -> str:
+        more = len(self.calls) - 1
+        return f"{self.calls[0]}{f' (or one of {more} other calls)' if more else ''}"
+
 
 @dataclass(frozen=True, slots=True)
 class StoreWait:
@@ -24,6 +28,9 @@ class StoreWait:
     keys: tuple[str, ...]
     site: Site = NOWHERE
 
+    def __str__(self) -> str:
+        return f"store key {', '.join(map(repr, self.keys))}"
+
 
 @dataclass(frozen=True, slots=True)
 class ClockWait:
@@ -31,6 +38,9 @@ class ClockWait:
 
     seconds: float
     site: Site = NOWHERE
+
+    def __str__(self) -> str:
+        return f"the clock ({self.seconds:g} s)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,9 @@ class LockWait:
     """The number of the thread that has the lock; None where any other thread of the rank may be the one to act."""
     site: Site = NOWHERE
 
+    def __str__(self) -> str:
+        return self.what
+
 
 @dataclass(frozen=True, slots=True)
 class ThreadWait:
@@ -55,6 +68,9 @@ class ThreadWait:
     site: Site = NOWHERE
     is_at_end: bool = False
     """The program of the rank is over, as a process is that waits for its threads."""
+
+    def __str__(self) -> str:
+        return f'the end of thread "{self.name}"'
 
 
 Wait = CallWait | StoreWait | ClockWait | LockWait | ThreadWait

@@ -17,14 +17,14 @@ def indent(label: str, text: str) -> str:
 def rank_list(ranks: Iterable[int]) -> str:
     """`rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
     ordered = sorted(ranks)
-    runs = []
-    for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0]):
-        members = [rank for _, rank in run]
-        if len(members) > 2:
-            runs.append(f"{members[0]}-{members[-1]}")
-        else:
-            runs.extend(str(rank) for rank in members)
-    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(runs)
+    rows = (f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in rows_of(ordered))
+    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(rows)
+
+
+def rows_of(ranks: Iterable[int]) -> list[tuple[int, int]]:
+    """First and last of each unbroken row of ranks, which are in ascending order."""
+    rows = (list(row) for _, row in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]))
+    return [(row[0][1], row[-1][1]) for row in rows]
 
 
 def ranks_by(values: Iterable[tuple[int, T]]) -> dict[T, list[int]]:

@@ -7,7 +7,7 @@ says which they are in the whole run. Where numbers only grow, each is given as 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -16,6 +16,7 @@ from ddpsim.reports.layout.lanes import Bar, Item, Lane, Lanes
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.operations import OPERATIONS, Kind, Shapes
+from ddpsim.simulator.wording import rows_of
 
 KINDS = {
     EventKind.ISSUE: "i",
@@ -98,23 +99,12 @@ def view_of(run: Run, lanes: Lanes, texts: Texts, *, marked: int | None = None) 
 def _lane(lane: Lane, texts: Texts) -> dict[str, Any]:
     return {
         "rank": lane.who.rank,
-        "ranks": spans(lane.ranks),
+        "ranks": rows_of(lane.ranks),
         "thread": lane.who.thread,
         "end": lane.end,
         "text": texts.index(lane.text),
         "culprit": lane.is_culprit,
     }
-
-
-def spans(ranks: Iterable[int]) -> list[list[int]]:
-    """Ranks as first and last of each unbroken row of them."""
-    found: list[list[int]] = []
-    for rank in ranks:
-        if found and found[-1][1] == rank - 1:
-            found[-1][1] = rank
-        else:
-            found.append([rank, rank])
-    return found
 
 
 def _site(site: Site) -> dict[str, Any]:
@@ -208,9 +198,9 @@ def _slots(run: Run, kept: Sequence[int]) -> dict[str, Any]:
         "state": "".join(STATES[slot.state] for slot in run.slots),
         "match": [-1 if slot.match is None else bisect_left(kept, slot.match) for slot in run.slots],
         "size": [len(slot.issues) for slot in run.slots],
-        "sets": [spans(each) for each in sets],
+        "sets": [rows_of(each) for each in sets],
         "ranks": _packed(ranks),
-        "missing": {str(index): spans(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
+        "missing": {str(index): rows_of(slot.missing) for index, slot in enumerate(run.slots) if slot.missing},
         "any": [index for index, slot in enumerate(run.slots) if slot.any_suffices],
         "colours": {str(slot): colour for slot, colour in colours_of(run).items()},
     }

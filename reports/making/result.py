@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from ddpsim.reports.document import Call, Document, End, Event, Finding, Rank, Run, Waiting
+from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Waiting
 from ddpsim.reports.making.environment import environment
 from ddpsim.reports.making.lines import lines_of
 from ddpsim.reports.making.sites import Sites
@@ -17,7 +17,7 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Finding as Diagnosed
-from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from ddpsim.simulator.waits import CallWait
 from ddpsim.simulator.waits import Waiting as Waited
 
 MOST_EVENTS = 2_000_000
@@ -136,7 +136,7 @@ class _Making:
 
     def _waiting(self, waited: Waited) -> Waiting:
         wait, who = waited.wait, waited.who
-        text = wait_text(wait)
+        text = str(wait)
         if isinstance(wait, CallWait):
             for call, missing in zip(wait.calls, waited.missing, strict=True):
                 self._met.lack(call, missing)
@@ -159,29 +159,11 @@ class _Making:
         error = self._result.errors.get(rank)
         if error is not None:
             return Rank(rank, "raised", _error_text(error))
-        if waiting is not None and ended is None:
-            return Rank(rank, "waiting", waiting.what, waiting.site)
-        return Rank(rank, self._end(ended))
-
-    def _end(self, ended: EventKind | None) -> End:
         if ended is not None:
-            return "returned" if ended is EventKind.RETURN else "raised"
-        return "stopped" if self._result.trace else "unknown"
-
-
-def wait_text(wait: Wait) -> str:
-    """What a rank waits for, in a few words."""
-    if isinstance(wait, CallWait):
-        call, more = wait.calls[0], len(wait.calls) - 1
-        return f"{call}{f' (or one of {more} other calls)' if more else ''}"
-    if isinstance(wait, StoreWait):
-        return f"store key {', '.join(map(repr, wait.keys))}"
-    if isinstance(wait, ClockWait):
-        return f"the clock ({wait.seconds:g} s)"
-    if isinstance(wait, LockWait):
-        return wait.what
-    assert isinstance(wait, ThreadWait)
-    return f'the end of thread "{wait.name}"'
+            return Rank(rank, "returned" if ended is EventKind.RETURN else "raised")
+        if waiting is not None:
+            return Rank(rank, "waiting", waiting.what, waiting.site)
+        return Rank(rank, "stopped" if self._result.trace else "unknown")
 
 
 def _error_text(error: BaseException) -> str:

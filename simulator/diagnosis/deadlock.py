@@ -113,14 +113,13 @@ class _Rows:
 
     def _waiting(self, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
         if isinstance(wait, StoreWait):
-            return f"waits for store key {', '.join(map(repr, wait.keys))}", str(wait.site), "nobody sets it"
+            return f"waits for {wait}", str(wait.site), "nobody sets it"
         if isinstance(wait, (LockWait, ThreadWait)):
             return waits_of_thread(rank, number, wait)
         if isinstance(wait, ClockWait) or wait is None:
             return "waits for the clock", "", ""
         call = wait.calls[0]
-        more = f" (or one of {len(wait.calls) - 1} other calls)" if len(wait.calls) > 1 else ""
-        return f"waits in {call}{more}", call.place, self._presence_at(call)
+        return f"waits in {wait}", call.place, self._presence_at(call)
 
     def _presence_at(self, call: Call) -> str:
         index = self._snapshot.slot_by_call.get(call)

@@ -54,7 +54,7 @@ def waits_of_thread(rank: RankSnapshot, number: int, wait: LockWait | ThreadWait
     site = str(wait.site) if wait.site.line else ""
     if isinstance(wait, ThreadWait):
         over = "is over, and " if wait.is_at_end else ""
-        return f'{over}waits for the end of thread "{wait.name}"', site, ""
+        return f"{over}waits for {wait}", site, ""
     if wait.holder is None:
         return f"waits for {wait.what}", site, "" if rank.threads else "no other thread is left"
     who = "itself" if wait.holder == number else _names([rank]).get(wait.holder, "a thread that has ended")

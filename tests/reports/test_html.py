@@ -17,7 +17,7 @@ from ddpsim.reports.document import Document, Site
 from ddpsim.reports.forms import html
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
-from ddpsim.reports.forms.view import Texts, colours_of, spans, view_of
+from ddpsim.reports.forms.view import Texts, colours_of, view_of
 from ddpsim.reports.layout.lanes import lanes_of
 from tests.reports.examples import HOSTILE, MISSING, document, hostile, run_of
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
@@ -119,11 +119,6 @@ def test_numbers_are_given_as_differences_and_texts_once():
     operation = view["calls"]["operation"]
     assert (texts.table()[operation["each"]], operation["count"]) == ("all_reduce", 2)
     assert view["calls"]["sequence"] == [0, 1]
-
-
-def test_spans_of_ranks():
-    assert spans([0, 1, 2, 5, 7, 8]) == [[0, 2], [5, 5], [7, 8]]
-    assert spans([]) == []
 
 
 def test_64_ranks_with_1000_events_each_are_under_two_megabytes():

@@ -216,7 +216,13 @@ def test_a_name_has_no_power_over_a_terminal(text):
 
 @pytest.mark.parametrize(
     ("ranks", "text"),
-    [((3,), "rank 3"), ((0, 1), "ranks 0, 1"), ((0, 1, 2, 4, 6, 7), "ranks 0-2, 4, 6, 7"), ((5, 9), "ranks 5, 9")],
+    [
+        ((3,), "rank 3"),
+        ((0, 1), "ranks 0, 1"),
+        ((0, 1, 2, 4, 6, 7), "ranks 0-2, 4, 6, 7"),
+        ((5, 9), "ranks 5, 9"),
+        ((0, 1, 2, 5, 7, 8), "ranks 0-2, 5, 7, 8"),
+    ],
 )
 def test_lists_of_ranks(ranks, text):
     assert rank_list(ranks) == text
