@@ -60,13 +60,13 @@ def samples(
 ) -> Iterator[Sample]:
     """Run each case once in every round, after one round that imports and warms up and does not count."""
     for number in range(rounds + 1):
-        for number, case in enumerate(cases):
+        for index, case in enumerate(cases):
             start = clock()
             result = run_scenario(case.scenario, case.engine, transport=transport)
             str(result)
             seconds = clock() - start
             if number:
-                yield Sample(number, case, seconds, result)
+                yield Sample(index, case, seconds, result)
 
 
 def measurements(samples: Iterable[Sample]) -> list[Measurement]:

@@ -4,9 +4,8 @@ import pytest
 
 from tests.pytest_plugin.reading import report_of
 
-
-def test_each_rank_makes_its_own_with_communication(run):
-    result = run("""
+PASSING = {
+    ("each rank makes its own with communication", 1): """
 @pytest.fixture
 def width():
     return 3
@@ -28,9 +27,55 @@ def test_model(trained, model, rank):
     dist.all_gather(weights, model.module.weight.detach())
     assert all(torch.equal(each, weights[0]) for each in weights)
     assert model.module.weight.grad.tolist() == [[4.0, 4.0, 4.0]]
-""")
+""",
+    ("it may communicate on its way out", 1): """
+@per_rank
+def group(rank):
+    yield
+    each = torch.ones(1)
+    dist.all_reduce(each)
+    assert each == 2
 
-    result.assert_outcomes(passed=1)
+@pytest.mark.ranks(2)
+def test_quiet(group):
+    pass
+""",
+    ("in a class and by usefixtures", 1): """
+made = []
+
+class TestIt:
+    @per_rank
+    def own(self, rank):
+        assert isinstance(self, TestIt)
+        self.rank = rank
+        return rank + 10
+
+    @per_rank
+    def noted(self, own):
+        made.append(own)
+
+    @pytest.mark.usefixtures("noted")
+    @pytest.mark.ranks(2)
+    def test_it(self, own, rank):
+        dist.barrier()
+        assert own == rank + 10 and sorted(made) == [10, 11]
+""",
+    ("an ordinary rank fixture of ones own wins", 1): """
+@pytest.fixture
+def rank():
+    return "mine"
+
+@pytest.mark.ranks(2)
+def test_it(rank):
+    assert rank == "mine"
+""",
+}
+"""What tests on ranks may rely on, and how many of them pass to show it."""
+
+
+@pytest.mark.parametrize(("name", "passed"), PASSING)
+def test_it_passes(run, name, passed):
+    run(PASSING[name, passed]).assert_outcomes(passed=passed)
 
 
 def test_what_stands_behind_yield_runs_in_turn_whatever_happens(run):
@@ -62,23 +107,6 @@ def test_all_are_gone():
 """)
 
     result.assert_outcomes(failed=1, passed=1)
-
-
-def test_it_may_communicate_on_its_way_out(run):
-    result = run("""
-@per_rank
-def group(rank):
-    yield
-    each = torch.ones(1)
-    dist.all_reduce(each)
-    assert each == 2
-
-@pytest.mark.ranks(2)
-def test_quiet(group):
-    pass
-""")
-
-    result.assert_outcomes(passed=1)
 
 
 def test_a_failure_in_one_is_shown_where_it_is(run):
@@ -219,31 +247,6 @@ def test_b(world_size):
     )
 
 
-def test_in_a_class_and_by_usefixtures(run):
-    result = run("""
-made = []
-
-class TestIt:
-    @per_rank
-    def own(self, rank):
-        assert isinstance(self, TestIt)
-        self.rank = rank
-        return rank + 10
-
-    @per_rank
-    def noted(self, own):
-        made.append(own)
-
-    @pytest.mark.usefixtures("noted")
-    @pytest.mark.ranks(2)
-    def test_it(self, own, rank):
-        dist.barrier()
-        assert own == rank + 10 and sorted(made) == [10, 11]
-""")
-
-    result.assert_outcomes(passed=1)
-
-
 def test_a_conftest_has_them_for_many_and_they_take_parametrized_fixtures(run, pytester):
     pytester.makeconftest("""
 import pytest
@@ -291,20 +294,6 @@ def test_it(box):
     assert report_of(result, "test_it") == [
         "@pytest.mark.ranks: fixture 'box' asks for the one it replaces, which fixtures made per rank cannot"
     ]
-
-
-def test_an_ordinary_rank_fixture_of_ones_own_wins(run):
-    result = run("""
-@pytest.fixture
-def rank():
-    return "mine"
-
-@pytest.mark.ranks(2)
-def test_it(rank):
-    assert rank == "mine"
-""")
-
-    result.assert_outcomes(passed=1)
 
 
 def test_yielding_twice_or_never_is_one_line(run):

@@ -10,30 +10,19 @@ from ddpsim import Budget, simulate
 from ddpsim.scenarios.pytest_plugin import running
 from tests.pytest_plugin.reading import report_of
 
-
-def test_every_rank_runs_it_with_its_own_number(run):
-    result = run("""
+PASSING = {
+    ("every rank runs it with its own number", 1): """
 @pytest.mark.ranks(4)
 def test_sum(rank, world_size):
     each = torch.tensor([rank + 1.0])
     dist.all_reduce(each)
     assert (world_size, each.item()) == (4, 10.0)
-""")
-
-    result.assert_outcomes(passed=1)
-
-
-def test_without_the_marker_a_test_runs_once_outside(run):
-    result = run("""
+""",
+    ("without the marker a test runs once outside", 1): """
 def test_plain():
     assert not dist.is_initialized()
-""")
-
-    result.assert_outcomes(passed=1)
-
-
-def test_fixtures_parametrize_and_tmp_path_are_made_once_and_shared(run):
-    result = run("""
+""",
+    ("fixtures parametrize and tmp path are made once and shared", 3): """
 made = []
 
 @pytest.fixture
@@ -52,13 +41,8 @@ def test_shared(box, rank, n, tmp_path):
 
 def test_afterwards():
     assert made[1::2] == ["gone", "gone"] and made[0] != made[2]
-""")
-
-    result.assert_outcomes(passed=3)
-
-
-def test_methods_run_with_their_own_instance(run):
-    result = run("""
+""",
+    ("methods run with their own instance", 2): """
 class TestIt:
     def setup_method(self):
         self.seen = []
@@ -74,23 +58,13 @@ class TestIt:
         self.seen.append(rank)
         dist.barrier()
         assert sorted(self.seen) == [0, 1, 2]
-""")
-
-    result.assert_outcomes(passed=2)
-
-
-def test_a_marker_of_a_parameter_sets_the_world_size(run):
-    result = run("""
+""",
+    ("a marker of a parameter sets the world size", 3): """
 @pytest.mark.parametrize("n", [pytest.param(n, marks=pytest.mark.ranks(n)) for n in (1, 2, 5)])
 def test_sizes(n, world_size, rank):
     assert n == world_size == dist.get_world_size() and rank < n
-""")
-
-    result.assert_outcomes(passed=3)
-
-
-def test_a_marker_of_one_parameter_wins_over_that_of_the_function_which_says_the_rest(run):
-    result = run("""
+""",
+    ("a marker of one parameter wins over that of the function which says the rest", 8): """
 @pytest.mark.ranks(2, expect="deadlock.missing_rank")
 @pytest.mark.parametrize("n", [2, pytest.param(8, marks=pytest.mark.ranks(8))])
 def test_hangs(rank, n, world_size):
@@ -102,9 +76,51 @@ def test_hangs(rank, n, world_size):
 @pytest.mark.parametrize("n", [2, pytest.param(5, marks=pytest.mark.ranks(5, policy="pct"))])
 def test_drawn(rank, n, world_size, ddpsim_seed):
     assert world_size == n and ddpsim_seed in range(3)
-""")
+""",
+    ("monkeypatch warns and caplog work on ranks", 2): """
+import logging, os, warnings
 
-    result.assert_outcomes(passed=8)
+@pytest.mark.ranks(2)
+def test_all(rank, monkeypatch, caplog):
+    assert os.environ["HOME"]
+    monkeypatch.setenv("OWN", str(rank))
+    with pytest.warns(UserWarning, match=f"rank {rank}"):
+        warnings.warn(f"rank {rank}")
+    logging.getLogger("own").warning("from %d", rank)
+    dist.barrier()
+    assert os.environ["OWN"] == str(rank)  # each has its own
+    assert sorted(caplog.messages) == ["from 0", "from 1"]
+
+def test_gone():
+    assert "OWN" not in os.environ
+""",
+    ("a fixture set up outside may replace what ranks call", 1): """
+import math
+
+@pytest.fixture
+def seven(monkeypatch):
+    monkeypatch.setattr(math, "floor", lambda number: 7)
+
+@pytest.mark.ranks(2)
+def test_patched(rank, seven):
+    assert math.floor(rank) == 7
+""",
+    ("a patched argument comes before the ranks", 1): """
+from unittest import mock
+
+@mock.patch("os.getcwd", return_value="here")
+@pytest.mark.ranks(2)
+def test_patched(patched, rank):
+    import os
+    assert os.getcwd() == patched() == "here" and rank < 2
+""",
+}
+"""What tests on ranks may rely on, and how many of them pass to show it."""
+
+
+@pytest.mark.parametrize(("name", "passed"), PASSING)
+def test_it_passes(run, name, passed):
+    run(PASSING[name, passed]).assert_outcomes(passed=passed)
 
 
 def test_a_skip_on_all_ranks_skips_the_test(run):
@@ -323,28 +339,6 @@ def test_fails(rank):
 # --- pytest's fixtures inside ranks -----------------------------------------------------------------------------------
 
 
-def test_monkeypatch_warns_and_caplog_work_on_ranks(run):
-    result = run("""
-import logging, os, warnings
-
-@pytest.mark.ranks(2)
-def test_all(rank, monkeypatch, caplog):
-    assert os.environ["HOME"]
-    monkeypatch.setenv("OWN", str(rank))
-    with pytest.warns(UserWarning, match=f"rank {rank}"):
-        warnings.warn(f"rank {rank}")
-    logging.getLogger("own").warning("from %d", rank)
-    dist.barrier()
-    assert os.environ["OWN"] == str(rank)  # each has its own
-    assert sorted(caplog.messages) == ["from 0", "from 1"]
-
-def test_gone():
-    assert "OWN" not in os.environ
-""")
-
-    result.assert_outcomes(passed=2)
-
-
 def test_a_warning_of_a_rank_is_counted_and_can_be_an_error(run):
     source = """
 import warnings
@@ -400,22 +394,6 @@ def test_hangs(rank):
     assert report_of(result, "test_hangs")[0] == "DEADLOCK  deadlock.missing_rank  at step 3"
 
 
-def test_a_fixture_set_up_outside_may_replace_what_ranks_call(run):
-    result = run("""
-import math
-
-@pytest.fixture
-def seven(monkeypatch):
-    monkeypatch.setattr(math, "floor", lambda number: 7)
-
-@pytest.mark.ranks(2)
-def test_patched(rank, seven):
-    assert math.floor(rank) == 7
-""")
-
-    result.assert_outcomes(passed=1)
-
-
 def test_without_the_plugins_for_capturing_and_debugging(run):
     source = """
 @pytest.mark.ranks(2)
@@ -426,20 +404,6 @@ def test_prints(rank):
     result = run(source, "-p", "no:capture", "-p", "no:debugging", "-p", "no:logging")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*from 0", "from 1"])
-
-
-def test_a_patched_argument_comes_before_the_ranks(run):
-    result = run("""
-from unittest import mock
-
-@mock.patch("os.getcwd", return_value="here")
-@pytest.mark.ranks(2)
-def test_patched(patched, rank):
-    import os
-    assert os.getcwd() == patched() == "here" and rank < 2
-""")
-
-    result.assert_outcomes(passed=1)
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no exception groups")

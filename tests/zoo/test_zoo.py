@@ -146,13 +146,6 @@ def other_world_sizes(scenario):
     return [size for size in sorted({least, *WORLD_SIZES, most} - {scenario.world_size}) if least <= size <= most]
 
 
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_every_bug_says_on_which_line_it_is_found(bug):
-    for engine in Engine:
-        expected = bug.expected_by(engine)
-        assert expected.is_clean or expected.lines
-
-
 @pytest.mark.tier("nightly")
 @pytest.mark.parametrize(("bug", "engine"), SEVERAL_MARKS, ids=lambda each: each.name.lower())
 def test_each_marked_line_is_named_first_in_some_run(bug, engine):
@@ -175,33 +168,26 @@ def test_a_wrong_line_or_rank_or_code_is_a_surprise():
 # --- how it reads -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_is_short_and_says_first_what_goes_wrong(path):
-    lines = path.read_text().splitlines()
-    assert sum(bool(line.strip()) for line in lines) <= LONGEST_FILE
-    assert lines[0].startswith('"""')
-    assert lines[0].rstrip('"').endswith(".")
-    assert ast.get_docstring(ast.parse(path.read_text())).count("\n\n") <= 1
+def test_a_file_is_short_named_like_its_bug_and_says_first_what_goes_wrong():
+    for path in FILES:
+        lines = path.read_text().splitlines()
+        assert sum(bool(line.strip()) for line in lines) <= LONGEST_FILE, path
+        assert lines[0].startswith('"""'), path
+        assert lines[0].rstrip('"').endswith("."), path
+        assert ast.get_docstring(ast.parse(path.read_text())).count("\n\n") <= 1, path
+        own = [scenario for scenario in ENTRIES if Path(inspect.getsourcefile(scenario.program)) == path]
+        bugs = [scenario.name for scenario in own if not scenario.repairs]
+        assert bugs == [path.stem.replace("_", "-")]
+        assert [scenario.repairs for scenario in own if scenario.repairs] in ([], bugs)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_is_named_like_the_bug_in_it(path):
-    own = [scenario for scenario in ENTRIES if Path(inspect.getsourcefile(scenario.program)) == path]
-    bugs = [scenario.name for scenario in own if not scenario.repairs]
-    assert bugs == [path.stem.replace("_", "-")]
-    assert [scenario.repairs for scenario in own if scenario.repairs] in ([], bugs)
-
-
-@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
-def test_a_bug_has_a_cause_tags_and_a_repaired_twin(bug):
-    twin = registry[f"{bug.name}-repaired"]
-    assert isinstance(twin, Scenario)
-    assert twin.expected.is_clean
-    assert bug.summary
-    assert bug.cause
-    assert bug.tags
-    assert bug.program.__doc__
-    assert twin.summary
+def test_a_bug_has_lines_a_cause_tags_and_a_repaired_twin():
+    for bug in BUGS:
+        twin = registry[f"{bug.name}-repaired"]
+        assert isinstance(twin, Scenario)
+        assert twin.expected.is_clean
+        assert all((bug.summary, bug.cause, bug.tags, bug.program.__doc__, twin.summary)), bug.name
+        assert all(bug.expected_by(each).is_clean or bug.expected_by(each).lines for each in Engine), bug.name
 
 
 def test_lines_are_marked_for_one_engine_or_both(tmp_path):
