@@ -196,9 +196,10 @@ def _normal(output: Output) -> Output:
 
 def _tensor(output: Output) -> Tensor:
     dtype: torch.dtype = getattr(torch, output.dtype)
+    if not output.content:
+        return torch.empty(output.shape, dtype=dtype)
     return torch.frombuffer(bytearray(output.content), dtype=dtype).reshape(output.shape)
 
 
 def _shown(output: Output) -> str:
-    values = str(_tensor(output).flatten()[:6].tolist())
-    return values if output.content else "[]"
+    return str(_tensor(output).flatten()[:6].tolist())

@@ -8,7 +8,7 @@ import pytest
 from ddpsim.scenarios.processes.report import Ending, ErrorReport, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output
 from ddpsim.scenarios.strategies.breaking import Kind
-from ddpsim.simulator.programs.program import CRASH, Crash, Wait
+from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait
 from tests.agreement.comparison import check_made_by_gloo, compare, simulated
 from tests.agreement.gloo import GlooError
 from tests.agreement.labelled import LabelledProgram, labelled
@@ -101,6 +101,16 @@ def test_sums_may_differ_in_the_last_bit_and_not_more():
 
     assert disagreement(HEALTHY, off(1)) == ""
     assert disagreement(HEALTHY, off(64)).startswith("'a' on rank 1: results are ")
+
+
+def test_beside_a_sum_of_nothing_another_may_round():
+    both = Issue("a", "all_reduce_coalesced", shapes=((0,), (4,)), dtype="float16", reduction="SUM")
+    steps = program(waited(both), waited(both))
+
+    def rounded(output):
+        return changed(output, output.content[0] ^ 1) if output.content else output
+
+    assert disagreement(steps, with_output(steps, rounded)) == ""
 
 
 @pytest.mark.parametrize("how", [{"reduction": "MAX"}, {"dtype": "int32"}], ids=["maximum", "whole-numbers"])
