@@ -23,8 +23,8 @@ from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.report import RankReport
-from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, check_usable, result_of
+from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, check_usable, result_of
+from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise_to_status
 from ddpsim.scenarios.running.runner import PROCESSES, against_reference, check_engine_options
 

@@ -12,8 +12,8 @@ from ddpsim.scenarios.cli.judgement import judge
 from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.fuzzing.campaign import Campaign
+from ddpsim.scenarios.fuzzing.campaign_report import Failure
 from ddpsim.scenarios.fuzzing.corpus import State
-from ddpsim.scenarios.fuzzing.report import Failure
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
 

@@ -13,7 +13,7 @@ from ddpsim.scenarios.cli.reporting import Report
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Expectation, Scenario, found_location, found_on_processes, found_text
-from ddpsim.scenarios.processes.run import refusal
+from ddpsim.scenarios.processes.process_run import refusal
 from ddpsim.scenarios.running.runner import PROCESSES, run_scenario
 
 

@@ -11,12 +11,12 @@ from math import inf
 from hypothesis import strategies as st
 
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Execution, batch_report
 from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
-from ddpsim.scenarios.fuzzing.drawing import draw_each
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
-from ddpsim.scenarios.fuzzing.report import BatchReport, Execution, batch_report
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.strategies import schedules

@@ -12,12 +12,12 @@ from math import isfinite
 from pathlib import Path
 
 from ddpsim import UsageError
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Totals, batch_report, merged
 from ddpsim.scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
 from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
 from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
-from ddpsim.scenarios.fuzzing.report import BatchReport, Totals, batch_report, merged
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
 from ddpsim.scenarios.shrinking.size_text import counted
 

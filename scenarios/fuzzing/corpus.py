@@ -13,8 +13,8 @@ from pathlib import Path
 from ddpsim import UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import with_outcome
+from ddpsim.scenarios.fuzzing.campaign_report import Execution, Failure
 from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
-from ddpsim.scenarios.fuzzing.report import Execution, Failure
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
 

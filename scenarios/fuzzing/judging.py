@@ -17,7 +17,7 @@ from ddpsim import Budget, Code, Finding, Result, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.report import NO_CODE, Execution, Failure, Group
+from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure, Group
 from ddpsim.scenarios.model import Scenario, found_text
 from ddpsim.scenarios.ranks.interpreter import site_of
 from ddpsim.scenarios.running.runner import run_scenario

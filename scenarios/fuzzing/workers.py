@@ -22,8 +22,8 @@ from joblib.externals import loky
 
 from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing.batch import run_batch
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport
 from ddpsim.scenarios.fuzzing.plan import Plan
-from ddpsim.scenarios.fuzzing.report import BatchReport
 
 CONNECT_SECONDS = 10.0
 """For a cluster to answer."""

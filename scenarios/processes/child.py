@@ -19,7 +19,7 @@ from ddpsim.scenarios.processes import rank as rank_process
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.notes import Starter
 from ddpsim.scenarios.processes.rank import Word
-from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.rank_report import RankReport
 
 _POLL_SECONDS = 0.02
 _ENDING_SECONDS = 2.0

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from ddpsim import Code, Finding
-from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import shortened

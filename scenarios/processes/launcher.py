@@ -30,7 +30,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from ddpsim import UsageError
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]

@@ -15,7 +15,7 @@ from typing import cast
 from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 
 from ddpsim import UsageError
-from ddpsim.scenarios.processes.report import Ending, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, RankReport
 
 HUNG, FAILED_TO_START = b"hung", b"failed to start"
 """Why a run is over before all ranks have ended."""

@@ -37,7 +37,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes import recorder
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.progress import PATIENCE, Progress
-from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
 from ddpsim.scenarios.processes.stacks import below_call, call_program, stack_of
 from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_indices

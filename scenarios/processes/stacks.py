@@ -9,7 +9,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any
 
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.processes.report import Position
+from ddpsim.scenarios.processes.rank_report import Position
 from ddpsim.scenarios.ranks.function import BETWEEN
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.runtime.call_sites import is_users

@@ -18,7 +18,7 @@ from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, Beats, Notes, Starter
 from ddpsim.scenarios.processes.progress import BUSY_SHARE, PATIENCE, Clock
 from ddpsim.scenarios.processes.rank import Word
-from ddpsim.scenarios.processes.report import Ending, Position, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, Position, RankReport
 from ddpsim.scenarios.processes.stacks import place_of_death
 
 _START_SECONDS = 120.0

@@ -16,7 +16,7 @@ from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout
-from ddpsim.scenarios.processes.run import TIMEOUT_SECONDS, run_on_processes
+from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.policies.catalog import DEFAULT

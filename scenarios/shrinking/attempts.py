@@ -19,9 +19,9 @@ from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.strategy import RedundantRun
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.random_walk import RandomWalk
-from ddpsim.simulator.shrinking.answers import stripped
 from ddpsim.simulator.shrinking.failing import Failure
 from ddpsim.simulator.shrinking.greedy import Attempt
+from ddpsim.simulator.shrinking.schedule_passes import stripped
 
 _EXPLORED = 20
 _WALKS = 4

@@ -9,14 +9,14 @@ from typing import NamedTuple, TypeVar
 
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.shrinking import trainings
+from ddpsim.scenarios.shrinking import training_passes
 from ddpsim.scenarios.shrinking.declared import Declared
 from ddpsim.scenarios.shrinking.declared import size_of as size_of_declared
 from ddpsim.simulator.programs.program import Program
-from ddpsim.simulator.shrinking import answers, programs
-from ddpsim.simulator.shrinking.greedy import Way
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking import program_passes, schedule_passes
+from ddpsim.simulator.shrinking.greedy import ShrinkPass
 from ddpsim.simulator.shrinking.program_size import size_of as size_of_program
+from ddpsim.simulator.shrinking.size import Size
 
 _MOST_SIZES = 8
 """So many world sizes are tried from the least, besides half of the ranks and one less."""
@@ -52,24 +52,24 @@ def key_of(candidate: Candidate) -> Hashable:
     return scenario.world_size, program_in(scenario) or repr(training_in(scenario)), scenario.faults, scenario.answers
 
 
-def ways_for(scenario: Scenario) -> Sequence[Way[Candidate]]:
+def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
     """How such a scenario can be made simpler; its schedule comes last."""
     if training_in(scenario) is not None:
-        ways = [_lifted(way, _declared_in, _with_declared) for way in trainings.WAYS]
+        passes = [_lifted(shrink_pass, _declared_in, _with_declared) for shrink_pass in training_passes.PASSES]
     elif program_in(scenario) is not None:
-        ways = [_lifted(way, _program_in, _with_program) for way in programs.WAYS]
+        passes = [_lifted(shrink_pass, _program_in, _with_program) for shrink_pass in program_passes.PASSES]
     else:
-        ways = [_smaller_worlds]
-    return [*ways, *(partial(_other_answers, way) for way in answers.WAYS)]
+        passes = [_smaller_worlds]
+    return [*passes, *(partial(_other_answers, shrink_pass) for shrink_pass in schedule_passes.PASSES)]
 
 
 def _lifted(
-    way: Way[Part], part_in: Callable[[Scenario], Part], with_part: Callable[[Scenario, Part], Scenario]
-) -> Way[Candidate]:
-    """A way for what a scenario runs as one for the scenario."""
+    shrink_pass: ShrinkPass[Part], part_in: Callable[[Scenario], Part], with_part: Callable[[Scenario, Part], Scenario]
+) -> ShrinkPass[Candidate]:
+    """A pass for what a scenario runs as one for the scenario."""
 
     def lifted(candidate: Candidate) -> Iterator[Candidate]:
-        for part in way(part_in(candidate.scenario)):
+        for part in shrink_pass(part_in(candidate.scenario)):
             made = with_part(candidate.scenario, part)
             # A training that the oracle can judge stays one: another may be a mistake that fails by itself.
             if made.reference is not None or candidate.scenario.reference is None:
@@ -118,6 +118,6 @@ def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
         yield Candidate(replace(scenario, world_size=each), has_own_schedule=False)
 
 
-def _other_answers(way: Way[answers.Answers], candidate: Candidate) -> Iterator[Candidate]:
-    for simpler in way(candidate.scenario.answers):
+def _other_answers(shrink_pass: ShrinkPass[schedule_passes.Answers], candidate: Candidate) -> Iterator[Candidate]:
+    for simpler in shrink_pass(candidate.scenario.answers):
         yield Candidate(replace(candidate.scenario, answers=simpler))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from ddpsim.scenarios.training.training import CommunicationHook, Exceptional, JoinTerms, NetworkChoice, Rule, Training
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.size import Size
 
 PLAINEST_FIRST = (
     "linear",

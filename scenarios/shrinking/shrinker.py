@@ -11,12 +11,12 @@ from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
-from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, size_of, ways_for
-from ddpsim.simulator.shrinking.answers import stripped
+from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, passes_for, size_of
 from ddpsim.simulator.shrinking.failing import failure_of
-from ddpsim.simulator.shrinking.function import SHRINKING_BUDGET
 from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.schedule_passes import stripped
+from ddpsim.simulator.shrinking.shrunk_schedule import SHRINKING_BUDGET
+from ddpsim.simulator.shrinking.size import Size
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def shrink_scenario(
     """Make a scenario that fails, or the one of that name, simpler as long as it fails with the same leading code.
 
     First the ranks become fewer, then the iterations of a declared training or the calls of a program, then what else
-    is said of them plainer, at last the switches of the schedule fewer; simulator/shrinking/order.py has the order. Of
+    is said of them plainer, at last the switches of the schedule fewer; simulator/shrinking/size.py has the order. Of
     a scenario that is a function, only the ranks and the schedule can change. Engine and schedule are the scenario's
     own unless an engine is given. If the failure is not what the scenario expects, neither is that of the simpler one.
 
@@ -72,7 +72,7 @@ def shrink_scenario(
     again = run_scenario(start.scenario)
     shrunk = shrink(
         start,
-        ways_for(chosen) if same.holds_for(start.scenario, again) else (),
+        passes_for(chosen) if same.holds_for(start.scenario, again) else (),
         partial(attempt, same=same),
         size=size_of,
         key=key_of,

@@ -53,9 +53,9 @@ def fewer_exceptions(declared: Declared) -> Iterator[Declared]:
     exceptions = declared.training.exceptions
     for block in blocks(len(exceptions)):
         yield _with(declared, (*exceptions[: block.start], *exceptions[block.stop :]))
-    for place, exception in enumerate(exceptions):
+    for index, exception in enumerate(exceptions):
         for simpler in _simpler(exception):
-            yield _with(declared, (*exceptions[:place], simpler, *exceptions[place + 1 :]))
+            yield _with(declared, (*exceptions[:index], simpler, *exceptions[index + 1 :]))
 
 
 def _with(declared: Declared, exceptions: tuple[Exceptional, ...]) -> Declared:

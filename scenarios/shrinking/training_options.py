@@ -39,11 +39,11 @@ def fewer_networks(declared: Declared) -> Iterator[Declared]:
 def plainer_networks(declared: Declared) -> Iterator[Declared]:
     """With a plainer network in place of one, the plainest first; or the same of a smaller size."""
     networks = declared.training.networks
-    for place, choice in enumerate(networks):
+    for index, choice in enumerate(networks):
         plainer = [NetworkChoice(name) for name in PLAINEST_FIRST[: PLAINEST_FIRST.index(choice.name)]]
         smaller = [NetworkChoice(choice.name, options) for options in _simpler_options(choice.options)]
         for other in (*plainer, *smaller):
-            yield _with_networks(declared, (*networks[:place], other, *networks[place + 1 :]))
+            yield _with_networks(declared, (*networks[:index], other, *networks[index + 1 :]))
 
 
 def fewer_rows(declared: Declared) -> Iterator[Declared]:
@@ -74,7 +74,7 @@ def plainest(declared: Declared) -> Iterator[Declared]:
     )
     options = declared.training.engine_options
     for block in blocks(len(options)):
-        left = {key: value for place, (key, value) in enumerate(options.items()) if place not in block}
+        left = {key: value for index, (key, value) in enumerate(options.items()) if index not in block}
         yield from _changed(declared, engine_options=left)
 
 
@@ -101,7 +101,7 @@ def _changed(declared: Declared, **fields: object) -> Iterator[Declared]:
 def _simpler_options(options: Options) -> Iterator[Options]:
     """Without a block of a network's options; with one of them smaller."""
     for block in blocks(len(options)):
-        yield {key: value for place, (key, value) in enumerate(options.items()) if place not in block}
+        yield {key: value for index, (key, value) in enumerate(options.items()) if index not in block}
     for key, value in options.items():
         for smaller in _smaller(value):
             yield {**options, key: smaller}
@@ -109,9 +109,9 @@ def _simpler_options(options: Options) -> Iterator[Options]:
 
 def _smaller(value: object) -> Iterator[object]:
     if isinstance(value, tuple):
-        yield from (value[:place] + value[place + 1 :] for place in range(len(value)))
-        for place, each in enumerate(value):
-            yield from ((*value[:place], less, *value[place + 1 :]) for less in _smaller(each))
+        yield from (value[:index] + value[index + 1 :] for index in range(len(value)))
+        for index, each in enumerate(value):
+            yield from ((*value[:index], less, *value[index + 1 :]) for less in _smaller(each))
     elif isinstance(value, int) and not isinstance(value, bool):
         yield from (less for less in sorted({1, value // 2, value - 1}) if 0 < less < value)
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from enum import Enum
 from itertools import pairwise
 
-from ddpsim.scenarios.strategies.drawing import COLLECTIVES, Choices, collective, one_of, some_of
+from ddpsim.scenarios.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
@@ -94,8 +94,8 @@ def _extra(choices: Choices, program: Program, rank: int) -> Steps | None:
     if not issues:
         return None
     again = replace(one_of(choices, issues), name="extra")
-    place = choices.integer(0, len(steps))
-    return (*steps[:place], again, Wait("extra"), *steps[place:])
+    index = choices.integer(0, len(steps))
+    return (*steps[:index], again, Wait("extra"), *steps[index:])
 
 
 def _swapped(choices: Choices, program: Program, rank: int) -> Steps | None:
@@ -124,11 +124,11 @@ def _crash(choices: Choices, program: Program, rank: int) -> Steps | None:
 
 
 def _stopped(choices: Choices, steps: Steps, end: Step) -> Steps | None:
-    places = [place for place, step in enumerate(steps) if isinstance(step, Issue)]
-    if not places:
+    indices = [index for index, step in enumerate(steps) if isinstance(step, Issue)]
+    if not indices:
         return None
-    place = one_of(choices, places)
-    return (*steps[:place], end, *steps[place:])
+    index = one_of(choices, indices)
+    return (*steps[:index], end, *steps[index:])
 
 
 # --- breaks of one call -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from ddpsim.simulator.matching.slots import Slot, SlotTable
 from ddpsim.simulator.operations import OPERATIONS, Splits
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import Group, Issue, Program, Return, Step, Wait
-from ddpsim.simulator.programs.progress import ERROR, Progress
+from ddpsim.simulator.programs.rank_progress import ERROR, Progress
 from ddpsim.simulator.programs.validation import members_of, validate
 from ddpsim.simulator.verdict import Finding
 

@@ -1,7 +1,7 @@
-"""The shrinker: follows one way of making a value simpler after the other, as far as the result still fails.
+"""The shrinker: runs one pass of making a value simpler after the other, as far as the result still fails.
 
-It knows nothing of programs or schedules. A way turns a value into simpler ones, the boldest first; the first of them
-that still fails is the next value, and the way starts anew from there. At the end no single step of any way leads on:
+It knows nothing of programs or schedules. A pass turns a value into simpler ones, the boldest first; the first of them
+that still fails is the next value, and the pass starts anew from there. At the end no single step of any pass leads on:
 the value is 1-minimal, which is not the least there is, for that might be two steps away at once.
 """
 
@@ -15,11 +15,11 @@ from enum import Enum
 from typing import Generic, NamedTuple, TypeVar
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.size import Size
 
 Value = TypeVar("Value")
 
-Way = Callable[[Value], Iterable[Value]]
+ShrinkPass = Callable[[Value], Iterable[Value]]
 """Simpler values than this one, the boldest first."""
 
 
@@ -79,7 +79,7 @@ class Shrunk(Generic[Value]):
 
 def shrink(
     value: Value,
-    ways: Sequence[Way[Value]],
+    passes: Sequence[ShrinkPass[Value]],
     attempt: Callable[[Value], Attempt[Value]],
     *,
     size: Callable[[Value], Size],
@@ -89,10 +89,10 @@ def shrink(
 ) -> Shrunk[Value]:
     """Make `value`, which fails, simpler as long as it fails.
 
-    What a way gives is tried only if its size is smaller, and only once: values are alike if their keys are. The budget
+    What a pass gives is tried only if its size is smaller, and once: values are alike if their keys are. The budget
     is for all executions together. Ctrl-C ends it, too, and the simplest so far is returned.
     """
-    return _Shrinking(value, ways, attempt, size, budget, key, on_progress).to_its_end()
+    return _Shrinking(value, passes, attempt, size, budget, key, on_progress).to_its_end()
 
 
 class _SpentError(Exception):
@@ -105,7 +105,7 @@ class _Shrinking(Generic[Value]):
     def __init__(
         self,
         value: Value,
-        ways: Sequence[Way[Value]],
+        passes: Sequence[ShrinkPass[Value]],
         attempt: Callable[[Value], Attempt[Value]],
         size: Callable[[Value], Size],
         budget: Budget,
@@ -113,7 +113,7 @@ class _Shrinking(Generic[Value]):
         on_progress: OnShrinkProgress | None,
     ) -> None:
         self._simplest, self._size = value, size(value)
-        self._ways, self._attempt, self._size_of, self._key = ways, attempt, size, key
+        self._passes, self._attempt, self._size_of, self._key = passes, attempt, size, key
         self._budget = budget
         self._on_progress = on_progress
         self._tried = {key(value)}
@@ -122,7 +122,7 @@ class _Shrinking(Generic[Value]):
         self._started = time.monotonic()
 
     def to_its_end(self) -> Shrunk[Value]:
-        """Follow all ways, again and again, until none leads on."""
+        """Run all passes, again and again, until none leads on."""
         try:
             while self._has_gone_round():
                 pass
@@ -134,10 +134,10 @@ class _Shrinking(Generic[Value]):
         return Shrunk(self._simplest, self._size, self._tries, self._executions, end, self._seconds)
 
     def _has_gone_round(self) -> bool:
-        """Follow each way to where it ends; True if that led anywhere."""
+        """Run each pass to where it ends; True if that led anywhere."""
         before = self._size
-        for way in self._ways:
-            while any(self._fails(simpler) for simpler in way(self._simplest)):
+        for shrink_pass in self._passes:
+            while any(self._fails(simpler) for simpler in shrink_pass(self._simplest)):
                 pass
         return self._size < before
 

@@ -53,8 +53,8 @@ def _with(program: Program, change: Change, *, name: str | None = None, rank: in
 def _changes(program: Program) -> Iterator[Change]:
     ranks = range(program.world_size)
     yield from (_plain_shapes, _fewer_shapes, _fewer_dimensions, _halved, _one_less)
-    yield from (partial(_plain_shape, place=place) for place in ranks)
-    yield from (partial(_plainer_split, side=side, place=place) for side in (0, 1) for place in ranks)
+    yield from (partial(_plain_shape, index=index) for index in ranks)
+    yield from (partial(_plainer_split, side=side, index=index) for side in (0, 1) for index in ranks)
     yield from (partial(_with_dtype, dtype=dtype) for dtype in DTYPES)
     yield from (partial(_with_reduction, reduction=reduction) for reduction in REDUCTIONS)
     yield from (partial(_with_root, root=root) for root in ranks)
@@ -117,20 +117,20 @@ def _unit(call: Issue, members: tuple[int, ...]) -> int:
     return len(members) if IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE else 1
 
 
-def _plain_shape(call: Issue, members: tuple[int, ...], *, place: int) -> Issue:
+def _plain_shape(call: Issue, members: tuple[int, ...], *, index: int) -> Issue:
     """With one number in place of one of several shapes."""
     if len(call.shapes) < 2 or call.splits is not None:
         return call
-    return replace(call, shapes=tuple((1,) if each == place else shape for each, shape in enumerate(call.shapes)))
+    return replace(call, shapes=tuple((1,) if each == index else shape for each, shape in enumerate(call.shapes)))
 
 
-def _plainer_split(call: Issue, members: tuple[int, ...], *, side: int, place: int) -> Issue:
+def _plainer_split(call: Issue, members: tuple[int, ...], *, side: int, index: int) -> Issue:
     """With one row less for or from a member, or one where there is none."""
-    if call.splits is None or place >= len(members) or call.splits[side][place] == 1:
+    if call.splits is None or index >= len(members) or call.splits[side][index] == 1:
         return call
     splits, shapes = list(call.splits), list(call.shapes)
-    rows = splits[side][place]
-    splits[side] = (*splits[side][:place], rows - 1 if rows else 1, *splits[side][place + 1 :])
+    rows = splits[side][index]
+    splits[side] = (*splits[side][:index], rows - 1 if rows else 1, *splits[side][index + 1 :])
     shapes[side] = (sum(splits[side]), *shapes[side][1:])
     return replace(call, splits=(splits[0], splits[1]), shapes=tuple(shapes))
 

@@ -94,19 +94,19 @@ def call_among(
     if root is not None:
         first = next(member for member in members if member in number)
         root = number[root if root in number else first if stand_in is None else stand_in]
-    places = [place for place, member in enumerate(members) if member in number]
-    return _with_parts(replace(call, peer=peer, root=root), places, len(members))
+    indices = [index for index, member in enumerate(members) if member in number]
+    return _with_parts(replace(call, peer=peer, root=root), indices, len(members))
 
 
-def _with_parts(call: Issue, places: Sequence[int], size: int) -> Issue:
-    """The call with those of its parts, of which there is one for each member, that stand at some places."""
+def _with_parts(call: Issue, indices: Sequence[int], size: int) -> Issue:
+    """The call with those of its parts, of which there is one for each member, that stand at some indices."""
     if call.splits is not None:
-        sent, received = (tuple(side[place] for place in places) for side in call.splits)
+        sent, received = (tuple(side[index] for index in indices) for side in call.splits)
         rows = zip((sent, received), call.shapes, strict=True)
         return replace(call, splits=(sent, received), shapes=tuple((sum(side), *shape[1:]) for side, shape in rows))
     if IN_PROGRAMS[call.operation].shapes is Shapes.PER_MEMBER:
-        return replace(call, shapes=tuple(call.shapes[place] for place in places))
+        return replace(call, shapes=tuple(call.shapes[index] for index in indices))
     if IN_PROGRAMS[call.operation].rows is Rows.DIVISIBLE:
         ((rows_of_all, *rest),) = call.shapes
-        return replace(call, shapes=((rows_of_all // size * len(places), *rest),))
+        return replace(call, shapes=((rows_of_all // size * len(indices), *rest),))
     return call

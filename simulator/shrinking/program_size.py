@@ -9,7 +9,7 @@ from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Splits
 from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
 from ddpsim.simulator.programs.program import DEFAULT, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.size import Size
 
 PLAIN_DTYPE = DTYPES[0]
 PLAIN_REDUCTION = REDUCTIONS[0]

@@ -14,7 +14,7 @@ _FEW_STEPS = 14
 """Of so few, every two are left out together: none of them need be superfluous alone."""
 
 Steps = tuple[Step, ...]
-Place = tuple[int, int]
+Location = tuple[int, int]
 """A rank, and the number of one of its steps."""
 
 
@@ -36,7 +36,7 @@ def fewer_steps(program: Program) -> Iterator[Program]:
     """Without a block of the steps of one rank; a wait goes with its call."""
     for rank, steps in enumerate(program.ranks):
         for block in blocks(len(steps)):
-            yield _without_places(program, {(rank, place) for place in block})
+            yield _without_indices(program, {(rank, index) for index in block})
 
 
 def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
@@ -48,9 +48,9 @@ def fewer_rounds_in_pairs(program: Program) -> Iterator[Program]:
 
 def fewer_steps_in_pairs(program: Program) -> Iterator[Program]:
     """Of few steps, without any two."""
-    places = [(rank, place) for rank, steps in enumerate(program.ranks) for place in range(len(steps))]
-    for pair in combinations(places, 2) if len(places) <= _FEW_STEPS else ():
-        yield _without_places(program, pair)
+    indices = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
+    for pair in combinations(indices, 2) if len(indices) <= _FEW_STEPS else ():
+        yield _without_indices(program, pair)
 
 
 def synchronous(program: Program) -> Iterator[Program]:
@@ -80,23 +80,23 @@ def names_of(program: Program) -> tuple[str, ...]:
     return tuple(dict.fromkeys(step.name for steps in program.ranks for step in steps if isinstance(step, Issue)))
 
 
-def _without_places(program: Program, places: Collection[Place]) -> Program:
+def _without_indices(program: Program, indices: Collection[Location]) -> Program:
     return replace(
         program,
         ranks=tuple(
-            _without_steps(steps, {place for own, place in places if own == rank})
+            _without_steps(steps, {index for own, index in indices if own == rank})
             for rank, steps in enumerate(program.ranks)
         ),
     )
 
 
-def _without_steps(steps: Steps, places: Collection[int]) -> Steps:
+def _without_steps(steps: Steps, indices: Collection[int]) -> Steps:
     """A wait goes with its call."""
-    gone = {step.name for place in places if isinstance(step := steps[place], Issue)}
+    gone = {step.name for index in indices if isinstance(step := steps[index], Issue)}
     return tuple(
         step
-        for place, step in enumerate(steps)
-        if place not in places and not (isinstance(step, Wait) and step.name in gone)
+        for index, step in enumerate(steps)
+        if index not in indices and not (isinstance(step, Wait) and step.name in gone)
     )
 
 

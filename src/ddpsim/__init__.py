@@ -32,8 +32,8 @@ if typing.TYPE_CHECKING:
     from ddpsim.simulator.faults import Crash, Delay, EarlyReturn
     from ddpsim.simulator.policies.pct import Pct
     from ddpsim.simulator.result import Result
-    from ddpsim.simulator.shrinking.function import ShrunkSchedule, shrink
     from ddpsim.simulator.shrinking.greedy import ShrinkProgress
+    from ddpsim.simulator.shrinking.shrunk_schedule import ShrunkSchedule, shrink
     from ddpsim.simulator.trace import Trace
     from ddpsim.simulator.verdict import Code, Finding, Verdict
     from ddpsim.simulator.waits import Waiting
@@ -61,7 +61,7 @@ _HOMES = {
     "Result": "simulator.result",
     "Schedule": "simulator.choices",
     "ShrinkProgress": "simulator.shrinking.greedy",
-    "ShrunkSchedule": "simulator.shrinking.function",
+    "ShrunkSchedule": "simulator.shrinking.shrunk_schedule",
     "SimulatorError": "simulator.errors",
     "Site": "simulator.calls",
     "Trace": "simulator.trace",
@@ -71,7 +71,7 @@ _HOMES = {
     "Waiting": "simulator.waits",
     "explore": "simulator.api",
     "replay": "simulator.api",
-    "shrink": "simulator.shrinking.function",
+    "shrink": "simulator.shrinking.shrunk_schedule",
     "simulate": "simulator.api",
 }
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ddpsim import Code, Finding, Result, Verdict, simulate
-from ddpsim.scenarios.processes.report import Ending, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output, run_steps, site_of
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.programs.check import check

@@ -21,7 +21,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.launcher import standing_by
-from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.simulator.programs.program import Program

@@ -7,7 +7,7 @@ from itertools import count
 from random import Random
 
 from ddpsim.scenarios.strategies.breaking import Kind, broken
-from ddpsim.scenarios.strategies.drawing import Extent, draw_program, one_of
+from ddpsim.scenarios.strategies.generator import Extent, draw_program, one_of
 from ddpsim.simulator.programs.program import Program
 
 WORLD_SIZES = (2, 4)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.scenarios.processes.report import Ending, ErrorReport, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, RankReport
 from ddpsim.scenarios.ranks.interpreter import Output
 from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.programs.program import CRASH, Crash, Issue, Wait

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.processes.report import Ending, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, RankReport
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from tests.agreement import __main__ as command
 from tests.agreement import comparison

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from ddpsim.scenarios.processes.report import Ending
+from ddpsim.scenarios.processes.rank_report import Ending
 from ddpsim.simulator.programs.program import Issue
 from tests.agreement.gloo import on_gloo
 from tests.agreement.parts import who_ends

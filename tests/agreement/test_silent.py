@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 from ddpsim import Verdict
-from ddpsim.scenarios.processes.report import Ending, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, RankReport
 from ddpsim.scenarios.strategies.breaking import Kind
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.program import Issue, Wait

@@ -14,10 +14,10 @@ from ddpsim.ddp.bucket import Scale
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import of_training
 from ddpsim.scenarios.fuzzing.batch import run_batch
-from ddpsim.scenarios.fuzzing.drawing import draw_each
+from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
+from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Failure, Group, Totals, merged
 from ddpsim.scenarios.fuzzing.judging import judged
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
-from ddpsim.scenarios.fuzzing.report import BatchReport, Failure, Group, Totals, merged
 from ddpsim.scenarios.strategies import broken_programs, schedules, trainings
 from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.training import Training

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, Phase, find, given, settings
 from ddpsim import Pct, UsageError, Verdict, simulate
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
-from ddpsim.scenarios.fuzzing.drawing import draw_each
+from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.ranks.interpreter import run_steps
 from ddpsim.scenarios.strategies import broken_programs, policies, programs, scenarios, schedules, trainings
 from ddpsim.scenarios.strategies.breaking import Kind as Break

@@ -10,8 +10,8 @@ from ddpsim import Code, UsageError
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes import recorder
 from ddpsim.scenarios.processes.findings import findings_of
-from ddpsim.scenarios.processes.report import Ending, ErrorReport, Position, RankReport
-from ddpsim.scenarios.processes.run import result_of
+from ddpsim.scenarios.processes.process_run import result_of
+from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
 from ddpsim.scenarios.processes.stacks import call_program, place_of_death, stack_of
 from ddpsim.scenarios.ranks.function import BETWEEN, of_a_rank
 from ddpsim.simulator.calls import Site

@@ -3,7 +3,7 @@
 from torch.distributed import HashStore
 
 from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Beats, Notes
-from ddpsim.scenarios.processes.report import Ending, RankReport
+from ddpsim.scenarios.processes.rank_report import Ending, RankReport
 
 
 def world(size):

@@ -9,7 +9,7 @@ import torch
 
 from ddpsim import Code, Verdict
 from ddpsim.scenarios.ranks.interpreter import Output, run_steps, sent
-from ddpsim.scenarios.strategies.drawing import COLLECTIVES
+from ddpsim.scenarios.strategies.generator import COLLECTIVES
 from ddpsim.simulator.calls import ANY_SOURCE, Site
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait

@@ -15,7 +15,7 @@ from ddpsim.scenarios.models import NETWORKS
 from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
 from ddpsim.scenarios.shrinking.candidate import Candidate
 from ddpsim.scenarios.shrinking.declared import PLAINEST_FIRST, Declared, size_of
-from ddpsim.scenarios.shrinking.trainings import WAYS
+from ddpsim.scenarios.shrinking.training_passes import PASSES
 from ddpsim.scenarios.training.training import (
     Action,
     CommunicationHook,
@@ -52,7 +52,7 @@ def least(declared, is_needed):
     """The simplest training that still has what is needed."""
     return shrink(
         declared,
-        WAYS,
+        PASSES,
         lambda tried: Attempt(tried if is_needed(tried) else None),
         size=size_of,
         key=repr,
@@ -144,7 +144,7 @@ def test_all_networks_have_their_place():
 
 def test_ways_give_trainings_that_can_be_saved_and_loaded(tmp_path):
     path = tmp_path / "saved.toml"
-    for way in WAYS:
+    for way in PASSES:
         for simpler in way(Declared(LARGE, 3)):
             save(of_training(simpler.training, simpler.world_size, name="saved"), path)
             assert load(str(path)).world_size == simpler.world_size

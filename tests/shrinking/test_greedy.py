@@ -5,7 +5,7 @@ import pytest
 from ddpsim import Budget
 from ddpsim.simulator.shrinking.blocks import blocks
 from ddpsim.simulator.shrinking.greedy import Attempt, End, shrink
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.size import Size
 
 
 def without_a_block(value):

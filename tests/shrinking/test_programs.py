@@ -9,10 +9,10 @@ from ddpsim.simulator.programs.validation import validate
 from ddpsim.simulator.shrinking.greedy import Attempt, shrink
 from ddpsim.simulator.shrinking.program_calls import plainer_calls
 from ddpsim.simulator.shrinking.program_groups import fewer_groups, smaller_groups
+from ddpsim.simulator.shrinking.program_passes import PASSES
 from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three, with_ranks
 from ddpsim.simulator.shrinking.program_size import size_of
 from ddpsim.simulator.shrinking.program_steps import fewer_rounds, fewer_steps, synchronous
-from ddpsim.simulator.shrinking.programs import WAYS
 from tests.agreement.labelled import labelled
 from tests.programs.programs import barrier, program, received, reduced, sent, waited
 from tests.shrinking.enumeration import failure_of
@@ -25,7 +25,7 @@ def shrunk(value):
     assert code is not None
     return shrink(
         value,
-        WAYS,
+        PASSES,
         lambda tried: Attempt(tried if failure_of(tried) is code else None),
         size=size_of,
         budget=Budget(executions=100_000),
@@ -51,14 +51,14 @@ def test_at_the_end_no_step_of_any_way_leads_on():
         each = labelled(seed, (2, 6)).program
         if code := failure_of(each):
             found = shrunk(each)
-            simpler = [other for way in WAYS for other in way(found.value) if size_of(other) < found.size]
+            simpler = [other for way in PASSES for other in way(found.value) if size_of(other) < found.size]
             assert not any(failure_of(other) is code for other in simpler)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_every_way_gives_programs_that_ranks_could_run(seed):
     each = labelled(seed, (2, 5)).program
-    for way in WAYS:
+    for way in PASSES:
         for simpler in way(each):
             validate(simpler)
             assert simpler != each

@@ -13,10 +13,10 @@ from ddpsim.simulator.shrinking.blocks import blocks
 Answers = tuple[int, ...]
 
 _MOST_SINGLE = 60
-"""So many places are tried for a single switch that does it all, and as many pairs of switches for leaving out both."""
+"""So many indices are tried for one switch that does it all, and as many pairs of switches for leaving out both."""
 
 _LEAST_LARGEST = 3
-"""As a single switch, every answer up to this is tried, though none was so large: an earlier place may need it."""
+"""As a single switch, every answer up to this is tried, though none was so large: an earlier index may need it."""
 _MOST_REGROUPED = 8
 """Of more switches, most go one by one."""
 _MOST_MERGED = 9
@@ -41,23 +41,23 @@ def truncated(answers: Answers) -> Iterator[Answers]:
 
 def zeroed(answers: Answers) -> Iterator[Answers]:
     """With the default in place of a block of switches."""
-    switches = [place for place, answer in enumerate(answers) if answer]
+    switches = [index for index, answer in enumerate(answers) if answer]
     for block in blocks(len(switches)):
         gone = {switches[index] for index in block}
-        yield stripped(tuple(0 if place in gone else answer for place, answer in enumerate(answers)))
+        yield stripped(tuple(0 if index in gone else answer for index, answer in enumerate(answers)))
 
 
 def zeroed_in_pairs(answers: Answers) -> Iterator[Answers]:
     """With the default in place of any two switches."""
-    switches = [place for place, answer in enumerate(answers) if answer]
+    switches = [index for index, answer in enumerate(answers) if answer]
     pairs = [(one, other) for index, one in enumerate(switches) for other in switches[:index]]
     for pair in pairs[:_MOST_SINGLE]:
-        yield stripped(tuple(0 if place in pair else answer for place, answer in enumerate(answers)))
+        yield stripped(tuple(0 if index in pair else answer for index, answer in enumerate(answers)))
 
 
 def merged(answers: Answers) -> Iterator[Answers]:
     """One switch in place of two that follow each other: to where the second one led, over whatever detour."""
-    switches = [place for place, answer in enumerate(answers) if answer]
+    switches = [index for index, answer in enumerate(answers) if answer]
     for first, second in pairwise(switches):
         both = answers[first] + answers[second]
         for answer in (*range(1, min(both, _MOST_MERGED)), both):
@@ -69,22 +69,22 @@ def regrouped(answers: Answers) -> Iterator[Answers]:
 
     So two turns of a rank become one, earlier or later, over what does not depend on it.
     """
-    switches = [place for place, answer in enumerate(answers) if answer]
+    switches = [index for index, answer in enumerate(answers) if answer]
     for first, second in pairwise(switches) if len(switches) <= _MOST_REGROUPED else ():
         turn = (0,) * (second - first)
         for answer in range(1, answers[first] + answers[second] + 1):
             before, behind = answers[:first], answers[second + 1 :]
-            for place in (place for place in switches if place <= first):
-                yield (*before[:place], *turn, *before[place:], answer, *behind)
-            for place in (place - second - 1 for place in (*switches, len(answers)) if place > second):
-                yield stripped((*before, answer, *behind[:place], *turn, *behind[place:]))
+            for index in (index for index in switches if index <= first):
+                yield (*before[:index], *turn, *before[index:], answer, *behind)
+            for index in (index - second - 1 for index in (*switches, len(answers)) if index > second):
+                yield stripped((*before, answer, *behind[:index], *turn, *behind[index:]))
 
 
 def single(answers: Answers) -> Iterator[Answers]:
     """One switch in place of all, the earliest first."""
-    for place in range(min(len(answers), _MOST_SINGLE)):
+    for index in range(min(len(answers), _MOST_SINGLE)):
         for answer in range(1, max(_LEAST_LARGEST, *answers) + 1):
-            yield (*(0,) * place, answer)
+            yield (*(0,) * index, answer)
 
 
 def shortened(answers: Answers) -> Iterator[Answers]:
@@ -95,11 +95,11 @@ def shortened(answers: Answers) -> Iterator[Answers]:
 
 def smaller(answers: Answers) -> Iterator[Answers]:
     """With 1 in place of one answer, or half of it, or one less."""
-    for place, answer in enumerate(answers):
+    for index, answer in enumerate(answers):
         for less in sorted({1, answer // 2, answer - 1}):
             if 0 < less < answer:
-                yield (*answers[:place], less, *answers[place + 1 :])
+                yield (*answers[:index], less, *answers[index + 1 :])
 
 
-WAYS = (truncated, zeroed, zeroed_in_pairs, merged, regrouped, single, shortened, smaller)
+PASSES = (truncated, zeroed, zeroed_in_pairs, merged, regrouped, single, shortened, smaller)
 """In the order in which they are followed."""

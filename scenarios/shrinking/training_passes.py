@@ -1,4 +1,4 @@
-"""All ways to make a declared training simpler, in the order in which they are followed."""
+"""All passes that make a declared training simpler, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ddpsim.scenarios.shrinking.training_options import (
 )
 from ddpsim.scenarios.shrinking.training_ranks import fewer_ranks, only_two_or_three
 
-WAYS = (
+PASSES = (
     fewer_ranks,
     only_two_or_three,
     fewer_iterations,

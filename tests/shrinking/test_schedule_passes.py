@@ -5,25 +5,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import Budget
-from ddpsim.simulator.shrinking import answers
+from ddpsim.simulator.shrinking import schedule_passes
 from ddpsim.simulator.shrinking.greedy import Attempt, shrink
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.size import Size
 
-SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: answers.stripped(tuple(drawn)))
+SCHEDULES = st.lists(st.integers(0, 3), max_size=12).map(lambda drawn: schedule_passes.stripped(tuple(drawn)))
 
 
 @pytest.mark.parametrize(
     ("way", "simpler"),
     [
-        (answers.truncated, [(), (0, 2), (0, 2)]),
-        (answers.zeroed, [(), (0, 0, 0, 3), (0, 2)]),
-        (answers.zeroed_in_pairs, [()]),
-        (answers.merged, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
+        (schedule_passes.truncated, [(), (0, 2), (0, 2)]),
+        (schedule_passes.zeroed, [(), (0, 0, 0, 3), (0, 2)]),
+        (schedule_passes.zeroed_in_pairs, [()]),
+        (schedule_passes.merged, [(0, 1), (0, 2), (0, 3), (0, 4), (0, 5)]),
         (
-            answers.single,
+            schedule_passes.single,
             [(1,), (2,), (3,), *[(*zeros, each) for zeros in ((0,), (0, 0), (0, 0, 0)) for each in (1, 2, 3)]],
         ),
-        (answers.smaller, [(0, 1, 0, 3), (0, 2, 0, 1), (0, 2, 0, 2)]),
+        (schedule_passes.smaller, [(0, 1, 0, 3), (0, 2, 0, 1), (0, 2, 0, 2)]),
     ],
 )
 def test_what_a_way_gives(way, simpler):
@@ -31,32 +31,32 @@ def test_what_a_way_gives(way, simpler):
 
 
 def test_without_a_block_later_answers_come_earlier():
-    assert [*answers.shortened((1, 0, 2))] == [(), (0, 2), (1,), (0, 2), (1, 2), (1,)]
+    assert [*schedule_passes.shortened((1, 0, 2))] == [(), (0, 2), (1,), (0, 2), (1, 2), (1,)]
 
 
 def test_two_turns_of_a_rank_become_one():
     # Behind 2 answers to 1 for 3 choices, to 1 further for 2, and on: what runs for 3 choices may run behind the 2.
-    found = [*answers.regrouped((0, 0, 1, 0, 0, 1, 0, 3))]
+    found = [*schedule_passes.regrouped((0, 0, 1, 0, 0, 1, 0, 3))]
     assert (0, 0, 2, 0, 0, 0, 0, 3) in found
     assert all(sum(map(bool, each)) == 2 for each in found)
 
 
 @given(SCHEDULES)
 def test_no_way_says_more_than_it_was_given(schedule):
-    for way in answers.WAYS:
+    for way in schedule_passes.PASSES:
         for simpler in way(schedule):
-            assert simpler == answers.stripped(simpler)
+            assert simpler == schedule_passes.stripped(simpler)
             assert sum(map(bool, simpler)) <= max(1, sum(map(bool, schedule)))
 
 
 @given(SCHEDULES, st.integers(0, 11), st.integers(1, 3))
 def test_one_switch_that_is_needed_is_left_as_it_is(schedule, place, answer):
-    schedule = answers.stripped((*(*schedule, *(0,) * 12)[:place], answer, *schedule[place + 1 :]))
+    schedule = schedule_passes.stripped((*(*schedule, *(0,) * 12)[:place], answer, *schedule[place + 1 :]))
 
     def attempt(tried):
         return Attempt(tried if tried[place : place + 1] == (answer,) else None)
 
-    found = shrink(schedule, answers.WAYS, attempt, size=Size(2, 0).under, budget=Budget(executions=10_000))
+    found = shrink(schedule, schedule_passes.PASSES, attempt, size=Size(2, 0).under, budget=Budget(executions=10_000))
     assert found.value == (*(0,) * place, answer)
     assert found.is_minimal
 

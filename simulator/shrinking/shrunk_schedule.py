@@ -12,11 +12,11 @@ from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.shrinking.answers import WAYS, Answers, stripped
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
 from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
-from ddpsim.simulator.shrinking.order import Size
+from ddpsim.simulator.shrinking.schedule_passes import PASSES, Answers, stripped
+from ddpsim.simulator.shrinking.size import Size
 
 SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
 """What a shrinking may use unless told."""
@@ -71,7 +71,7 @@ def shrink(
 
     shrunk = shrink_greedily(
         stripped(failed.schedule.answers),
-        WAYS,
+        PASSES,
         attempt,
         size=Size(world_size, 0).under,
         budget=budget or SHRINKING_BUDGET,

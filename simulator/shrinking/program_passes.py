@@ -1,4 +1,4 @@
-"""All ways to make a program simpler, in the order in which they are followed."""
+"""All passes that make a program simpler, in the order in which they run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ddpsim.simulator.shrinking.program_steps import (
     synchronous,
 )
 
-_WAYS = (
+_PASSES = (
     fewer_ranks,
     only_two_or_three,
     fewer_rounds,
@@ -34,11 +34,11 @@ _WAYS = (
 )
 
 
-def _valid(way: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
-    """What a way gives, without what ranks could not run: it need not look at every rule itself."""
+def _valid(shrink_pass: Callable[[Program], Iterator[Program]]) -> Callable[[Program], Iterator[Program]]:
+    """What a pass gives, without what ranks could not run: it need not look at every rule itself."""
 
     def valid(program: Program) -> Iterator[Program]:
-        return (simpler for simpler in way(program) if simpler != program and _is_valid(simpler))
+        return (simpler for simpler in shrink_pass(program) if simpler != program and _is_valid(simpler))
 
     return valid
 
@@ -51,5 +51,5 @@ def _is_valid(program: Program) -> bool:
     return True
 
 
-WAYS = tuple(map(_valid, _WAYS))
+PASSES = tuple(map(_valid, _PASSES))
 """Each gives valid programs only."""

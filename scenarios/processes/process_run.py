@@ -16,7 +16,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.findings import findings_of
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.launcher import launch
-from ddpsim.scenarios.processes.report import RankReport
+from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.simulator.trace import Trace
 
 TIMEOUT_SECONDS = 10.0
