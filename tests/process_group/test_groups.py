@@ -6,7 +6,6 @@ from inspect import signature
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
 
 from ddpsim import Verdict, simulate
 
@@ -28,16 +27,6 @@ def total(rank, group=None):
     return int(tensor)
 
 
-def test_a_group_keeps_to_its_members():
-    def program(rank):
-        group = dist.new_group([3, 1])
-        if rank in (0, 2):
-            return group is dist.GroupMember.NON_GROUP_MEMBER
-        return total(rank, group), dist.get_rank(group), dist.get_process_group_ranks(group)
-
-    assert run(program) == (True, (1010, 0, [1, 3]), True, (1010, 1, [1, 3]))
-
-
 @pytest.mark.skipif(
     "sort_ranks" not in signature(dist.new_group).parameters, reason="this torch always sorts a group's ranks"
 )
@@ -53,21 +42,6 @@ def test_members_may_keep_an_order_of_their_own():
     assert run(program) == (None, (1, 3), None, (0, 3))
 
 
-def test_a_group_of_one_talks_to_itself():
-    def program(rank):
-        groups = [dist.new_group([member]) for member in range(2)]
-        return total(rank, groups[rank])
-
-    assert run(program, 2) == (1, 10)
-
-
-def test_members_alone_may_make_a_group():
-    def program(rank):
-        return total(rank, dist.new_group([0, 2], use_local_synchronization=True)) if rank in (0, 2) else None
-
-    assert run(program) == (101, None, 101, None)
-
-
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "cpu:gloo,cuda:nccl", None])
 def test_every_backend_is_simulated_and_answers_to_its_name(backend):
     def program(rank):
@@ -75,24 +49,6 @@ def test_every_backend_is_simulated_and_answers_to_its_name(backend):
         return total(rank, group), dist.get_backend(group)
 
     assert run(program, 2) == ((11, backend or "gloo"),) * 2
-
-
-def test_subgroups():
-    def program(rank):
-        mine, _ = dist.new_subgroups(2)
-        crossed, _ = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
-        return total(rank, mine), total(rank, crossed)
-
-    assert run(program) == ((11, 1001), (11, 110), (1100, 110), (1100, 1001))
-
-
-def test_a_mesh_of_two_dimensions_and_its_slices():
-    def program(rank):
-        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
-        groups = (mesh.get_group("data"), mesh["tensor"].get_group(), mesh["data", "tensor"]._flatten().get_group())
-        return [total(rank, group) for group in groups]
-
-    assert run(program) == ([101, 11, 1111], [1010, 11, 1111], [101, 1100, 1111], [1010, 1100, 1111])
 
 
 def test_a_split_needs_no_accelerator_here():
@@ -123,7 +79,6 @@ def test_a_split_waits_for_the_whole_parent():
 @pytest.mark.parametrize(
     ("split_ranks", "message"),
     [
-        (None, "split_ranks cannot be None or empty"),
         ([[]], "the split group cannot be empty"),
         ([[0, 0]], "the split group cannot have duplicate ranks"),
         ([[0, 1, 2]], "size should be less or equal to the world_size"),

@@ -232,23 +232,6 @@ class Engine:
 # --- programs that are wrong, and that no backend notices -------------------------------------------------------------
 
 
-def test_a_skipped_backward_averages_other_steps():
-    def program(rank):
-        model = wrapped()
-        for step in range(4):
-            loss = model(inputs(rank)).sum()
-            if rank != 1 or step != 2:
-                loss.backward()
-
-    codes, result = found(program)
-    assert codes == [("mismatch.origin", (0, 1))]
-    text = str(result)
-    assert "DDP #0 bucket 0 of step 3 (1.bias, 1.weight, 0.bias, 0.weight)" in text
-    assert "DDP #0 bucket 0 of step 4" in text
-    assert "rank 1 made more synchronising forwards" in text
-    assert "a backward was left out" in text
-
-
 def test_an_extra_forward_looks_the_same_until_then_and_the_text_says_so():
     def program(rank, guard=contextlib.nullcontext):
         model = wrapped()
@@ -363,20 +346,6 @@ def no_sync_as_often_as_each_likes(rank):
         backward(model, rank)
 
 
-def evaluation_with_gradients_on_one_rank(rank):
-    model = wrapped()
-    for _ in range(3):
-        backward(model.train(), rank)
-        if rank == 0:
-            model.eval()(inputs(rank))
-
-
-def training_in_evaluation_mode(rank):
-    model = wrapped().eval()
-    for _ in range(3):
-        backward(model, rank)
-
-
 def parameters_unused_on_one_rank(rank):
     class Model(torch.nn.Module):
         def __init__(self):
@@ -424,8 +393,6 @@ def a_copy(rank):
         two_wrappers_under_join,
         early_termination,
         no_sync_as_often_as_each_likes,
-        evaluation_with_gradients_on_one_rank,
-        training_in_evaluation_mode,
         parameters_unused_on_one_rank,
         sparse_gradients,
         a_subclass_with_bucket_views,

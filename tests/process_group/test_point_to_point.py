@@ -18,17 +18,6 @@ def codes(program, world_size=2):
     return [(finding.code.value, finding.ranks) for finding in simulate(program, world_size).findings]
 
 
-def test_a_rank_may_send_to_itself_asynchronously():
-    def program(rank):
-        received = torch.zeros(2)
-        works = dist.isend(torch.full((2,), float(rank)), rank), dist.irecv(received, rank)
-        for work in works:
-            work.wait()
-        return received.tolist(), works[1]._source_rank()
-
-    assert run(program) == (([0.0, 0.0], 0), ([1.0, 1.0], 1))
-
-
 def test_a_rank_that_waits_for_its_own_message_is_its_own_cycle():
     assert codes(lambda rank: dist.recv(torch.zeros(1), rank) if rank == 1 else None) == [("deadlock.cycle", (1,))]
 
@@ -97,22 +86,3 @@ def test_a_rank_outside_the_group(operation):
             getattr(dist, operation)(torch.zeros(1), 5)
 
     run(program)
-
-
-def test_a_batch_does_not_deadlock_where_plain_sends_do():
-    def plain(rank):
-        dist.send(torch.zeros(1), 1 - rank)
-        dist.recv(torch.zeros(1), 1 - rank)
-
-    def batch(rank):
-        received = torch.zeros(1)
-        operations = [
-            dist.P2POp(dist.isend, torch.full((1,), float(rank)), 1 - rank),
-            dist.P2POp(dist.irecv, received, 1 - rank),
-        ]
-        for work in dist.batch_isend_irecv(operations):
-            work.wait()
-        return received.item()
-
-    assert codes(plain) == [("deadlock.cycle", (0, 1))]
-    assert run(batch) == (1.0, 0.0)

@@ -71,6 +71,7 @@ def test_a_backward_that_one_rank_skips(engine, policy):
     assert "DDP #0 bucket 0 of step 3 (1.bias, 1.weight, 0.bias, 0.weight)" in finding.text
     assert "DDP #0 bucket 0 of step 4 (1.bias, 1.weight, 0.bias, 0.weight)" in finding.text
     assert "rank 1 made more synchronising forwards" in finding.text
+    assert "a backward was left out" in finding.text
     assert {linecache.getline(site.path, site.line).strip() for site in finding.sites} == {"loss.backward()"}
 
 

@@ -21,18 +21,6 @@ def ones(rank):
     return torch.full((2,), float(rank + 1))
 
 
-def test_issuing_returns_at_once_and_the_data_is_there_after_the_wait():
-    def program(rank):
-        tensor = ones(rank)
-        work = dist.all_reduce(tensor, async_op=True)
-        before = tensor.tolist() if rank == 0 else None  # rank 1 comes last, so its call moves the data
-        assert work.wait() is True
-        assert work.wait() is True
-        return before, tensor.tolist()
-
-    assert run(program) == (([1.0, 1.0], [3.0, 3.0]), (None, [3.0, 3.0]))
-
-
 def test_a_wait_times_out_in_virtual_time_and_can_be_taken_up_again():
     def program(rank):
         tensor = ones(rank)
@@ -85,20 +73,6 @@ def test_a_poll_for_what_never_comes_ends_by_the_budget():
     assert [finding.code.value for finding in result.findings] == ["budget"]
 
 
-def test_the_result_is_there_once_the_call_is_complete():
-    def program(rank):
-        tensor = ones(rank)
-        work = dist.all_reduce(tensor, async_op=True)
-        if rank == 0:
-            with pytest.raises(RuntimeError, match="Work needs to be completed before calling result"):
-                work.result()
-        work.wait()
-        (result,) = work.result()
-        return result.data_ptr() == tensor.data_ptr()
-
-    assert run(program) == (True, True)
-
-
 def test_a_future_before_and_after_the_completion():
     def program(rank):
         tensor = ones(rank)
@@ -131,50 +105,12 @@ def test_a_chain_runs_on_the_thread_of_its_rank():
     assert run(program) == (True, True)
 
 
-def test_a_chain_may_issue_the_next_call():
-    def program(rank):
-        tensor = ones(rank)
-
-        def square_and_sum_again(future):
-            squared = future.value()[0] ** 2
-            return dist.all_reduce(squared, async_op=True).get_future().wait()[0]
-
-        return dist.all_reduce(tensor, async_op=True).get_future().then(square_and_sum_again).wait().tolist()
-
-    for seed in range(4):
-        assert run(program, policy="random", seed=seed) == ([18.0, 18.0],) * 2
-
-
-def test_works_of_several_calls_may_be_waited_for_in_any_order():
-    def program(rank):
-        tensors = [ones(rank) * factor for factor in (1, 10, 100)]
-        works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-        for index in (2, 0, 1) if rank else (1, 2, 0):
-            works[index].wait()
-        return [tensor[0].item() for tensor in tensors]
-
-    assert run(program) == ([3.0, 30.0, 300.0],) * 2
-
-
 def test_futures_are_collected():
     def program(rank):
         futures = [dist.all_reduce(ones(rank) * n, async_op=True).get_future() for n in range(3)]
         return [value[0][0].item() for value in torch.futures.wait_all(futures)]
 
     assert run(program) == ([0.0, 3.0, 6.0],) * 2
-
-
-def test_a_receive_knows_its_source_once_it_was_waited_for():
-    def program(rank):
-        if rank > 0:
-            dist.send(ones(rank), 0)
-            return None
-        work = dist.irecv(torch.zeros(2))
-        before = work._source_rank()
-        work.wait()
-        return before, work._source_rank(), dist.recv(torch.zeros(2))
-
-    assert run(program, 3)[0] == (-1, 1, 2)
 
 
 def test_only_a_receive_has_a_source():

@@ -5,10 +5,12 @@ A case knows no transport: its program is plain torch.distributed, its expectati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.testing import assert_close
+from torch.utils._pytree import tree_flatten_with_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,49 +33,24 @@ class Case:
     gloo_lacks: str | None = None
 
 
-def difference(actual: object, expected: object, *, tolerance: float = 0.0, path: str = "value") -> str | None:
+def difference(actual: object, expected: object, *, tolerance: float = 0.0) -> str | None:
     """Say where `actual` differs from `expected`; None if it does not.
 
-    Tensors must agree in type, dtype, layout, shape and every element, within `tolerance` (absolute and relative).
+    Containers and what is no tensor must be equal and of one type; tensors must agree in type, dtype, layout, shape and
+    every element, within `tolerance` (absolute and relative).
     """
-    if isinstance(expected, torch.Tensor):
-        return _tensor_difference(actual, expected, tolerance=tolerance, path=path)
-    if type(actual) is not type(expected):
-        return f"{path}: {actual!r} is not a {type(expected).__name__}"
-    if isinstance(expected, (list, tuple)):
-        if len(actual) != len(expected):
-            return f"{path}: {len(actual)} items instead of {len(expected)}: {actual!r}"
-        return _first(
-            difference(mine, theirs, tolerance=tolerance, path=f"{path}[{index}]")
-            for index, (mine, theirs) in enumerate(zip(actual, expected, strict=True))
-        )
-    if isinstance(expected, dict):
-        if list(actual) != list(expected):
-            return f"{path}: keys {list(actual)} instead of {list(expected)}"
-        return _first(
-            difference(actual[key], value, tolerance=tolerance, path=f"{path}[{key!r}]")
-            for key, value in expected.items()
-        )
-    return None if actual == expected else f"{path}: {actual!r} instead of {expected!r}"
-
-
-def _tensor_difference(actual: object, expected: torch.Tensor, *, tolerance: float, path: str) -> str | None:
-    if type(actual) is not type(expected):
-        return f"{path}: a {type(actual).__name__} instead of a {type(expected).__name__}"
-    for name in ("dtype", "layout", "shape"):
-        mine, theirs = getattr(actual, name), getattr(expected, name)
-        if mine != theirs:
-            return f"{path}: {name} {mine} instead of {theirs}"
-    mine, theirs = actual.detach().to_dense(), expected.detach().to_dense()
-    if torch.equal(mine, theirs) or (tolerance and torch.allclose(mine, theirs, rtol=tolerance, atol=tolerance)):
-        return None
-    return f"{path}: {_shortened(mine)} instead of {_shortened(theirs)}"
-
-
-def _shortened(tensor: torch.Tensor) -> str:
-    values = tensor.reshape(-1)[:8].tolist()
-    return f"{values}{'...' if tensor.numel() > 8 else ''}"
-
-
-def _first(differences: Iterable[str | None]) -> str | None:
-    return next((found for found in differences if found is not None), None)
+    (mine, form), (theirs, wanted) = tree_flatten_with_path(actual), tree_flatten_with_path(expected)
+    if form != wanted:
+        return f"{actual!r} has another form than {expected!r}"
+    for (path, value), (_, goal) in zip(mine, theirs, strict=True):
+        if type(value) is not type(goal):
+            return f"{list(path)}: {value!r} is not a {type(goal).__name__}"
+        if not isinstance(goal, torch.Tensor):
+            if value != goal:
+                return f"{list(path)}: {value!r} instead of {goal!r}"
+            continue
+        try:
+            assert_close(value, goal, rtol=tolerance, atol=tolerance)
+        except AssertionError as error:
+            return f"{list(path)}: {error}"
+    return None
