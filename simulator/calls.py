@@ -160,7 +160,7 @@ class Call(NamedTuple):
     """The name of the thread that made it; "" for the one that runs the rank's program."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """The line that issued it, and the one behind it: `metrics.py:24 from train.py:80`."""
         return str(self.site) if self.caller is None else f"{self.site} from {self.caller}"
 

@@ -107,7 +107,7 @@ class _Rows:
         if rank.state is RankState.RETURNED:
             what, site = _end(rank)
             last = rank.last_call
-            where = last.place if last is not None and site is last.site else str(site or "")
+            where = last.location if last is not None and site is last.site else str(site or "")
             return Row(rank.rank, f"{what} {_after(rank)}", where)
         return Row(rank.rank, *self._waiting(rank, rank.rank, rank.wait))
 
@@ -119,7 +119,7 @@ class _Rows:
         if isinstance(wait, ClockWait) or wait is None:
             return "waits for the clock", "", ""
         call = wait.calls[0]
-        return f"waits in {wait}", call.place, self._presence_at(call)
+        return f"waits in {wait}", call.location, self._presence_at(call)
 
     def _presence_at(self, call: Call) -> str:
         index = self._snapshot.slot_by_call.get(call)
@@ -208,4 +208,4 @@ def _at_dead_ranks(snapshot: Snapshot, victims: Sequence[int], culprits: str) ->
 def _first_call(rank: RankSnapshot) -> str:
     """The first call that its program or a thread of it waits in; "" if it waits for something else."""
     call = next(iter(rank.calls), None)
-    return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.place}" if call else ""
+    return f" in {call.operation} #{call.sequence}{_on_group(call)} at {call.location}" if call else ""

@@ -72,7 +72,7 @@ def call_site(calls: Sequence[Call]) -> Finding:
     sides = ranks_by((call.rank, call.site) for call in calls)
     culprits = minority(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
-    rows = [Row(call.rank, str(call), call.place) for call in calls]
+    rows = [Row(call.rank, str(call), call.location) for call in calls]
     text = _text(Code.HAZARD_CALL_SITE, [*table(rows), *Cause.LINES_MEET.lines()])
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites_of(calls, culprits), calls=tuple(calls))
 
@@ -146,7 +146,7 @@ def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Advice[[]]) ->
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
-    rows = [Row(rank, str(first_of_rank[rank]), first_of_rank[rank].place) for rank in ranks]
+    rows = [Row(rank, str(first_of_rank[rank]), first_of_rank[rank].location) for rank in ranks]
     text = _text(code, [f"  {summary}", *table(rows), *cause.lines()])
     return Finding(code, ranks, summary, text, (calls[0].site,), calls=tuple(calls))
 

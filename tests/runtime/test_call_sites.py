@@ -121,8 +121,8 @@ def issued(program):
 
 def test_a_call_says_who_called_its_file(made):
     twice = made(sums=SUM, metrics=TWICE)["twice"]
-    places = [call.place for call in issued(lambda rank: twice(torch.ones(1)))]
-    assert places == ["sums.py:5 from metrics.py:5", "sums.py:5 from metrics.py:6"]
+    locations = [call.location for call in issued(lambda rank: twice(torch.ones(1)))]
+    assert locations == ["sums.py:5 from metrics.py:5", "sums.py:5 from metrics.py:6"]
 
 
 def test_a_call_of_a_function_in_the_same_file_says_no_more():
@@ -130,7 +130,7 @@ def test_a_call_of_a_function_in_the_same_file_says_no_more():
         dist.barrier()
 
     (call,) = issued(lambda rank: helper())
-    assert (call.caller, call.place) == (None, str(call.site))
+    assert (call.caller, call.location) == (None, str(call.site))
 
 
 def test_installed_packages_are_called_from_outside_of_all_of_them(made):

@@ -50,7 +50,8 @@ def difference(actual: object, expected: object, *, tolerance: float = 0.0) -> s
                 return f"{list(path)}: {value!r} instead of {goal!r}"
             continue
         try:
-            assert_close(value, goal, rtol=tolerance, atol=tolerance)
+            assert value.layout == goal.layout, f"{value.layout} instead of {goal.layout}"
+            assert_close(value.to_dense(), goal.to_dense(), rtol=tolerance, atol=tolerance)
         except AssertionError as error:
             return f"{list(path)}: {error}"
     return None

@@ -25,7 +25,7 @@ from tests.semantics.cases import CASES
         ({"a": [0]}, {"a": [1]}, r"'a'.*0 instead of 1"),
         (torch.zeros(2), torch.zeros(2, dtype=torch.float64), "'dtype' do not match"),
         (torch.zeros(2), torch.zeros(1, 2), "'shape' do not match"),
-        (torch.eye(2), torch.eye(2).to_sparse(), "'layout' do not match"),
+        (torch.eye(2), torch.eye(2).to_sparse(), "strided instead of torch.sparse_coo"),
         (torch.tensor([1.0]), torch.tensor([1.0001]), "not equal"),
     ],
 )
