@@ -158,12 +158,6 @@ def test_what_a_function_without_a_rank_raises_has_the_users_frames(write):
     ]
 
 
-def test_file_beside_the_program_can_be_imported(write):
-    write("BATCHES = 3", "settings_of_the_program.py")
-    path = write("def train(rank):\n    from settings_of_the_program import BATCHES\n    return BATCHES")
-    assert run_scenario(f"{path}:train", world_size=1).returns == (3,)
-
-
 @pytest.mark.parametrize(
     ("text", "function", "message"),
     [
@@ -226,7 +220,7 @@ def two_folders(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "helper_beside.py").write_text(f"NAME = {name!r}")
         (tmp_path / name / "train.py").write_text(
-            "from helper_beside import NAME\nfrom scenarios import scenario\n\n@scenario(about=NAME)\n"
+            "from helper_beside import NAME\nfrom ddpsim.scenarios import scenario\n\n@scenario(about=NAME)\n"
             "def main(rank):\n    import helper_beside\n    return helper_beside.NAME"
         )
     return tmp_path / "one" / "train.py", tmp_path / "two" / "train.py"
@@ -320,7 +314,7 @@ def test_a_registered_file_that_exits_takes_no_other_with_it(tmp_path, monkeypat
 @pytest.mark.tier("ci")
 def test_a_scenario_is_found_without_loading_the_others():
     code = (
-        "import sys\nfrom scenarios import load\n"
+        "import sys\nfrom ddpsim.scenarios import load\n"
         "assert load('send-send-repaired').repairs == 'send-send'\n"
         "print([name for name in sys.modules if name.startswith('ddpsim.scenarios.zoo.')])"
     )
