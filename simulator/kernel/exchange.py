@@ -159,18 +159,18 @@ class Exchange:
         successor = self._pauses.stand(me)
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
-        open_calls = me.rank.open
+        run, open_calls = self._run, me.rank.open
         waited = tuple([open_calls[handle].call for handle in handles if handle in open_calls])
         if len(waited) < len(handles):
-            if self._is_seen_by_others(me):
+            if run.observer is not None or me.rank.delivering:
                 yield from self._see(me, handles)
             return True
-        self._run.record(_WAIT, waited[0])
+        run.record(_WAIT, waited[0])
         in_time = yield from self._pauses.block(me, CallWait(waited), timeout_seconds)
         in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
-        if self._is_seen_by_others(me):
+        if run.observer is not None or me.rank.delivering:
             yield from self._see(me, handles)
-        self._run.record(_DONE, waited[0], "" if in_time else "timed out")
+        run.record(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
     def on_test(self, me: Task, request: IsComplete) -> Script:
@@ -192,10 +192,6 @@ class Exchange:
         slot = self._run.slots.slot_of(me.rank.open[request.handle].call)
         assert slot is not None, "the call is not complete, so somebody is missing"
         return slot.missing
-
-    def _is_seen_by_others(self, me: Task) -> bool:
-        """True if more hangs on a completion than that the caller goes on."""
-        return bool(self._run.observer is not None or me.rank.delivering)
 
     def _see(self, me: Task, handles: Sequence[int]) -> Script:
         """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""

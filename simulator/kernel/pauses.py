@@ -88,8 +88,14 @@ class Pauses:
             self._turns.check(me)
         if self._run.steps > self._most_steps:
             yield from out_of_steps(self._run, me)
-        if me.rank.completed:
-            yield from self._deliver(me)
+        completed, delivering = me.rank.completed, me.rank.delivering
+        while completed:  # as _deliver
+            entry = completed.pop(0), me
+            delivering.append(entry)
+            try:
+                yield Deliver(entry[0])
+            finally:
+                delivering.remove(entry)
 
     def poll(self, me: Task, intent: Accesses = ()) -> Script:
         """A choice point for a caller that looked for something in vain: the others go first."""

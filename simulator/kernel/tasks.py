@@ -27,7 +27,7 @@ class IssuedCall:
         self.handle = handle
         self.issuer = issuer.number
         self.rank = issuer.rank
-        self.name = issuer.rank.rank, handle
+        self.name = issuer.rank_number, handle
 
 
 class RankRecord:
@@ -71,12 +71,13 @@ class RankRecord:
 class Task:
     """The program of a rank, or a thread that it started."""
 
-    __slots__ = ("fault", "joiners", "name", "number", "rank", "scripts", "state", "wait")
+    __slots__ = ("fault", "joiners", "name", "number", "rank", "rank_number", "scripts", "state", "wait")
 
     def __init__(self, number: int, rank: RankRecord, name: str = "") -> None:
         self.number = number
         """The rank for the rank's program; others count on from the world size as they start."""
         self.rank = rank
+        self.rank_number = rank.rank
         self.name = name
         """As Python calls the thread; "" for the rank's program."""
         self.state = State.READY

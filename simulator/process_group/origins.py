@@ -17,7 +17,15 @@ from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
 from ddpsim.simulator.kernel.requests import Note
-from ddpsim.simulator.process_group.phases import PhaseTable, Reading, backward_runs, issues, says_nothing, user_runs
+from ddpsim.simulator.process_group.phases import (
+    PhaseTable,
+    Reading,
+    backward_runs,
+    issues,
+    program_begins,
+    says_nothing,
+    user_runs,
+)
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
@@ -52,6 +60,8 @@ class OriginTracker:
                 innermost = innermost or frame
                 if is_read:
                     break
+            elif reader is program_begins:
+                break
             elif reader is issues:
                 is_direct = True
             elif reader is not says_nothing and not is_read:
@@ -82,6 +92,8 @@ class OriginTracker:
             reader = known.get(id(outer.f_code)) or learn(outer)
             if reader is user_runs and calls_into(outer.f_code.co_filename, path):
                 return site_at(outer)
+            if reader is program_begins:
+                return None
             outer = outer.f_back
         return None
 

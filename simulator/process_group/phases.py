@@ -18,6 +18,7 @@ from typing import Any
 
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.runtime.call_sites import is_users
+from ddpsim.simulator.runtime.threaded_run import ThreadedRun
 
 DECLARATION = "__ddp_phases__"
 
@@ -102,10 +103,16 @@ def user_runs(reading: Reading, frame: FrameType) -> None:
     """A function of the user's program."""
 
 
+def program_begins(reading: Reading, frame: FrameType) -> None:
+    """What runs the program of a rank: further out is nothing to read."""
+
+
 def _find(frame: FrameType) -> Reader:
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if module in _ISSUING:
         return issues
+    if module == ThreadedRun.__module__:
+        return program_begins
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
