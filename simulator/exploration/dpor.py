@@ -15,7 +15,7 @@ later and could have come earlier it is run again, with that one and no other.
 What ranks do to each other past torch.distributed and its store, by files or by Python objects that they share, is not
 seen: of such a program only some interleavings are run. Policies "random" and "dfs" do without that knowledge.
 
-Loops that poll have an end (simulator/policies/looks.py).
+Loops that poll have an end (simulator/policies/spin_detection.py).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ddpsim.simulator.exploration.happens_before import HappensBefore, Race
 from ddpsim.simulator.exploration.nodes import Node, Sleep
 from ddpsim.simulator.kernel.observer import CallName
 from ddpsim.simulator.matching.point_to_point import channel_of
-from ddpsim.simulator.policies.looks import Looks, Place
+from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding
 
@@ -46,24 +46,24 @@ class Dpor:
         self._path: list[Node] = []
         self._polled: set[Object] = set()
         """Calls that somebody polls for: contributions to them can be observed. Only asked about."""
-        self._loops: dict[Place, bool] = {}
+        self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
         self.is_complete = False
 
     def next_policy(self) -> DporRun | None:
         """The policy of the next execution; None once all classes were explored."""
-        if self._run is not None and not self._differs and not self._run.looks.has_learned:
+        if self._run is not None and not self._differs and not self._run.spins.has_learned:
             self._advance(self._run)
         if self.is_complete or self._differs:
             return None
-        self._run = DporRun(self._world_size, self._path, self._polled, Looks(self._loops))
+        self._run = DporRun(self._world_size, self._path, self._polled, SpinDetection(self._loops))
         return self._run
 
     def take(self, result: Result) -> Finding | None:
         """Look whether the execution repeated what it shares with the one before; a finding if it did not."""
         assert self._run is not None
-        self._run.looks.conclude()
+        self._run.spins.conclude()
         self._differs = self._run.divergence()
         return self._differs
 
@@ -80,10 +80,10 @@ class Dpor:
 class DporRun:
     """The policy of one execution, and its observer."""
 
-    def __init__(self, world_size: int, path: list[Node], polled: set[Object], looks: Looks) -> None:
+    def __init__(self, world_size: int, path: list[Node], polled: set[Object], spins: SpinDetection) -> None:
         self.observer = self
         self.polled = set(polled)
-        self.looks = looks
+        self.spins = spins
         self._path = path
         self._known = len(path)
         self._depth = 0
@@ -103,12 +103,12 @@ class DporRun:
         offer = Offer(point, tuple(options))
         if self._differs is not None:
             return 0
-        if (alone := self.looks.follow(offer.options)) is not None:
+        if (alone := self.spins.follow(offer.options)) is not None:
             self._step_node[alone] = None
             return offer.options.index(alone)
         if point.kind is ChoiceKind.SOURCE:
             return self._index(offer, self._source(offer))
-        fresh = [rank for rank in offer.options if not self.looks.is_idle(rank)]
+        fresh = [rank for rank in offer.options if not self.spins.is_idle(rank)]
         quiet = [rank for rank in fresh if not any(map(self._can_be_observed, self._intents[rank]))]
         if fresh and not quiet:
             return self._index(offer, self._rank(offer, tuple(fresh)))
@@ -167,7 +167,7 @@ class DporRun:
         """Note what a rank stands before; what it did until now belongs to where it was chosen last."""
         self._intents[rank] = accesses
         self._step_node[rank] = None
-        self.looks.intends(rank, accesses, looks_again=looks_again)
+        self.spins.intends(rank, accesses, looks_again=looks_again)
 
     def created(self, rank: int, key: Object) -> None:
         """Note a new key."""
@@ -179,7 +179,7 @@ class DporRun:
 
     def issued(self, rank: int, name: CallName, call: Call) -> None:
         """Note a call, and whether it receives from any source."""
-        self.looks.issued(rank, name, call)
+        self.spins.issued(rank, name, call)
         self._order.issued(rank, name)
         if call.operation == "recv" and call.peer == ANY_SOURCE:
             channel = channel_of(call)
@@ -195,7 +195,7 @@ class DporRun:
 
     def started(self, rank: int, thread: int) -> None:
         """Note one more that can be chosen."""
-        self.looks.started(rank, thread)
+        self.spins.started(rank, thread)
         self._intents.append(())
         self._step_node.append(None)
         self._order.started(rank, thread)
@@ -206,13 +206,13 @@ class DporRun:
 
     def woke(self, by: int | None, rank: int) -> None:
         """Note who let a rank go on."""
-        self.looks.woke(by, rank)
+        self.spins.woke(by, rank)
         self._order.woke(by, rank)
 
     def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
         """Note a touch; for each race that it is the second part of, let it be tried first."""
         self._intents[rank] = ()
-        self.looks.touched(rank, access)
+        self.spins.touched(rank, access)
         if access.object[0] in CAN_BE_POLLED and access.mode is Mode.READ:
             self.polled.add(access.object)
         if access.mode is Mode.CONTRIBUTE and access.object not in self.polled:

@@ -5,7 +5,7 @@ left, takes that, and goes on with the default; when no choice has one left, all
 Model Checking for Programming Languages using VeriSoft, POPL 1997).
 
 A loop that polls has schedules without end. Who would only poll in vain once more is therefore not let poll again
-before somebody gets on (simulator/policies/looks.py).
+before somebody gets on (simulator/policies/spin_detection.py).
 
 A bound on preemptions, switches away from a rank that could go on, makes the search much smaller, and most bugs show
 with two of them (M. Musuvathi, S. Qadeer: Iterative Context Bounding, PLDI 2007).
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.policies.looks import Looks, Place
 from ddpsim.simulator.policies.points import may_go_on
+from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding
 
@@ -57,7 +57,7 @@ class Dfs:
             )
         self._bound = preemptions
         self._path: list[_Choice] = []
-        self._loops: dict[Place, bool] = {}
+        self._loops: dict[Location, bool] = {}
         self._execution: _Repeat | None = None
         self._is_cut = False
         """Something was left out: by the bound, or since an execution did not repeat the one before."""
@@ -94,7 +94,7 @@ class Dfs:
             self._advance()
         if self._is_over:
             return None
-        self._execution = _Repeat(self._path, Looks(self._loops))
+        self._execution = _Repeat(self._path, SpinDetection(self._loops))
         return self._execution
 
     def take(self, result: Result) -> Finding | None:
@@ -139,8 +139,8 @@ class Dfs:
 class _Repeat:
     """The policy of one execution: the answers of a path as far as it goes, then the default, and notes of it all."""
 
-    def __init__(self, path: Sequence[_Choice], looks: Looks) -> None:
-        self.observer = looks
+    def __init__(self, path: Sequence[_Choice], spins: SpinDetection) -> None:
+        self.observer = spins
         self._known = path
         self.path: list[_Choice] = []
         self._differs: tuple[Offer, Offer] | None = None

@@ -118,7 +118,7 @@ def _wait_before_backward_ends(work: SimulatedWork, *, at_once: bool) -> None:
     """Note [Waiting inside backward].
 
     The Reducer waits for its buckets in C++ (Reducer::finalize_backward, torch/csrc/distributed/c10d/reducer.cpp),
-    where no hand-over is possible. It does so in an engine callback queued after its last call. Callbacks run in the
+    where no switch is possible. It does so in an engine callback queued after its last call. Callbacks run in the
     order they were queued, so one queued here, when the call is issued, waits cooperatively before that, and the
     Reducer finds all done. A program that issued the call has not waited for it by this, see `HazardWatch`.
     """

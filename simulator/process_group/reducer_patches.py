@@ -1,4 +1,4 @@
-"""What the C++ Reducer of DDP needs, because it waits in C++, where no hand-over is possible.
+"""What the C++ Reducer of DDP needs, because it waits in C++, where no context switch is possible.
 
 Each function takes the method of `torch.distributed.Reducer` that it replaces while an execution runs, and returns the
 replacement. What happens inside an ordinary backward is another matter, see Note [Waiting inside backward].

@@ -1,6 +1,6 @@
 """All ranks on one core.
 
-Exactly one rank runs at a time, so a second core is of no use to them; and a hand-over to a thread on another core has
+Exactly one rank runs at a time, so a second core is of no use to them; and a switch to a thread on another core has
 to wake that core up and warm its caches. Measured on 2 cores, 32 ranks in DDP: 10 % of the run on a quiet machine, a
 third on a busy one.
 

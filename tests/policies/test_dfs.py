@@ -10,7 +10,7 @@ from ddpsim.simulator.accesses import Access, Mode
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun, Schedule
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.dfs import Dfs
-from ddpsim.simulator.policies.looks import MOST_LOOKS
+from ddpsim.simulator.policies.spin_detection import MOST_LOOKS
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code

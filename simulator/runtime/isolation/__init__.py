@@ -1,6 +1,6 @@
 """What a process owns, each rank owns; and what a rank does leaves no mark on the process.
 
-`Isolation` swaps the state of a process at every hand-over of the baton; each kind of state has a file. `VirtualTime`
+`Isolation` swaps the state of a process at every context switch; each kind of state has a file. `VirtualTime`
 replaces the clocks of the `time` module inside ranks.
 """
 

@@ -4,7 +4,7 @@
 them both, for code that holds on to `os.environ` too. They also write through to the environment that C code and child
 processes see; what a rank wrote is put there when the rank runs, and taken back when it does not. The variables that a
 launcher sets stay out of the C environment: nothing in torch reads them there, and it would cost more than the rest of
-a hand-over.
+a context switch.
 
 Writing with `os.putenv` and `os.unsetenv`, which `os.environ` does not see either, is not isolated.
 """
@@ -75,7 +75,7 @@ class Environment:
     def exchange_in_c(self, outgoing: dict[Any, Any], incoming: dict[Any, Any]) -> None:
         """Put what `incoming` wrote into the C environment in place of what `outgoing` wrote, where it differs."""
         if isinstance(outgoing, RankVariables):
-            # What equals the host's value stays out of every later hand-over (`mock.patch.dict` writes every key).
+            # What equals the host's value stays out of every later context switch (`mock.patch.dict` writes every key).
             for key in [key for key in outgoing.written if outgoing.get(key) == self.host.get(key)]:
                 del outgoing.written[key]
         before, after = self._written_in(outgoing), self._written_in(incoming)

@@ -8,7 +8,7 @@ State = TypeVar("State")
 
 
 class Generator(Protocol[State]):
-    """One of the process's generators. Its states have `marks`, by which a hand-over sees what it need not do."""
+    """One of the process's generators. Its states have `marks`, by which a context switch sees what it need not do."""
 
     start: State
     """What every rank starts from."""

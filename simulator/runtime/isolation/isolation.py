@@ -1,4 +1,4 @@
-"""Swapping what a process owns at every hand-over of the baton.
+"""Swapping what a process owns at every context switch.
 
 Isolated by nature, because torch and Python keep it per thread and every rank is a new thread: grad mode, inference
 mode, autocast, the default device, saved-tensor hooks, the device-mesh stack, CUDA's current device and streams,
@@ -111,7 +111,7 @@ class InPlace:
     Because exactly one rank runs at a time, the state in place simply IS the running rank's, so whatever code reads it,
     early-bound functions included, sees the right one. Nothing is patched in order to look up whose turn it is.
 
-    At a hand-over the caches are cold: what costs is how many functions and how much memory are visited, not what they
+    At a switch the caches are cold: what costs is how many functions and how much memory are visited, not what they
     do. So this is one function over all kinds of state, which writes only what differs; what is seldom needed is in the
     file of its kind, and so is why a kind is swapped, and how it is in a fresh process.
     """

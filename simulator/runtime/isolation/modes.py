@@ -1,14 +1,14 @@
 """torch's process-wide settings.
 
-Those that a program switches for a block of code are swapped at every hand-over (`settings.py`): default dtype,
+Those that a program switches for a block of code are swapped at every context switch (`settings.py`): default dtype,
 deterministic algorithms, anomaly detection. Those that it sets once at its start are shared by the ranks, as reading
-them all costs more than the rest of a hand-over, and put back at the end: `SETTINGS`. (Grad mode, autocast and the
+them all costs more than the rest of a context switch, and put back at the end: `SETTINGS`. (Grad mode, autocast and the
 default device are per thread.)
 
 Inside a simulation torch computes with one intra-op thread. Every rank that enters a parallel region would otherwise
 make an OpenMP pool of its own, and the order of a sum would depend on the machine. What a rank sets lasts until its
-next hand-over. To ask at each whether anybody did would take a tenth of it, so `torch.set_num_threads` takes a note
-while a simulation runs; whoever has bound the original before is found out at its rank's first hand-over only.
+next switch. To ask at each whether anybody did would take a tenth of it, so `torch.set_num_threads` takes a note
+while a simulation runs; whoever has bound the original before is found out at its rank's first context switch only.
 """
 
 from __future__ import annotations

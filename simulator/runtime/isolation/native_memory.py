@@ -1,4 +1,4 @@
-"""State that native code keeps in memory, swapped by copying where its own interface is too slow for a hand-over."""
+"""State that native code keeps in memory, swapped by copying where its own interface is too slow for a switch."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The generator behind the functions of `numpy.random`.
 
-Getting and setting its state takes 65 us, many times a hand-over. So its memory is swapped as it is (`NativeState`):
+Getting and setting its state takes 65 us, many times a switch. So its memory is swapped as it is (`NativeState`):
 the bit generator's struct, whose address numpy publishes (`BitGenerator.ctypes.state_address`;
 numpy/random/src/mt19937/mt19937.h: `uint32_t key[624]; int pos`), and the normal variate that the legacy functions keep
 for their next call, which lies in the RandomState object (numpy/random/mtrand.pyx, `_aug_state`;

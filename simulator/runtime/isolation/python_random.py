@@ -1,6 +1,6 @@
 """The generator behind the functions of the `random` module.
 
-`random.getstate` and `setstate` take 11 us together, more than a hand-over. The generator's C struct
+`random.getstate` and `setstate` take 11 us together, more than a context switch. The generator's C struct
 (Modules/_randommodule.c, `RandomObject`: the object head, `int index`, `uint32_t state[624]`, the same since Python
 3.2) is swapped as it is instead (`NativeState`). Whether the struct lies where we believe is checked at each install;
 where it does not, the public functions do the work.

@@ -1,6 +1,6 @@
 """Process-wide settings that the ranks of a run usually have alike.
 
-A hand-over reads them, and writes them only when the next rank has others.
+A context switch reads them, and writes them only when the next rank has others.
 
 - The standard streams: `contextlib.redirect_stdout` puts the stream back on exit, so interleaved ranks would put back
   each other's.

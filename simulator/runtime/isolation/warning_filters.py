@@ -6,8 +6,8 @@ back each other's.
 Which warnings were shown already is noted in `__warningregistry__`, a global of each module that warns; there are too
 many to swap. Ranks with the filters and functions that the host had at `install` share those notes: what one of them
 has shown is not shown again by the next, as in one process (1,024 ranks do not each print the same deprecation). As
-soon as a rank has others, every hand-over from or to it makes Python forget the notes, so that inside `catch_warnings`
-each rank meets its warnings as if it were alone; a rank may then meet one again after a hand-over.
+soon as a rank has others, every switch from or to it makes Python forget the notes, so that inside `catch_warnings`
+each rank meets its warnings as if it were alone; a rank may then meet one again after a context switch.
 """
 
 from __future__ import annotations

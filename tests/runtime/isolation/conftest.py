@@ -21,7 +21,7 @@ def installed(world_size):
 
 
 def interleave(program, world_size, *, ranks=None, own_threads=False):
-    """Run `program(rank)` for `ranks` (default: all) in turn, a hand-over at each yield; return what each returned."""
+    """Run `program(rank)` for `ranks` (default: all) in turn, a switch at each yield; return what each returned."""
     ranks = list(range(world_size) if ranks is None else ranks)
     returned = {}
     # One worker each: a rank is on one thread, and only one thread runs, as each step is waited for.

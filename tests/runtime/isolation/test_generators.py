@@ -208,7 +208,7 @@ def test_ranks_that_drew_alike_need_no_copy(monkeypatch, isolation):
 
 
 def test_the_cheap_way_is_the_one_taken_here():
-    # Not a matter of right or wrong: if this fails, a layout has changed and hand-overs cost 100 us more.
+    # Not a matter of right or wrong: if this fails, a layout has changed and context switches cost 100 us more.
     assert isinstance(python_random.python_random(), RandomByCopy)
     assert isinstance(numpy_random.numpy_random(), NumpyByCopy)
     assert isinstance(cpu_generator(torch.default_generator), CpuByCopy)

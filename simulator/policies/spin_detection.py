@@ -1,9 +1,10 @@
-"""Looks: which threads only look again for what they have just looked for in vain, so that loops that poll have an end.
+"""Spin detection: which threads only look again for what they have looked for in vain, so that loops that poll end.
 
-A loop that polls comes back to the same place, before the same object, with nobody having got on: going round once more
-it would see nothing else. So there it is not let look again before somebody gets on. But a thread may also look a few
-times and then do something else. So the first time that a thread comes back to a place, it is let go on alone: if it
-looks there more than `MOST_LOOKS` times, it is in a loop that polls. If not, all of its looks are steps like others.
+A loop that polls comes back to the same location, before the same object, with nobody having got on: going round once
+more it would see nothing else. So there it is not let look again before somebody gets on. But a thread may also look a
+few times and then do something else. So the first time that a thread comes back to a location, it is let go on alone:
+if it looks there more than `MOST_LOOKS` times, it is in a loop that polls. If not, all of its looks are steps like
+others.
 
 What it did alone is no execution that counts (RedundantRun). What is given up: how often a loop turns that can turn
 more than `MOST_LOOKS` times in vain, and whatever a program does only after counting its turns.
@@ -18,21 +19,21 @@ from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.choices import RedundantRun
 
 MOST_LOOKS = 100
-"""Who looks more often than this for one thing from one place, while nobody gets on, is in a loop that polls."""
+"""Who looks more often than this for one thing from one location, while nobody gets on, is in a loop that polls."""
 
-Place = tuple[str | int, ...]
+Location = tuple[str | int, ...]
 """File, function's and own line of every frame on the stack. By lines, as Python compiles the condition of a `while`
 twice; all frames, as a function that looks may be called from a loop and from elsewhere."""
-_Look = tuple[int, Place, Accesses]
+_Look = tuple[int, Location, Accesses]
 """Of which thread, from where, and what for."""
 
 
-class Looks:
+class SpinDetection:
     """The looks in vain of one execution, whose observer it can be."""
 
-    def __init__(self, loops: dict[Place, bool]) -> None:
+    def __init__(self, loops: dict[Location, bool]) -> None:
         self._loops = loops
-        """By place, whether it is a loop that polls; kept from one execution to the next."""
+        """By location, whether it is a loop that polls; kept from one execution to the next."""
         self._progress = 0
         self._counts: dict[_Look, tuple[int, int]] = {}
         """How often each look was made in a row, and how much progress there was by then."""
@@ -40,7 +41,7 @@ class Looks:
         self._followed: tuple[_Look, int] | None = None
         """Who goes on alone, and how much progress there was when it began."""
         self.has_learned = False
-        """A place has become known: what was run was for that, and the same choices are to be run again."""
+        """A location has become known: what was run was for that, and the same choices are to be run again."""
 
     def is_idle(self, number: int) -> bool:
         """True for a thread that would only look in vain once more."""
@@ -82,7 +83,7 @@ class Looks:
         return count if progress == self._progress else 0
 
     def _unknown(self, options: Sequence[int]) -> list[_Look]:
-        """Those that have come back to where they looked before, from places that are not known."""
+        """Those that have come back to where they looked before, from locations that are not known."""
         looks = [look for number in options if (look := self._stands.get(number)) is not None]
         return [look for look in looks if look[1] not in self._loops and self._count(look) > 1]
 
@@ -93,7 +94,7 @@ class Looks:
         if not looks_again:
             self._stands.pop(rank, None)
             return
-        look = rank, _place_here(), accesses
+        look = rank, _location_here(), accesses
         self._counts[look] = self._progress, self._count(look) + 1
         self._stands[rank] = look
 
@@ -133,10 +134,10 @@ class Looks:
         """Of no interest."""
 
 
-def _place_here() -> Place:
-    place: list[str | int] = []
+def _location_here() -> Location:
+    location: list[str | int] = []
     frame = sys._getframe(2)
     while frame is not None:
-        place += (frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lineno)
+        location += (frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_lineno)
         frame = frame.f_back  # type: ignore[assignment]
-    return tuple(place)
+    return tuple(location)
