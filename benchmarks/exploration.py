@@ -185,7 +185,7 @@ def found(program: Program, policy: str, runs: int, depth: int | None = None) ->
 
 def choices_of(program: Program) -> int:
     """The most choices that an execution has, of fifty."""
-    return max(len(simulate(program, 2, policy=Pct(seed)).schedule.answers) for seed in range(50))
+    return max(len(simulate(program, 2, policy=Pct(seed)).schedule.choices) for seed in range(50))
 
 
 def print_bugs(runs: int = 1_000) -> None:

@@ -1,14 +1,14 @@
-"""Choices: everything a run leaves open goes through `choose(point, options)`, and the list of answers is the schedule.
+"""Choices: all that a run leaves open goes through `choose(point, options)`; the list of what was chosen is a schedule.
 
 A schedule has a short, versioned text form, the replay token:
 
     s1:0x12.1.2:9c1e03ab
     |  |        |
     |  |        4 hex digits that name the program and world size, 4 that check the whole
-    |  the answers, in order; `AxN` stands for N times A; zeros at the end are left out
+    |  the choices, in order; `AxN` stands for N times A; zeros at the end are left out
     version
 
-Answer 0 is always the default (the running rank goes on, or else the next one), so a schedule with few switches is
+Choice 0 is always the default (the running rank goes on, or else the next one), so a schedule with few switches is
 short.
 """
 
@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol
 from ddpsim.simulator.errors import ReplayError
 
 VERSION = "s1"
-_TOKEN = re.compile(r"(?P<version>s\d+):(?P<answers>[0-9x.]+):(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})")
+_TOKEN = re.compile(r"(?P<version>s\d+):(?P<choices>[0-9x.]+):(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})")
 _RUN = re.compile(r"(\d+)(?:x(\d+))?")
 _LONGEST_RUN = 10_000_000
 
@@ -79,14 +79,14 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """The answers given in one execution. `str(schedule)` is its replay token."""
+    """The choices made in one execution. `str(schedule)` is its replay token."""
 
-    answers: tuple[int, ...] = ()
+    choices: tuple[int, ...] = ()
     program: str = ""
-    """What the answers belong to: the name of the program and the world size."""
+    """What the choices belong to: the name of the program and the world size."""
 
     def __str__(self) -> str:
-        body = f"{VERSION}:{answers_text(self.answers)}"
+        body = f"{VERSION}:{choices_text(self.choices)}"
         name = _checksum(self.program)
         return f"{body}:{name}{_checksum(body + name)}"
 
@@ -103,7 +103,7 @@ class Schedule:
                 f"replay token {_shown(token)} was recorded for another program or world size than {program}: "
                 "replay it with the ones it came from"
             )
-        return cls(_without_defaults_at_the_end(list(_decode(found["answers"], token))), program)
+        return cls(_without_defaults_at_the_end(list(_decode(found["choices"], token))), program)
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
@@ -116,15 +116,15 @@ def program_on(name: str, world_size: int) -> str:
     return f"{name} on {world_size} ranks"
 
 
-def answers_text(answers: Sequence[int]) -> str:
-    """Answers as they stand in a token, such as "0x12.1.2"; zeros at the end are left out."""
-    runs = [(answer, sum(1 for _ in same)) for answer, same in groupby(_without_defaults_at_the_end(answers))]
-    texts = chain.from_iterable([f"{answer}x{n}"] if n > 2 else [str(answer)] * n for answer, n in runs)
+def choices_text(choices: Sequence[int]) -> str:
+    """Choices as they stand in a token, such as "0x12.1.2"; zeros at the end are left out."""
+    runs = [(choice, sum(1 for _ in same)) for choice, same in groupby(_without_defaults_at_the_end(choices))]
+    texts = chain.from_iterable([f"{choice}x{n}"] if n > 2 else [str(choice)] * n for choice, n in runs)
     return ".".join(texts) or "0"
 
 
-def answers_in(text: str) -> tuple[int, ...]:
-    """The answers in a text that `answers_text` wrote. Raises ReplayError for another text."""
+def choices_in(text: str) -> tuple[int, ...]:
+    """The choices in a text that `choices_text` wrote. Raises ReplayError for another text."""
     return _without_defaults_at_the_end(list(_decode(text, text)))
 
 
@@ -143,7 +143,7 @@ def _whole(token: str) -> re.Match[str]:
             f"replay token {_shown(token)} is not whole, expected something like "
             f"{VERSION}:0x12.1.2:9c1e03ab: copy the token to its end"
         )
-    if _checksum(f"{version}:{found['answers']}{found['program']}") != found["check"]:
+    if _checksum(f"{version}:{found['choices']}{found['program']}") != found["check"]:
         raise ReplayError(
             f"replay token {_shown(token)} does not match its own checksum, expected an unchanged token: "
             "copy it again from the report"
@@ -159,11 +159,11 @@ def _checksum(text: str) -> str:
     return f"{zlib.crc32(text.encode()) & 0xFFFF:04x}"
 
 
-def _without_defaults_at_the_end(answers: Sequence[int]) -> tuple[int, ...]:
-    end = len(answers)
-    while end and answers[end - 1] == 0:
+def _without_defaults_at_the_end(choices: Sequence[int]) -> tuple[int, ...]:
+    end = len(choices)
+    while end and choices[end - 1] == 0:
         end -= 1
-    return tuple(answers[:end])
+    return tuple(choices[:end])
 
 
 def _decode(text: str, token: str) -> Iterator[int]:

@@ -64,7 +64,7 @@ def test_every_event_and_every_choice_is_told_once_and_in_order():
                 model(torch.ones(1, 2)).sum().backward()
 
     for seed in range(5):
-        answers = simulate(trains, 3, policy="random", seed=seed).schedule.answers
+        answers = simulate(trains, 3, policy="random", seed=seed).schedule.choices
         result, steps = run(trains, 3, *answers)
         assert [step.kind for step in steps if step.kind] == [event.kind.value for event in result.trace]
         assert [step.choice.answer for step in steps if step.choice] == list(answers)
@@ -103,7 +103,7 @@ def test_threads_are_told_by_rank_and_name():
         thread.start()
         thread.join()
 
-    result, steps = run(program, 2, *simulate(program, 2, policy="random", seed=3).schedule.answers)
+    result, steps = run(program, 2, *simulate(program, 2, policy="random", seed=3).schedule.choices)
     assert {(step.rank, step.thread) for step in steps} == {(rank, name) for rank in (0, 1) for name in ("", "metrics")}
     told = [step.rank for step in steps if step.kind]
     assert told == [event.rank for event in result.trace]

@@ -108,9 +108,9 @@ def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[in
         return "on processes"
     on = "" if transport == "memory" else f"on {transport}  "
     if policy is None and answers:
-        from ddpsim.simulator.choices import answers_text
+        from ddpsim.simulator.choices import choices_text
 
-        return f"{on}schedule {answers_text(answers)}"
+        return f"{on}schedule {choices_text(answers)}"
     policy = policy or DEFAULT
     return f"{on}policy {policy}" + (f", seed {seed}" if draws(policy) else "")
 

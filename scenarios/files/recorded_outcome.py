@@ -58,7 +58,7 @@ _SIDES: tuple[tuple[str, Callable[[RecordedOutcome], str]], ...] = (
 def outcome_of(result: Result) -> RecordedOutcome:
     """What a run came to, as it is to be recorded."""
     codes = tuple(finding.code for finding in result.findings)
-    return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.answers))
+    return RecordedOutcome(result.verdict, codes, result.trace.digest(), len(result.schedule.choices))
 
 
 def with_outcome(text: str, result: Result) -> str:

@@ -30,7 +30,7 @@ from ddpsim.scenarios.files.toml_file import VERSION
 from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
-from ddpsim.simulator.choices import answers_text
+from ddpsim.simulator.choices import choices_text
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.json_form import to_json
 from ddpsim.simulator.programs.program import Program
@@ -58,7 +58,7 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "cause": cause or scenario.cause,
         "world_size": scenario.world_size,
         "runs_on": None if scenario.engine is Engine.TORCH else scenario.engine,
-        "schedule": answers_text(scenario.answers) if scenario.answers else "",
+        "schedule": choices_text(scenario.answers) if scenario.answers else "",
         "tags": scenario.tags,
         "reports": scenario.reports,
     }

@@ -51,7 +51,7 @@ from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training import oracle, trainer
 from ddpsim.scenarios.training.reference import by_oracle
 from ddpsim.scenarios.training.training import Training
-from ddpsim.simulator.choices import answers_in
+from ddpsim.simulator.choices import choices_in
 from ddpsim.simulator.errors import ReplayError
 from ddpsim.simulator.programs.json_form import FORMAT, program_of
 from ddpsim.simulator.programs.json_form import VERSION as JSON_VERSION
@@ -100,7 +100,7 @@ def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario
 def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
     """The scenario with the schedule and the engine that the file says."""
     try:
-        answers = answers_in(form.schedule) if form.schedule else scenario.answers
+        answers = choices_in(form.schedule) if form.schedule else scenario.answers
     except ReplayError:
         file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
     return replace(scenario, engine=form.runs_on or scenario.engine, answers=answers)

@@ -104,7 +104,7 @@ def _execution(scenario: Scenario, engine: Engine, result: Result, *, found: str
     """An execution that failed if `found` says something."""
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
-    taken = replace(scenario, answers=result.schedule.answers)
+    taken = replace(scenario, answers=result.schedule.choices)
     return Execution(kind_of(scenario), engine, outcome, _failure(taken, engine, code, found) if found else None)
 
 

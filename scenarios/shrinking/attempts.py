@@ -51,7 +51,7 @@ def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
         for result in _runs(candidate, same.engine):
             executions += 1
             if same.holds_for(scenario, result):
-                answers = stripped(result.schedule.answers)
+                answers = stripped(result.schedule.choices)
                 return Attempt(Candidate(replace(scenario, answers=answers)), executions)
     except UsageError:  # it would be refused: no failure
         return Attempt(None, executions + 1)

@@ -63,6 +63,6 @@ class Walks:
 
     def take(self, result: Result) -> Finding | None:
         """Learn how many choices there are."""
-        self._choices = max(self._choices, len(result.schedule.answers))
+        self._choices = max(self._choices, len(result.schedule.choices))
         self.is_complete = self._choices == 0
         return None

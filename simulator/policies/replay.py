@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, answers_text
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Schedule, choices_text
 from ddpsim.simulator.diagnosis.explain import Row, shortened, table
 from ddpsim.simulator.errors import ReplayDivergedError
 from ddpsim.simulator.events import Event, EventKind
@@ -56,7 +56,7 @@ class Replay:
     """Gives the recorded answers in order. Zeros at the end are not recorded, so after them come zeros."""
 
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
-        self._answers = schedule.answers
+        self._answers = schedule.choices
         self._keeps_choices = keeps_choices
         """Whose options take time and room: in a world of a thousand ranks, there are as many at each choice."""
         self.choices: list[Choice] = []
@@ -137,8 +137,8 @@ def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
 def _recorded_text(divergence: Divergence) -> str:
     first, *others = divergence.answers
     if divergence.point is None:
-        return f"goes on with {shortened(answers_text(divergence.answers))}"
-    more = f", and goes on with {shortened(answers_text(others))}" if any(others) else ""
+        return f"goes on with {shortened(choices_text(divergence.answers))}"
+    more = f", and goes on with {shortened(choices_text(others))}" if any(others) else ""
     return f"takes option {first}, so {first + 1} or more were open{more}"
 
 

@@ -67,10 +67,10 @@ def shrink(
 
     def attempt(answers: Answers) -> Attempt[Answers]:
         result = simulate(program, world_size, policy=Guided(answers), **options)
-        return Attempt(stripped(result.schedule.answers) if failure.is_that_of(result) else None)
+        return Attempt(stripped(result.schedule.choices) if failure.is_that_of(result) else None)
 
     shrunk = shrink_greedily(
-        stripped(failed.schedule.answers),
+        stripped(failed.schedule.choices),
         PASSES,
         attempt,
         size=Size(world_size, 0).under,

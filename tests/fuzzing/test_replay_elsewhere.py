@@ -38,7 +38,7 @@ def failures(strategy, count, *, of):
         if len(found) < count:
             result = run_scenario(scenario, policy=policy)
             if result.verdict is Verdict.FAIL:
-                found.append((replace(scenario, answers=result.schedule.answers), type(policy).__name__, result))
+                found.append((replace(scenario, answers=result.schedule.choices), type(policy).__name__, result))
 
     draw_each(st.tuples(strategy, policies()), 0, of, take)
     assert len(found) == count

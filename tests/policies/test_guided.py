@@ -16,7 +16,7 @@ def test_answers_are_taken_modulo_the_options_and_then_come_zeros():
 
 def test_what_was_really_taken_repeats_the_run():
     drawn = simulate(senders_to_one, 4, policy=Guided((9, 8, 7, 6, 5, 4, 3, 2, 1)))
-    again = simulate(senders_to_one, 4, policy=Guided(drawn.schedule.answers))
+    again = simulate(senders_to_one, 4, policy=Guided(drawn.schedule.choices))
 
     assert again.trace.digest() == drawn.trace.digest()
     assert again.schedule == drawn.schedule

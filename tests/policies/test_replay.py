@@ -36,7 +36,7 @@ def caught(*answers, senders):
 
 def test_both_sides_of_a_choice_of_ranks():
     # Rank 3 starts, and before its send the fourth of 3, 0, 1, 2 goes on. Without a send it returns: three are left.
-    assert replay(collects, 4, token(3, 3, 0, 2, 1), args=(3,)).schedule.answers[:5] == (3, 3, 0, 2, 1)
+    assert replay(collects, 4, token(3, 3, 0, 2, 1), args=(3,)).schedule.choices[:5] == (3, 3, 0, 2, 1)
     assert str(caught(3, 3, 0, 2, 1, senders=1)).splitlines() == [
         "replay diverged at step 0: choice 1 of the schedule takes option 3 of which rank runs next, but only 3 are "
         "open: the program or its input has changed since the recording",
@@ -114,7 +114,7 @@ def test_both_sides_of_a_choice_of_messages():
 def test_a_lenient_replay_goes_on_with_what_fits():
     result = replay(collects, 4, token(3, 3, 0, 2, 1), args=(1,), strict=False)
     assert result.returns[0] == [1]
-    assert result.schedule.answers[:3] == (3, 3 % 3, 0)
+    assert result.schedule.choices[:3] == (3, 3 % 3, 0)
     result.raise_for_verdict()
 
 

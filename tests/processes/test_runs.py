@@ -69,7 +69,7 @@ def test_returns_come_back(run):
     assert result.findings == ()
     assert [returned["rank"] for returned in result.returns] == [0, 1, 2]
     assert all(torch.equal(returned["sum"], torch.tensor([6.0])) for returned in result.returns)
-    assert result.schedule.answers == ()
+    assert result.schedule.choices == ()
     assert result.replay == f"ddpsim run {PROGRAMS}:greets --world-size 3 --transport processes --timeout 30"
 
 

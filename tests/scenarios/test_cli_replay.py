@@ -12,7 +12,7 @@ from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.stepping import HELP, show_steps, stop_after, walk
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of
-from ddpsim.simulator.choices import answers_text, program_on
+from ddpsim.simulator.choices import choices_text, program_on
 from ddpsim.simulator.transcript import Line
 
 RACE = "results-taken-in-order-of-arrival"
@@ -57,7 +57,7 @@ def test_step_shows_every_event_and_choice_and_then_the_result(replay):
     assert head.split() == ["step", "time", "choice", "rank", "what"]
     kinds = [match[1] for line in lines if (match := re.search(r"  \d  (\w+)(?:  |$)", line)) and match[1] != "goes"]
     assert kinds == [event.kind.value for event in recorded.trace]
-    assert sum(bool(re.search(r" \d [<>] \d of ", line)) for line in lines) == len(recorded.schedule.answers)
+    assert sum(bool(re.search(r" \d [<>] \d of ", line)) for line in lines) == len(recorded.schedule.choices)
     assert f"\n{RACE}  world size 4  replayed  " in out
     assert out.splitlines()[-1].startswith("as expected: fail, divergence.parameters, rank 0")
 
@@ -209,10 +209,10 @@ def test_a_run_that_ends_early(replay, collects):
 @pytest.fixture
 def saved(tmp_path):
     """A file that says a schedule under which the race shows."""
-    answers = run_scenario(RACE, policy="random", seed=3).schedule.answers
+    answers = run_scenario(RACE, policy="random", seed=3).schedule.choices
     path = tmp_path / "race.toml"
     path.write_text(
-        f'ddpsim = 1\nsummary = "a race"\nscenario = "{RACE}"\nworld_size = 4\nschedule = "{answers_text(answers)}"\n'
+        f'ddpsim = 1\nsummary = "a race"\nscenario = "{RACE}"\nworld_size = 4\nschedule = "{choices_text(answers)}"\n'
     )
     return str(path)
 

@@ -29,7 +29,7 @@ def test_a_run_is_recorded():
     result = run_scenario("both-send-first", policy="random", seed=1)
     recorded = outcome_of(result)
     assert recorded == RecordedOutcome(
-        Verdict.FAIL, (Code.DEADLOCK_CYCLE,), result.trace.digest(), len(result.schedule.answers)
+        Verdict.FAIL, (Code.DEADLOCK_CYCLE,), result.trace.digest(), len(result.schedule.choices)
     )
     assert recorded.choices > 0
     assert recorded.difference(outcome_of(run_scenario("both-send-first", policy="random", seed=1))) == ""

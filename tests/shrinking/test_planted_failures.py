@@ -129,13 +129,13 @@ def test_a_torn_read():
     """
     runs = (simulate(planted.torn_read, 4, policy="random", seed=seed) for seed in range(100))
     failure = next(run for run in runs if run.errors)
-    answers = failure.schedule.answers
+    answers = failure.schedule.choices
     assert len(answers) > 130
     assert sum(answer > 0 for answer in answers) > 80
     found = shrink(planted.torn_read, 4, failure.schedule)
     assert found.is_minimal
     # A choice comes first of all, then one before each operation: 12 others and the write; 12 others and both looks.
-    assert found.schedule.answers == (*(0,) * 14, 1, *(0,) * 14, 1)
+    assert found.schedule.choices == (*(0,) * 14, 1, *(0,) * 14, 1)
     assert str(found.result.errors[1]) == "torn"
     assert found.result.trace.digest() == replay(planted.torn_read, 4, found.schedule).trace.digest()
 

@@ -31,10 +31,10 @@ def failing(program, world_size, *args):
 
 def test_one_switch_is_left():
     schedule = failing(first_come, 4, 3)
-    assert sum(map(bool, schedule.answers)) > 3
+    assert sum(map(bool, schedule.choices)) > 3
     shrunk = shrink(first_come, 4, schedule, args=(3,))
     # Rank 3 goes first, and then round robin leads on to rank 0.
-    assert shrunk.schedule.answers == (3,)
+    assert shrunk.schedule.choices == (3,)
     assert shrunk.is_minimal
     assert shrunk.result.findings[0].code is Code.RANK_ERROR
     again = replay(first_come, 4, str(shrunk.schedule), args=(3,))
@@ -43,9 +43,9 @@ def test_one_switch_is_left():
 
 def test_what_fails_under_the_default_schedule_has_no_answers():
     schedule = simulate(crashes, 3, policy="random", seed=1).schedule
-    assert any(schedule.answers)
+    assert any(schedule.choices)
     shrunk = shrink(crashes, 3, schedule)
-    assert (shrunk.schedule.answers, shrunk.executions) == ((), 1)
+    assert (shrunk.schedule.choices, shrunk.executions) == ((), 1)
 
 
 def test_another_error_is_another_failure():
@@ -58,7 +58,7 @@ def test_another_error_is_another_failure():
 
     schedule = simulate(fails_either_way, 3, policy=Guided((2,))).schedule
     shrunk = shrink(fails_either_way, 3, schedule)
-    assert shrunk.schedule.answers == (2,)
+    assert shrunk.schedule.choices == (2,)
     assert type(shrunk.result.errors[0]) is ValueError
 
 
