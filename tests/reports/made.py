@@ -17,6 +17,7 @@ from ddpsim.reports.document import (
     Run,
     Site,
     Slot,
+    SlotState,
     Waiting,
 )
 from ddpsim.simulator.choices import Who
@@ -47,7 +48,16 @@ class Story:
         match = self.happen("match", ranks[-1], call)
         for rank in ranks[:-1]:
             self.happen("done", rank, call)
-        self.slots.append(Slot(call.group, call.sequence, tuple(issues), "matched", match))
+        self.slot(call, issues, "matched", match)
+
+    def slot(self, call: Call, issues: Iterable[int], state: SlotState = "open", match: int | None = None) -> None:
+        """The calls that these events issued meet in one slot."""
+        self.slots.append(Slot(call.group, call.sequence, tuple(issues), state, match))
+
+    def differ(self, *calls: Call) -> Story:
+        """Each rank waits in a call of its own, all in one slot."""
+        self.slot(calls[0], [self.wait_in(each, rank) for rank, each in enumerate(calls)], "mismatched")
+        return self
 
     def hang(self, call: Call, ranks: Sequence[int], missing: Sequence[int]) -> int:
         """Ranks wait in a slot that never fills; return the slot's index."""
@@ -73,7 +83,7 @@ class Story:
             issues = self.wait_in(receipt, receiver), self.happen("issue", sender, call)
             match = self.happen("match", sender, call)
             self.happen("done", receiver, receipt)
-        self.slots.append(Slot(call.group, call.sequence, issues, "matched", match))
+        self.slot(call, issues, "matched", match)
 
     def run(self, **fields: object) -> Run:
         """The run so far."""
@@ -85,6 +95,11 @@ class Story:
 def call(sequence: int, operation: str = "all_reduce", group: str = "default", **fields: object) -> Call:
     """A collective on two numbers."""
     return Call(operation, group, sequence, "SUM float32[2]", **fields)  # type: ignore[arg-type]
+
+
+def of_own_size(ranks: int) -> list[Call]:
+    """For each rank a collective on another number of numbers."""
+    return [replace(call(0), signature=f"SUM float32[{rank + 1}]") for rank in range(ranks)]
 
 
 def message(sequence: int, operation: str, peer: int, group: str = "default") -> Call:

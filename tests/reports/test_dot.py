@@ -7,14 +7,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from ddpsim.reports.document import Document, Finding, Slot, Waiting
+from ddpsim.reports.document import Document, Finding, Waiting
 from ddpsim.reports.forms.dot import to_dot
 from ddpsim.reports.wording import printable
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.outside import do_without, missing
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
-from tests.reports.made import Story, call
+from tests.reports.made import Story, of_own_size
 
 SVG = "{http://www.w3.org/2000/svg}"
 RED = "#c62828"
@@ -82,13 +82,13 @@ def test_where_calls_differ_it_says_that(name, drawn):
 
 def test_512_ranks_that_all_made_another_call_are_no_graph():
     ranks = 512
-    story = Story(ranks)
-    calls = [dataclasses.replace(call(0), signature=f"SUM float32[{rank + 1}]") for rank in range(ranks)]
-    issues = tuple(story.wait_in(each, rank) for rank, each in enumerate(calls))
-    story.slots.append(Slot("default", 0, issues, "mismatched"))
-    run = story.run(
-        findings=(Finding("mismatch.signature", Verdict.FAIL, (), "", "", slots=(0,)),),
-        waiting=tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(ranks)),
+    run = (
+        Story(ranks)
+        .differ(*of_own_size(ranks))
+        .run(
+            findings=(Finding("mismatch.signature", Verdict.FAIL, (), "", "", slots=(0,)),),
+            waiting=tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(ranks)),
+        )
     )
     made = to_dot(Document("t", (run,)))
     assert made.count(b"->") == 0

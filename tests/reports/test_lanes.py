@@ -82,7 +82,7 @@ def thread_meets(story, made, thread):
     """A thread of rank 0 makes a call of its own."""
     issue = story.happen("issue", 0, made, thread=thread)
     match = story.happen("match", 0, made, thread=thread)
-    story.slots.append(replace(missing_rank().slots[0], group=made.group, issues=(issue,), match=match))
+    story.slot(made, [issue], "matched", match)
 
 
 def test_a_wait_runs_from_where_the_rank_arrived_to_where_the_others_came():
@@ -139,14 +139,9 @@ def test_calls_issued_in_different_orders_stand_apart_and_cross():
     story = Story(2)
     one, other = call(0, group="a"), call(0, group="b")
     issues = [story.happen("issue", rank, each) for rank, each in ((0, one), (0, other), (1, other), (1, one))]
-    run = replace(
-        story.run(),
-        slots=tuple(
-            replace(missing_rank().slots[0], group=group, issues=met, match=None)
-            for group, met in (("a", (issues[0], issues[3])), ("b", (issues[1], issues[2])))
-        ),
-    )
-    lanes = lanes_of(run)
+    story.slot(one, (issues[0], issues[3]), "matched")
+    story.slot(other, (issues[1], issues[2]), "matched")
+    lanes = lanes_of(story.run())
     assert columns(lanes, 0) == [0, 1]
     assert columns(lanes, 1) == [1, 2]
 
@@ -180,7 +175,7 @@ def test_a_rank_that_went_on_before_its_message_came_does_not_wait_for_it():
     story.meet(call(0), (1, 0))
     sent = story.happen("issue", 0, message(0, "send", 1))
     match = story.happen("match", 0, message(0, "send", 1))
-    story.slots.append(replace(missing_rank().slots[0], issues=(early, sent), match=match))
+    story.slot(message(0, "send", 1), (early, sent), "matched", match)
     lanes = lanes_of(story.run())
     assert [columns(lanes, lane) for lane in (0, 1)] == [[1, 2], [0, 1]]
 
@@ -212,7 +207,7 @@ def test_what_comes_after_a_wait_that_shows_stands_behind_it():
     match = story.happen("match", 1, message(0, "recv", 0))
     done = story.happen("done", 0, message(0, "send", 1))
     end = story.happen("return", 0)
-    story.slots.append(replace(missing_rank().slots[0], issues=(sent, received), match=match))
+    story.slot(message(0, "send", 1), (sent, received), "matched", match)
     lanes = lanes_of(story.run())
     assert lanes.bars == (Bar(0, 0, 3, wait, done),)
     assert lanes.marks == (Mark((note,), 0, 0.5), Mark((end,), 0, 3.5))
@@ -234,12 +229,9 @@ def test_a_thread_has_a_lane_under_its_rank():
     story = Story(2)
     story.meet(call(0), (0, 1))
     story.happen("note", 0, text="starts")
-    story.happen("issue", 0, call(0, group="own"), thread="helper")
-    run = story.run()
-    run = replace(
-        run, slots=(*run.slots, replace(run.slots[0], group="own", issues=(len(run.events) - 1,), match=None))
-    )
-    lanes = lanes_of(replace(run, waiting=(Waiting(Who(0, "helper"), "all_reduce #0", None, (1,)),)))
+    own = call(0, group="own")
+    story.slot(own, [story.happen("issue", 0, own, thread="helper")])
+    lanes = lanes_of(story.run(waiting=(Waiting(Who(0, "helper"), "all_reduce #0", None, (1,)),)))
     assert [lane.who for lane in lanes.lanes] == [Who(0), Who(0, "helper"), Who(1)]
     assert [lane.end for lane in lanes.lanes] == ["unknown", "waiting", "unknown"]
     assert columns(lanes, 1) == [1]
@@ -286,11 +278,8 @@ def test_where_nobody_is_named_every_call_is_odd():
 
 def odd_words(mine, others, culprits):
     """What is said of the calls of three ranks, the first of which made another one."""
-    story = Story(3)
-    issues = [story.wait_in(each, rank) for rank, each in enumerate((mine, others, others))]
-    slot = replace(missing_rank().slots[0], issues=tuple(issues), state="mismatched", match=None)
     finding = Finding("mismatch.operation", Verdict.FAIL, culprits, "", "", slots=(0,))
-    lanes = lanes_of(replace(story.run(), slots=(slot,), findings=(finding,)))
+    lanes = lanes_of(Story(3).differ(mine, others, others).run(findings=(finding,)))
     return [(item.odd, item.beside) for item in lanes.items]
 
 

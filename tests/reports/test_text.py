@@ -8,14 +8,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ddpsim.reports.document import Call, Document, Event, Exploration, Outcome, Rank, Run, Slot, Waiting
+from ddpsim.reports.document import Document, Exploration, Outcome, Rank, Waiting
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
 from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
+from tests.reports.made import Story, call
 
 
 def lanes(name, width=120):
@@ -78,32 +78,17 @@ def test_groups_have_characters_of_their_own():
     assert len({letter for letter, _ in letters}) == 4
 
 
-def barriers(world_size, calls, *, absent=(), group="default"):
+def barriers(world_size, calls, *, absent=()):
     """Ranks that meet in so many barriers, the last of which some do not come to."""
-    events, slots = [], []
-    for number in range(calls):
-        last = number + 1 == calls
-        coming = [rank for rank in range(world_size) if not (last and rank in absent)]
-        issues = tuple(range(len(events), len(events) + len(coming)))
-        events += [Event(EventKind.ISSUE, rank, len(events), call=number) for rank in coming]
-        if last and absent:
-            slots.append(Slot(group, number, issues, "open", missing=tuple(absent)))
-            events += [Event(EventKind.WAIT, rank, len(events), call=number) for rank in coming]
-        else:
-            slots.append(Slot(group, number, issues, "matched", len(events)))
-            events.append(Event(EventKind.MATCH, coming[-1], len(events), call=number))
-    waiting = [rank for rank in range(world_size) if absent and rank not in absent]
-    return Run(
-        name="barriers",
-        world_size=world_size,
+    story, last = Story(world_size), calls - bool(absent)
+    for number in range(last):
+        story.meet(call(number, "barrier"), range(world_size))
+    here = [rank for rank in range(world_size) if absent and rank not in absent]
+    slots = (story.hang(call(last, "barrier"), here, absent),) if absent else ()
+    return story.run(
         verdict=Verdict.FAIL if absent else Verdict.PASS,
-        findings=(),
-        text="",
-        ranks=tuple(Rank(rank, "waiting" if rank in waiting else "returned") for rank in range(world_size)),
-        calls=tuple(Call("barrier", group, number, "") for number in range(calls)),
-        events=tuple(events),
-        slots=tuple(slots),
-        waiting=tuple(Waiting(Who(rank), "barrier", slots=(calls - 1,)) for rank in waiting),
+        ranks=tuple(Rank(rank, "waiting" if rank in here else "returned") for rank in range(world_size)),
+        waiting=tuple(Waiting(Who(rank), "barrier", slots=slots) for rank in here),
     )
 
 

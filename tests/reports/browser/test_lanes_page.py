@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from ddpsim.reports.document import Document, Site, Slot
+from ddpsim.reports.document import Document, Site
 from ddpsim.simulator.events import EventKind
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
-from tests.reports.made import Story, call, exploration, message, missing_rank, passing
+from tests.reports.made import Story, call, exploration, message, missing_rank, of_own_size, passing
 from tests.reports.test_wait_graph import ring
 
 ODD = "rank0-eval-through-wrapper-with-buffers"
@@ -403,11 +403,7 @@ def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(o
 
 
 def test_ranks_that_differ_but_have_no_lane_are_counted(open_report):
-    story = Story(130)
-    calls = [replace(call(0), signature=f"SUM float32[{rank + 1}]") for rank in range(130)]
-    issues = tuple(story.wait_in(each, rank) for rank, each in enumerate(calls))
-    story.slots.append(Slot("default", 0, issues, "mismatched"))
-    report = open_report(Document("differ", (story.run(),)))
+    report = open_report(Document("differ", (Story(130).differ(*of_own_size(130)).run(),)))
     report.click_place(0)
     lines = report.details()["differs"].split("\n")
     assert lines[0] == "rank 0: all_reduce SUM float32[1]"

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from ddpsim.reports.document import Document, Finding, Rank, Site, Slot, Waiting
+from ddpsim.reports.document import Document, Finding, Rank, Site, Waiting
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.browser.conftest import centre
@@ -51,7 +51,7 @@ def test_a_click_on_the_bar_of_another_wait_tells_what_it_is_for(open_report):
 
 
 def test_a_click_on_the_word_beside_an_odd_call_shows_it(open_report):
-    report = opened(open_report, differing(call(0), call(0, "barrier")), **culprit(1))
+    report = opened(open_report, Story(2).differ(call(0), call(0, "barrier")), **culprit(1))
     report.page.mouse.click(*centre(report.box(".drawing .word:not(.other)")))
     assert report.texts(".details h3") == ["rank 1: barrier #0"]
 
@@ -135,7 +135,7 @@ def test_a_head_says_what_of_ddp_it_is_for(open_report):
 
 def test_calls_that_differ_in_operation_have_words_and_no_head(open_report):
     one = call(0, phase="bucket", bucket=0, origin="DDP")
-    made = differing(one, call(0, "broadcast", phase="rebuild", origin="DDP"))
+    made = Story(2).differ(one, call(0, "broadcast", phase="rebuild", origin="DDP"))
     report = opened(open_report, made, **culprit(1))
     assert heads(report) == []
     assert report.texts(".drawing .word") == ["all_reduce bucket 0", "\N{NOT EQUAL TO} broadcast rebuild"]
@@ -143,14 +143,14 @@ def test_calls_that_differ_in_operation_have_words_and_no_head(open_report):
 
 def test_calls_that_differ_in_purpose_have_both_in_their_head(open_report):
     one, other = call(0, phase="bucket", bucket=0, origin="DDP"), call(0, phase="buffers", origin="other")
-    assert heads(opened(open_report, differing(one, other), **culprit(1))) == ["all_reduce bucket 0 / buffers"]
-    assert heads(opened(open_report, differing(one, call(0)), **culprit(1))) == ["all_reduce bucket 0 / program"]
+    assert heads(opened(open_report, Story(2).differ(one, other), **culprit(1))) == ["all_reduce bucket 0 / buffers"]
+    assert heads(opened(open_report, Story(2).differ(one, call(0)), **culprit(1))) == ["all_reduce bucket 0 / program"]
 
 
 def test_a_call_that_only_follows_the_others_has_no_purpose_of_its_own(open_report):
     following = call(0, phase="following", origin="following (shadow)", is_shadow=True)
     for other, head in ((call(0), "all_reduce"), (call(0, phase="buffers", origin="DDP"), "all_reduce buffers")):
-        assert heads(opened(open_report, differing(following, other))) == [head]
+        assert heads(opened(open_report, Story(2).differ(following, other))) == [head]
 
 
 def test_a_long_head_is_cut_and_has_all_of_it_for_a_title(open_report):
@@ -187,14 +187,6 @@ def test_heads_do_not_overlap_where_columns_are_as_narrow_as_is_legible(open_rep
 # --- colours ----------------------------------------------------------------------------------------------------------
 
 
-def differing(one, other):
-    """Two ranks whose calls meet and differ, and wait."""
-    story = Story(2)
-    issues = story.wait_in(one, 0), story.wait_in(other, 1)
-    story.slots.append(Slot("default", 0, issues, "mismatched"))
-    return story
-
-
 def culprit(rank):
     return {
         "verdict": Verdict.FAIL,
@@ -206,13 +198,13 @@ STYLE = "all => all.map(each => { const s = getComputedStyle(each); return [s.fi
 
 
 def test_a_shadow_that_differs_is_a_shadow_in_the_colour_of_trouble(open_report):
-    report = opened(open_report, differing(call(0), call(0, "barrier", is_shadow=True)), **culprit(1))
+    report = opened(open_report, Story(2).differ(call(0), call(0, "barrier", is_shadow=True)), **culprit(1))
     ((fill, stroke, dashes),) = report.look(".drawing .call.odd", STYLE)
     (ring_style,) = report.look(".drawing .ring:not(.other)", STYLE)
     assert stroke == ring_style[1]
     assert fill == report.page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert dashes != "none"
-    report = opened(open_report, differing(call(0), call(0, "barrier")), **culprit(1))
+    report = opened(open_report, Story(2).differ(call(0), call(0, "barrier")), **culprit(1))
     (odd,) = report.look(".drawing .call.odd", STYLE)
     assert (odd[0], odd[2]) == (stroke, "none")
 
@@ -230,7 +222,7 @@ def test_each_colour_of_a_ring_is_in_the_legend(open_report, ranks, colours):
 
 
 def test_rings_around_calls_that_differ_are_in_the_legend(open_report):
-    report = opened(open_report, differing(call(0), call(0, "barrier")), **culprit(1))
+    report = opened(open_report, Story(2).differ(call(0), call(0, "barrier")), **culprit(1))
     for sign in (".ring:not(.other)", ".ring.other"):
         assert report.look(f".legend {sign}", STYLE) == report.look(f".drawing {sign}", STYLE) != []
     assert report.texts(".legend span")[-2:] == ["differs from the others", "the others it met"]
