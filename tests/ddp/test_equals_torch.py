@@ -67,15 +67,6 @@ class Branching(nn.Module):
         return self.branches[int(batch[0, 0] > 0)](self.first(batch).tanh())
 
 
-class OneUnused(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.used, self.unused = linear(), nn.Linear(2, 2)
-
-    def forward(self, batch):
-        return self.used(batch)
-
-
 NETWORKS = {
     "linear": (linear, (3, 5)),
     "convolution": (convolution, (3, 2, 4, 4)),
@@ -84,7 +75,7 @@ NETWORKS = {
     "mixed": (networks.Mixed, (3, 5)),
     "sparse": (networks.Sparse, (3, 4)),
     "branching": (Branching, (3, 5)),
-    "one unused": (OneUnused, (3, 5)),
+    "one unused": (lambda: networks.OneUnused().float(), (3, 4)),
 }
 MODES = {
     "plain": {},

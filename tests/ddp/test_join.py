@@ -84,17 +84,7 @@ def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_r
 )
 @pytest.mark.parametrize("numbers", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
 def test_parameters_that_nobody_uses(numbers, options):
-    check(joined(*numbers, build=WithUnused, momentum=0.9), {"bucket_cap_mb": TINY, **options})
-
-
-class WithUnused(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.unused = nn.Linear(3, 3).double()
-        self.used = networks.multilayer()
-
-    def forward(self, batch):
-        return self.used(batch)
+    check(joined(*numbers, build=networks.OneUnused, momentum=0.9), {"bucket_cap_mb": TINY, **options})
 
 
 @pytest.mark.parametrize("numbers", [(1, 2), (2, 2), (1, 3, 2), (0, 1)], ids=str)

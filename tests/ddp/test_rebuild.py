@@ -116,26 +116,11 @@ def test_the_plan_follows_the_gradients(options):
     assert counts(result)["rebuild"] == 1
 
 
-class Chain(nn.Module):
-    """Scalars used in the order given."""
-
-    def __init__(self, order):
-        super().__init__()
-        for name in "abcd":
-            self.register_parameter(name, nn.Parameter(torch.ones((), dtype=torch.float64)))
-        self.order = order
-
-    def forward(self, value):
-        for name in self.order:
-            value = (value * getattr(self, name)).tanh()
-        return value
-
-
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
 @pytest.mark.parametrize("orders", [("abcd", "dcba"), ("bdac", "abcd", "cabd"), ("dcba", "abcd", "abcd", "bcda")])
 def test_ranks_that_record_different_orders_agree(orders, policy):
     def program(rank):
-        module = Chain(orders[rank])
+        module = networks.Chain(orders[rank], "abcd")
         model = DistributedDataParallel(module, bucket_cap_mb=TINY / 2)
         for _ in range(2):
             module.zero_grad()
@@ -144,7 +129,8 @@ def test_ranks_that_record_different_orders_agree(orders, policy):
 
     result = run(program, len(orders), policy=policy, seed=1)
     expected = average(
-        lambda: Chain("abcd"), [lambda module, r=r: _reordered(module, orders[r])(0.5 + r) for r in range(len(orders))]
+        lambda: networks.Chain("abcd", "abcd"),
+        [lambda module, r=r: _reordered(module, orders[r])(0.5 + r) for r in range(len(orders))],
     )
     for rank, (plan, found) in enumerate(result.returns):
         assert "".join(name for (name,) in plan) == orders[0][::-1]
@@ -162,7 +148,9 @@ def _reordered(module, order):
 
 def test_what_got_no_gradient_comes_last():
     def program(rank):
-        model = DistributedDataParallel(Chain("da"), bucket_cap_mb=TINY / 2, find_unused_parameters=True)
+        model = DistributedDataParallel(
+            networks.Chain("da", "abcd"), bucket_cap_mb=TINY / 2, find_unused_parameters=True
+        )
         for _ in range(2):
             model(torch.tensor(0.5, dtype=torch.float64)).backward()
         return "".join(name for (name,) in model.reducer.plan)

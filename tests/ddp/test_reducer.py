@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -100,23 +101,8 @@ def test_without_a_cap_it_is_25_mebibytes():
 # When it travels.
 
 
-class Chain(nn.Module):
-    """Scalars a, b and c, used in the order given; gradients come in the opposite one."""
-
-    def __init__(self, order="abc"):
-        super().__init__()
-        for name in "abc":
-            self.register_parameter(name, nn.Parameter(torch.ones((), dtype=torch.float64)))
-        self.order = order
-
-    def forward(self, value):
-        for name in self.order:
-            value = (value * getattr(self, name)).tanh()
-        return value
-
-
 def chained(rank, orders, *, cap_mb=TINY / 2, steps=1, **options):
-    module = Chain(orders[rank])
+    module = networks.Chain(orders[rank], "abc")
     mark_gradients(module)
     model = DistributedDataParallel(module, bucket_cap_mb=cap_mb, **options)
     for number in range(steps):
@@ -131,7 +117,7 @@ def chained(rank, orders, *, cap_mb=TINY / 2, steps=1, **options):
 
 def expected_of_chains(orders):
     return average(
-        Chain,
+        partial(networks.Chain, "abc", "abc"),
         [
             lambda module, r=r: _with_order(module, orders[r])(torch.tensor(0.5 + r, dtype=torch.float64))
             for r in range(len(orders))

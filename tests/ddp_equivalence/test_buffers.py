@@ -15,7 +15,7 @@ from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check
 from tests.ddp_equivalence.test_plain import OPTIONS
 from tests.kit import networks
-from tests.kit.training import Training, batches, equal_batches, mean_square, uneven_batches
+from tests.kit.training import Training, batches, equal_batches, mean_square
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
@@ -40,19 +40,6 @@ def test_without_synchronisation_every_rank_keeps_its_own(world_size):
     result = check(training, {"forward_sync_buffers" if has_own_name else "broadcast_buffers": False})
     first, second = (result.returns[rank].buffers["1.running_mean"] for rank in (0, 1))
     assert not torch.equal(first, second)
-
-
-@pytest.mark.parametrize("is_static", [True, False], ids=["by-initial-world-size", "by-ranks-present"])
-@pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_join(world_size, is_static):
-    training = Training(
-        networks.with_buffers,
-        uneven_batches(world_size),
-        mean_square,
-        is_joined=True,
-        divide_by_initial_world_size=is_static,
-    )
-    check(training)
 
 
 class Counting(nn.Module):

@@ -124,3 +124,30 @@ class Checkpointed(nn.Module):
         for _ in range(self.times):
             hidden = checkpoint(lambda value: self.middle(value).tanh(), hidden, use_reentrant=self.is_reentrant)
         return self.last(hidden)
+
+
+class OneUnused(nn.Module):
+    """A layer that no output depends on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unused = nn.Linear(3, 3).double()
+        self.used = multilayer()
+
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.used(batch)
+
+
+class Chain(nn.Module):
+    """Scalars named by letters, used in the order given; gradients come in the opposite one."""
+
+    def __init__(self, order: str, names: str) -> None:
+        super().__init__()
+        for name in names:
+            self.register_parameter(name, nn.Parameter(torch.ones((), dtype=torch.float64)))
+        self.order = order
+
+    def forward(self, value: Tensor) -> Tensor:
+        for name in self.order:
+            value = (value * getattr(self, name)).tanh()
+        return value

@@ -20,8 +20,11 @@ Meet = Callable[[list[Gradients], int], Gradients]
 """How the gradients of the ranks present become one, given the divisor: DDP's communication."""
 
 
-def train(training: Training, model: nn.Module, *, meet: Meet | None = None) -> list[Trained]:
-    """Train `model`, which stands for rank 0's before DDP wraps it; return what each rank has at the end."""
+def train(training: Training, model: nn.Module, *, meet: Meet | None = None, hands_round: bool = True) -> list[Trained]:
+    """Train `model`, which stands for rank 0's before DDP wraps it; return what each rank has at the end.
+
+    `hands_round`: at the end of a join everybody takes over one rank's buffers; not if the join raised.
+    """
     meet = meet or average
     optimizer = training.optimizer(model)
     counts = [len(own) for own in training.batches]
@@ -52,7 +55,7 @@ def train(training: Training, model: nn.Module, *, meet: Meet | None = None) -> 
                 gradients[rank] = meeting
             _load(model, buffers[0], meeting)
             optimizer.step()
-    if training.is_joined:
+    if training.is_joined and hands_round:
         last = max(ranks, key=lambda rank: (counts[rank], rank))
         buffers = [dict(buffers[last]) if training.synchronizes_buffers else buffers[rank] for rank in ranks]
     parameters = trained(model).parameters

@@ -37,6 +37,8 @@ class Training:
     clear_gradients: bool = True
     set_to_none: bool = True
     momentum: float = 0.0
+    weight_decay: float = 0.0
+    """A parameter without a gradient then differs from one whose gradient is zero."""
     synchronizes_buffers: bool = True
 
     @property
@@ -46,7 +48,7 @@ class Training:
 
     def optimizer(self, model: nn.Module) -> torch.optim.Optimizer:
         """The optimizer, over the parameters in their order."""
-        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=self.momentum)
+        return torch.optim.SGD(model.parameters(), lr=0.1, momentum=self.momentum, weight_decay=self.weight_decay)
 
     def opens_step(self, iteration: int) -> bool:
         """Whether an optimizer step's batches begin here."""
