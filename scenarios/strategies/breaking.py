@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from ddpsim.scenarios.strategies.generator import COLLECTIVES, Choices, collective, one_of, some_of
 from ddpsim.simulator.calls import ANY_SOURCE, Shape
-from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Shapes
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Rows, Shapes, Splits
 from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
@@ -165,7 +165,7 @@ def _alike(issue: Issue, model: Issue) -> Issue:
     """With as much of the model's shape, dtype and reduction as its operation takes: backends notice less then."""
     one = {Shapes.ONE, Shapes.SEVERAL}
     if IN_PROGRAMS[issue.operation].shapes in one and IN_PROGRAMS[model.operation].shapes in one:
-        if issue.operation not in ("all_gather_into_tensor", "reduce_scatter_tensor"):
+        if IN_PROGRAMS[issue.operation].rows is Rows.ANY:
             issue = replace(issue, shapes=model.shapes[:1])
         if not issue.reduction or issue.reduction in reductions_of(str(model.dtype)):
             issue = replace(issue, dtype=model.dtype)
@@ -178,9 +178,10 @@ def _shape(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue
         return None
     if one_of(choices, (False, False, True)):
         return replace(issue, shapes=tuple((*shape, 1) for shape in issue.shapes))
-    if issue.operation == "all_to_all_single":
+    row = IN_PROGRAMS[issue.operation]
+    if row.splits is Splits.ROWS:
         return replace(issue, shapes=tuple((shape[0], 2 * _row_length(shape)) for shape in issue.shapes))
-    rows = len(members_of(program)[issue.group]) if issue.operation == "reduce_scatter_tensor" else 1
+    rows = len(members_of(program)[issue.group]) if row.rows is Rows.DIVISIBLE else 1
     return replace(issue, shapes=tuple(_longer(shape, rows) for shape in issue.shapes))
 
 
@@ -229,7 +230,7 @@ def _group(choices: Choices, program: Program, rank: int, issue: Issue) -> Issue
     members = members_of(program)
     own = members[issue.group]
     per_member = IN_PROGRAMS[issue.operation].shapes in (Shapes.PER_MEMBER, Shapes.IN_AND_OUT)
-    needs_size = per_member or issue.operation == "reduce_scatter_tensor"
+    needs_size = per_member or IN_PROGRAMS[issue.operation].rows is Rows.DIVISIBLE
     needed = {rank, *(each for each in (issue.root, issue.peer) if each is not None and each != ANY_SOURCE)}
     others = [
         name
