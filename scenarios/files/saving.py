@@ -62,7 +62,9 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "tags": scenario.tags,
         "reports": scenario.reports,
     }
-    values = msgspec.to_builtins(_form(scenario, said))
+    built = msgspec.to_builtins(_form(scenario, said))
+    # In the order above: a form that declares one of these keys anew has it further down.
+    values = {key: built[key] for key in dict.fromkeys((*said, *built)) if key in built}
     for rank in values.get("rank", ()):
         rank["steps"] = _lines(rank["steps"])
     return tomlkit.dumps(values)

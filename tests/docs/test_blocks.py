@@ -32,7 +32,9 @@ def a_readers_folder(tmp_path, monkeypatch):
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
     profile = hypothesis.settings.get_current_profile_name()
-    hypothesis.settings.load_profile("default")  # hypothesis has looked for CI when it was imported
+    # Hypothesis has looked for CI when it was imported; and its deadline is of an idle machine.
+    hypothesis.settings.register_profile("reader", hypothesis.settings.get_profile("default"), deadline=None)
+    hypothesis.settings.load_profile("reader")
     yield tmp_path
     hypothesis.settings.load_profile(profile)
     forget_modules(tmp_path)
