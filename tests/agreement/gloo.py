@@ -6,6 +6,7 @@ it. Programs that hang only wait, so more of them pay than there are cores.
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 from collections import deque
@@ -90,7 +91,7 @@ def on_gloo(
 
 
 def _started(program: Program, timeout_seconds: float, run: Callable[..., Any]) -> _Running:
-    scenario = Scenario("program", "", run, args=(program,), world_size=program.world_size)
+    scenario = Scenario("program", "", _kept, args=(run, program), world_size=program.world_size)
     job = Job.of(scenario, Engine.TORCH, timeout_seconds)
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     ours, theirs = multiprocessing.Pipe(duplex=False)
@@ -103,6 +104,16 @@ def _started(program: Program, timeout_seconds: float, run: Callable[..., Any]) 
         process.start()
     theirs.close()
     return _Running(store, processes, ours)
+
+
+def _kept(rank: int, run: Callable[..., Any], program: Program) -> Any:
+    """What it returns lives as long as the process.
+
+    It holds the works: gloo never sends a message whose work was dropped, and who waits for it would hang.
+    """
+    outputs = run(rank, program)
+    atexit.register(lambda: outputs)
+    return outputs
 
 
 def _be(job: Job, rank: int, world_size: int, port: int, line: Connection) -> None:
