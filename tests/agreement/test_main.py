@@ -13,6 +13,7 @@ from tests.agreement import comparison
 from tests.agreement.gloo import on_gloo
 from tests.agreement.labelled import labelled
 from tests.agreement.saved import load, save
+from tests.programs.programs import program, received, sent, waited
 
 
 def loses_a_value(rank, program):
@@ -44,6 +45,16 @@ def test_a_disagreement_is_told_and_saved_and_replayed(capsys, monkeypatch, tmp_
     assert load(path) == labelled(seed, (3, 3))
     assert command.main(["--replay", str(path)]) == Status.AS_EXPECTED
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.tier("ci")
+def test_a_message_that_one_side_never_waits_for_arrives(server):
+    programs = [
+        program((sent("m", 1),), waited(received("m", 0))),
+        program(waited(sent("m", 1)), (received("m", 0),)),
+    ]
+    reports = list(on_gloo((each, 10.0) for each in programs))
+    assert {report.ending for each in reports for report in each} == {Ending.RETURNED}
 
 
 def test_another_program_is_never_overwritten(tmp_path):
