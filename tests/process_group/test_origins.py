@@ -249,32 +249,6 @@ def test_an_extra_forward_looks_the_same_until_then_and_the_text_says_so():
     run(lambda rank: program(rank, torch.no_grad))
 
 
-def test_two_wrappers_in_another_order():
-    def program(rank):
-        models = [wrapped(), wrapped(seed=1)]
-        losses = [model(inputs(rank)).sum() for model in models]
-        for loss in losses if rank != 2 else reversed(losses):
-            loss.backward()
-
-    codes, result = found(program, 3)
-    assert codes == [("mismatch.origin", (2,))]
-    assert "DDP #1 bucket 0 of step 1" in str(result)
-
-
-def test_join_meets_a_collective_of_the_loop():
-    def program(rank):
-        model = wrapped()
-        with model.join():
-            for _ in range(2 + 2 * rank):
-                loss = model(inputs(rank)).sum()
-                loss.backward()
-                dist.all_reduce(loss.detach().reshape(1))
-
-    codes, result = found(program)
-    assert codes == [("mismatch.origin", (0, 1))]
-    assert "DDP #0 join control (shadow)" in str(result)
-
-
 def test_a_surplus_bucket_meets_a_metric():
     def program(rank):
         model = DistributedDataParallel(torch.nn.Linear(4, 1, bias=False))
@@ -301,22 +275,6 @@ def join_with_evaluation(rank):
             if rank == 1:
                 with torch.no_grad():
                     model.module(inputs(rank))
-
-
-def join_again_and_again(rank):
-    model = wrapped(normalised=True)
-    for epoch in range(3):
-        with model.join():
-            for _ in range(1 + (rank if epoch != 1 else 3 - rank)):
-                backward(model, rank)
-    backward(model, rank)
-
-
-def joined_with_a_sharded_optimizer(rank):
-    model = wrapped()
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
-    with Join([model, optimizer]):
-        train(model, optimizer, rank, 1 + rank)
 
 
 def two_wrappers_under_join(rank):
@@ -361,12 +319,6 @@ def parameters_unused_on_one_rank(rank):
             backward(model, rank)
 
 
-def sparse_gradients(rank):
-    model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Embedding(5, 4, sparse=True), network()))
-    for _ in range(2):
-        model(torch.tensor([rank, 1])).sum().backward()
-
-
 def a_subclass_with_bucket_views(rank):
     class Subclass(DistributedDataParallel):
         pass
@@ -388,13 +340,10 @@ def a_copy(rank):
     "program",
     [
         join_with_evaluation,
-        join_again_and_again,
-        joined_with_a_sharded_optimizer,
         two_wrappers_under_join,
         early_termination,
         no_sync_as_often_as_each_likes,
         parameters_unused_on_one_rank,
-        sparse_gradients,
         a_subclass_with_bucket_views,
         a_copy,
     ],
