@@ -9,7 +9,7 @@ from ddpsim.simulator.calls import NOWHERE, Call, Phase
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import numbers
 
 _MOST_NAMES = 4
 """More parameters of a bucket than this are not told."""
@@ -116,7 +116,7 @@ def call_texts(call: Call) -> tuple[str, str, str]:
 def _options_text(options: Sequence[int]) -> str:
     if len(options) <= _NARROW:
         return " ".join(map(str, options))
-    text = rank_list(options).partition(" ")[2]
+    text = numbers(options)
     return text if len(text) <= _WIDEST_OPTIONS else f"{len(options)} ranks"
 
 

@@ -17,8 +17,13 @@ def indent(label: str, text: str) -> str:
 def rank_list(ranks: Iterable[int]) -> str:
     """`rank 2`, `ranks 0, 1` or `ranks 0-1022, 1024`."""
     ordered = sorted(ranks)
-    rows = (f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in rows_of(ordered))
-    return ("rank " if len(ordered) == 1 else "ranks ") + ", ".join(rows)
+    return ("rank " if len(ordered) == 1 else "ranks ") + numbers(ordered)
+
+
+def numbers(ranks: Iterable[int]) -> str:
+    """`2`, `0, 1` or `0-1022, 1024`."""
+    rows = rows_of(sorted(ranks))
+    return ", ".join(f"{a}-{b}" if b > a + 1 else f"{a}, {b}" if b > a else str(a) for a, b in rows)
 
 
 def rows_of(ranks: Iterable[int]) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, shortened, table
-from ddpsim.simulator.diagnosis.snapshot import OpenSlot, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
@@ -22,22 +22,20 @@ _MOST_CALLS = 4
 def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
     snapshot = graph.snapshot
-    rows = _Rows(snapshot)
-    return tuple(_finding(snapshot, rows, reading) for reading in together(snapshot, graph.readings()))
+    return tuple(_finding(snapshot, reading) for reading in together(snapshot, graph.readings()))
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
     """A line for each rank, or thread of one, that waits, for a run that ended for another reason."""
-    rows = _Rows(snapshot)
-    waiting = [row for rank in snapshot.ranks for row in rows.waiting_of(rank)]
+    waiting = [row for rank in snapshot.ranks for row in _rows(snapshot, rank, ended=False)]
     return table(waiting) if waiting else []
 
 
-def _finding(snapshot: Snapshot, rows: _Rows, reading: Reading) -> Finding:
+def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines = [
         heading("DEADLOCK", reading.code, snapshot.step),
-        *table([row for rank in ranks for row in rows.all_of(rank)]),
+        *table([row for rank in ranks for row in _rows(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]
     if reading.cycle:
@@ -77,57 +75,45 @@ def _sites(rank: RankSnapshot) -> list[Site]:
     return [site for site in (_end(rank)[1],) if site is not None]
 
 
-class _Rows:
-    """The line of each rank in the table. What a slot is short of is put in words once for all its ranks."""
+def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
+    """What the program of a rank does, if it waits or `ended` ones are told too, and each of its threads that waits."""
+    rows = [_row(snapshot, rank)] if ended or rank.wait is not None else []
+    for thread in rank.threads:
+        if thread.wait is not None:
+            rows.append(Row(rank.rank, *_waiting(snapshot, rank, thread.number, thread.wait), thread.name))
+    return rows
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self._snapshot = snapshot
-        self._presence: dict[int, str] = {}
-        """By index of the slot."""
 
-    def all_of(self, rank: RankSnapshot) -> list[Row]:
-        """What its program does, and each of its threads that waits."""
-        return [self._of(rank), *self._threads_of(rank)]
+def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
+    if rank.state is RankState.RAISED:
+        return Row(rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank))
+    if rank.state is RankState.RETURNED:
+        what, site = _end(rank)
+        last = rank.last_call
+        where = last.location if last is not None and site is last.site else str(site or "")
+        return Row(rank.rank, f"{what} {_after(rank)}", where)
+    return Row(rank.rank, *_waiting(snapshot, rank, rank.rank, rank.wait))
 
-    def waiting_of(self, rank: RankSnapshot) -> list[Row]:
-        """Its program, if it waits, and each of its threads that does."""
-        return [*([] if rank.wait is None else [self._of(rank)]), *self._threads_of(rank)]
 
-    def _threads_of(self, rank: RankSnapshot) -> list[Row]:
-        return [
-            Row(rank.rank, *self._waiting(rank, thread.number, thread.wait), thread.name)
-            for thread in rank.threads
-            if thread.wait is not None
-        ]
+def _waiting(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
+    """What a thread waits for, where, and who is missing there."""
+    if isinstance(wait, StoreWait):
+        return f"waits for {wait}", str(wait.site), "nobody sets it"
+    if isinstance(wait, (LockWait, ThreadWait)):
+        return waits_of_thread(snapshot, rank, number, wait)
+    if isinstance(wait, ClockWait) or wait is None:
+        return "waits for the clock", "", ""
+    call = wait.calls[0]
+    return f"waits in {wait}", call.location, _presence(snapshot, call)
 
-    def _of(self, rank: RankSnapshot) -> Row:
-        """Rank, what it does, where, and who is missing there."""
-        if rank.state is RankState.RAISED:
-            return Row(rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank))
-        if rank.state is RankState.RETURNED:
-            what, site = _end(rank)
-            last = rank.last_call
-            where = last.location if last is not None and site is last.site else str(site or "")
-            return Row(rank.rank, f"{what} {_after(rank)}", where)
-        return Row(rank.rank, *self._waiting(rank, rank.rank, rank.wait))
 
-    def _waiting(self, rank: RankSnapshot, number: int, wait: Wait | None) -> tuple[str, str, str]:
-        if isinstance(wait, StoreWait):
-            return f"waits for {wait}", str(wait.site), "nobody sets it"
-        if isinstance(wait, (LockWait, ThreadWait)):
-            return waits_of_thread(rank, number, wait)
-        if isinstance(wait, ClockWait) or wait is None:
-            return "waits for the clock", "", ""
-        call = wait.calls[0]
-        return f"waits in {wait}", call.location, self._presence_at(call)
-
-    def _presence_at(self, call: Call) -> str:
-        index = self._snapshot.slot_by_call.get(call)
-        if index is None:
-            return ""
-        if index not in self._presence:
-            self._presence[index] = _presence(self._snapshot.open_slots[index], call)
-        return self._presence[index]
+def _presence(snapshot: Snapshot, call: Call) -> str:
+    if call not in snapshot.slot_by_call:
+        return ""
+    if call.is_point_to_point:
+        needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
+        return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
+    return snapshot.open_slots[snapshot.slot_by_call[call]].presence
 
 
 def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
@@ -136,17 +122,6 @@ def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
     if last is not None and last.group in rank.destroyed:
         return f'destroyed group "{last.group}" and returned', rank.destroyed[last.group]
     return "returned", last.site if last else None
-
-
-def _presence(slot: OpenSlot, call: Call) -> str:
-    if call.is_point_to_point:
-        needed = "any rank" if call.peer == ANY_SOURCE else f"rank {call.peer}"
-        return f"nothing from {needed}" if call.operation == "recv" else f"not received by {needed}"
-    return f"arrived {_short(slot.arrived)} · missing {_short(slot.missing)}"
-
-
-def _short(ranks: tuple[int, ...]) -> str:
-    return rank_list(ranks).partition(" ")[2]
 
 
 def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[str]:

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.waits import CallWait, Wait
+from ddpsim.simulator.wording import numbers
 
 
 class RankState(Enum):
@@ -56,7 +57,7 @@ class RankSnapshot:
         return [call for wait in self.waits if isinstance(wait, CallWait) for call in wait.calls]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenSlot:
     """Where waiting calls meet: a slot that is not full, or one side of a message."""
 
@@ -70,6 +71,11 @@ class OpenSlot:
     def arrived(self) -> tuple[int, ...]:
         """The ranks that are here."""
         return tuple(sorted(call.rank for call in self.calls))
+
+    @cached_property
+    def presence(self) -> str:
+        """Who is here and who is not; put in words once for all that wait here."""
+        return f"arrived {numbers(self.arrived)} · missing {numbers(self.missing)}"
 
 
 @dataclass(frozen=True)
@@ -86,3 +92,9 @@ class Snapshot:
     def slot_by_call(self) -> dict[Call, int]:
         """The index of the slot that each call waits in."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
+
+    @cached_property
+    def threads(self) -> dict[int, ThreadSnapshot]:
+        """All threads by number; the program of a rank has the rank's number, and no name."""
+        mains = {rank.rank: ThreadSnapshot(rank.rank, "", rank.wait) for rank in self.ranks}
+        return mains | {thread.number: thread for rank in self.ranks for thread in rank.threads}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import elided, shortened
-from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, Snapshot
+from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, Snapshot, ThreadSnapshot
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
@@ -35,7 +35,8 @@ def together(snapshot: Snapshot, readings: Sequence[Reading]) -> list[Reading]:
         key: object = index
         if reading.code is Code.DEADLOCK_THREADS:
             numbers = reading.threads or reading.culprits
-            key = tuple((_name_of(snapshot, number), _kind(_wait_of(snapshot, number))) for number in numbers)
+            threads = [snapshot.threads[number] for number in numbers]
+            key = tuple((thread.name, _kind(thread.wait)) for thread in threads)
         first = alike.setdefault(key, reading)
         if first is not reading:
             culprits = tuple(sorted({*first.culprits, *reading.culprits}))
@@ -49,7 +50,9 @@ def _kind(wait: Wait | None) -> tuple[str, Site | None]:
     return what, wait.site if wait is not None else None
 
 
-def waits_of_thread(rank: RankSnapshot, number: int, wait: LockWait | ThreadWait) -> tuple[str, str, str]:
+def waits_of_thread(
+    snapshot: Snapshot, rank: RankSnapshot, number: int, wait: LockWait | ThreadWait
+) -> tuple[str, str, str]:
     """What a thread of a rank waits for, where, and who has it."""
     site = str(wait.site) if wait.site.line else ""
     if isinstance(wait, ThreadWait):
@@ -57,20 +60,19 @@ def waits_of_thread(rank: RankSnapshot, number: int, wait: LockWait | ThreadWait
         return f"{over}waits for {wait}", site, ""
     if wait.holder is None:
         return f"waits for {wait.what}", site, "" if rank.threads else "no other thread is left"
-    who = "itself" if wait.holder == number else _names([rank]).get(wait.holder, "a thread that has ended")
-    return f"waits for {wait.what}", site, f"held by {who}"
+    holder = "itself" if wait.holder == number else _named(snapshot.threads.get(wait.holder))
+    return f"waits for {wait.what}", site, f"held by {holder}"
 
 
 def cycle_text(snapshot: Snapshot, threads: Sequence[int]) -> str:
     """The threads of a cycle, by name."""
-    names = _names(snapshot.ranks)
-    return " -> ".join(elided([names[number] for number in (*threads, threads[0])]))
+    return " -> ".join(elided([_named(snapshot.threads[number]) for number in (*threads, threads[0])]))
 
 
 def advise_threads(snapshot: Snapshot, reading: Reading) -> list[str]:
     """Why threads of one rank wait for each other, and what to try."""
     culprits = rank_list(reading.culprits)
-    waits = [_wait_of(snapshot, number) for number in reading.threads]
+    waits = [snapshot.threads[number].wait for number in reading.threads]
     holders = [wait.holder for wait in waits if isinstance(wait, LockWait) and wait.holder is not None]
     if len(reading.threads) == 1 and holders:
         return Cause.LOCK_TAKEN_TWICE.lines(who=culprits)
@@ -79,18 +81,7 @@ def advise_threads(snapshot: Snapshot, reading: Reading) -> list[str]:
     return (Cause.LOCK_HELD_IN_WAIT if holders else Cause.NOBODY_ACTS).lines(who=culprits)
 
 
-def _names(ranks: Sequence[RankSnapshot]) -> dict[int, str]:
-    names = {rank.rank: "the main thread" for rank in ranks}
-    return names | {thread.number: f'thread "{thread.name}"' for rank in ranks for thread in rank.threads}
-
-
-def _name_of(snapshot: Snapshot, number: int) -> str:
-    names = {thread.number: thread.name for rank in snapshot.ranks for thread in rank.threads}
-    return names.get(number, "")
-
-
-def _wait_of(snapshot: Snapshot, number: int) -> Wait | None:
-    if number < len(snapshot.ranks):
-        return snapshot.ranks[number].wait
-    threads = (thread for rank in snapshot.ranks for thread in rank.threads)
-    return next(thread.wait for thread in threads if thread.number == number)
+def _named(thread: ThreadSnapshot | None) -> str:
+    if thread is None:
+        return "a thread that has ended"
+    return f'thread "{thread.name}"' if thread.name else "the main thread"

@@ -70,7 +70,7 @@ class WaitGraph:
         self.snapshot = snapshot
         self.graph: Graph = nx.DiGraph()
         self.waits: dict[Thread, Wait | None] = {}
-        """What each thread waits for. One that has started and waits for the clock only beats, and is left out."""
+        """What each thread waits for; without those that a rank has started and that a timer wakes up again."""
         for rank in snapshot.ranks:
             self.waits[Thread(rank.rank, rank.rank)] = rank.wait
         for rank in snapshot.ranks:
@@ -126,8 +126,7 @@ class WaitGraph:
 
     def waiting(self) -> tuple[Waiting, ...]:
         """Who waits, and for whom, in the order of ranks: the graph as values, with what lies in between left out."""
-        names = {thread.number: thread.name for rank in self.snapshot.ranks for thread in rank.threads}
-        who = {node: Who(node.rank, names.get(node.number, "")) for node in self.waits}
+        who = {node: Who(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
         beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one slot share the tuple of those it misses
 
         def through(node: Any) -> tuple[Who, ...]:
