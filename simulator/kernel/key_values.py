@@ -5,7 +5,8 @@ A wait without a time-out of its own never ends by one: that a key will never co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
 from ddpsim.simulator.events import EventKind
@@ -18,9 +19,11 @@ from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.waits import StoreWait
 
+_STORE = EventKind.STORE  # as in turns.py
+
 _READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
 _OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})
-_MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
+MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
 """Operations that touch their keys when these are there, and not when they begin."""
 
 
@@ -36,38 +39,43 @@ class KeyValues:
         """Queues that are not empty."""
         self._waiting: dict[int, tuple[str, ...]] = {}
         """By the number of the task."""
-        self._operations = {
+        self._at_once: Mapping[str, Callable[[Task, StoreOperation], Any]] = {
             "set": self._set,
             "multi_set": self._set,
-            "get": self._get,
-            "multi_get": self._get,
             "add": self._add,
             "compare_set": self._compare_set,
             "append": self._append,
             "delete_key": self._delete,
             "num_keys": self._count_keys,
             "list_keys": self._list_keys,
+            "queue_push": self._push,
+            "queue_len": self._length,
+        }
+        self._waiting_operations: Mapping[str, Callable[[Task, StoreOperation], Script]] = {
+            "get": self._get,
+            "multi_get": self._get,
             "check": self._check,
             "wait": self._wait,
-            "queue_push": self._push,
             "queue_pop": self._pop,
-            "queue_len": self._length,
         }
 
     def on_operation(self, me: Task, request: StoreOperation) -> Script:
         """Serve `StoreOperation`: a choice point, an event, and the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
-        yield from self._pauses.checkpoint(me, accesses)
-        if operation not in _MAY_WAIT:
+        successor = self._pauses.stand(me, accesses)
+        if successor is not None:
+            yield from self._pauses.hold_up(me, successor)
+        if operation not in MAY_WAIT:
             self._touch(me, accesses)
-        self._run.record(EventKind.STORE, text=f"{operation} {', '.join(keys)}".rstrip())
-        return (yield from self._operations[operation](me, request))
+        self._run.record(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
+        if operation in self._at_once:
+            return self._at_once[operation](me, request)
+        return (yield from self._waiting_operations[operation](me, request))
 
     # --- operations ---------------------------------------------------------------------------------------------------
 
-    def _set(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _set(self, me: Task, request: StoreOperation) -> None:
         try:
             for key, value in zip(request.keys, request.values, strict=True):
                 self._put(me, key, value)
@@ -86,8 +94,7 @@ class KeyValues:
             found.append(self._values[key] if key in self._values else self._queues[key][0])
         return tuple(found)
 
-    def _add(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _add(self, me: Task, request: StoreOperation) -> int:
         (key,) = request.keys
         try:
             total = int(self._values.get(key, b"0")) + request.amount
@@ -96,9 +103,8 @@ class KeyValues:
         self._put(me, key, str(total).encode())
         return total
 
-    def _compare_set(self, me: Task, request: StoreOperation) -> Script:
+    def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
         """Store the second value over the first, which is empty for a key that is not there; what is there then."""
-        yield from ()
         (key,), (expected, desired) = request.keys, request.values
         found = self._values.get(key)
         if found == expected or (found is None and not expected):
@@ -106,23 +112,19 @@ class KeyValues:
             return desired
         return expected if found is None else found
 
-    def _append(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _append(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
         self._put(me, key, self._values.get(key, b"") + value)
 
-    def _delete(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _delete(self, me: Task, request: StoreOperation) -> bool:
         (key,) = request.keys
         had_queue = self._queues.pop(key, None) is not None
         return self._values.pop(key, None) is not None or had_queue
 
-    def _count_keys(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _count_keys(self, me: Task, request: StoreOperation) -> int:
         return len(self._values)
 
-    def _list_keys(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _list_keys(self, me: Task, request: StoreOperation) -> tuple[str, ...]:
         return tuple(key for key in self._values if key.startswith(request.prefix))
 
     def _check(self, me: Task, request: StoreOperation) -> Script:
@@ -140,8 +142,7 @@ class KeyValues:
         self._touch(me, _accesses("wait", request.keys), is_needed=True)
         return True
 
-    def _push(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _push(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
         self._note_new(me, key)
         self._queues.setdefault(key, []).append(value)
@@ -162,8 +163,7 @@ class KeyValues:
             del self._queues[key]
         return value
 
-    def _length(self, me: Task, request: StoreOperation) -> Script:
-        yield from ()
+    def _length(self, me: Task, request: StoreOperation) -> int:
         (key,) = request.keys
         return len(self._queues.get(key, ()))
 

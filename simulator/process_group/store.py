@@ -14,6 +14,8 @@ from typing import Any
 from torch._C._distributed_c10d import Store
 from torch.distributed import DistStoreError, QueueEmptyError
 
+from ddpsim.simulator.calls import NOWHERE
+from ddpsim.simulator.kernel.key_values import MAY_WAIT
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -163,7 +165,7 @@ class MemoryStore(Store):
             amount,
             self._prefix,
             timeout_seconds,
-            site_here(),
+            site_here() if operation in MAY_WAIT else NOWHERE,
             may_wait,
         )
         return self._host.ask(request)
