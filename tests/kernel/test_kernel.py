@@ -2,23 +2,22 @@
 
 import subprocess
 import sys
+from typing import get_args
 
 import pytest
 
 from ddpsim import Budget, Crash, Delay, EarlyReturn, UsageError
 from ddpsim.simulator.accesses import Access, Mode
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel, requests
-from ddpsim.simulator.kernel.answers import Deliver, GoOn, LookOutside, Move, Strike, Switch, TellStack, Unwind
+from ddpsim.simulator.kernel.answers import Answer, GoOn, Move, Strike
 from ddpsim.simulator.kernel.requests import (
-    BeginCall,
     Block,
     Cancel,
     Checkpoint,
-    Declare,
     Destroy,
     IsComplete,
     Missing,
@@ -429,27 +428,50 @@ def test_another_thread_delivers_what_came():
 # --- values and states ------------------------------------------------------------------------------------------------
 
 
-def test_every_request_and_every_answer_has_been_through_the_pipe():
+def test_every_request_answer_and_reply_goes_through_the_pipe():
+    me = Rank(0, 2)
+
     def worker():
         yield Touch((Access(LOCK, Mode.WRITE),))
         yield requests.Leave(LOCK)
         yield requests.Follow(LOCK)
+        yield Block(LockWait(LOCK))
 
     def program():
-        yield Start("worker", worker())
+        number = yield Start("worker", worker())
+        handle = yield from me.issue("barrier")
+        yield Missing(handle)
+        yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))
+        yield requests.Announce(call_of(Signature("new_group", members=(1,))))
         yield StepDone()
         yield Destroy("default", NOWHERE)
-        yield Declare("other", (0,))
-        yield from Rank(0, 1).call("barrier")
+        yield ReadClock()
+        yield Sleep(1.0)
+        yield Poll()
+        yield Checkpoint()
+        yield stores("set", "a", values=(b"",))
+        yield Wake(number)
+        yield Cancel(number)
+        yield SawEnd(number)
+        yield Note(EventKind.NOTE)
+        with pytest.raises(ValueError, match="zip"):
+            yield stores("set", "a")
+        with pytest.raises(Struck):
+            yield from me.issue("barrier")
+        raise KeyError("x")
 
-    host = Host([program()])
-    assert host.codes == []
-    assert host.run.ranks[0].optimizer_steps == 1
-    assert {Deliver, GoOn, Move, Switch} <= set(host.seen)
-    deadlock = Host([calls(0, 2, "barrier"), calls(1, 2)], budget=Budget(steps=100))
-    assert {LookOutside, Unwind} <= set(deadlock.seen)
-    assert TellStack in Host([forever(Checkpoint())], budget=Budget(steps=5)).seen
-    assert BeginCall() == BeginCall(())
+    runs = [
+        Host([program(), calls(1, 2, "barrier")], faults=[Crash(0, 1)]),
+        Host([calls(0, 2, "barrier"), calls(1, 2)]),
+        Host([forever(Checkpoint())], budget=Budget(steps=5)),
+    ]
+    assert runs[0].run.ranks[0].optimizer_steps == 1
+    seen = {kind for host in runs for kind in host.seen}
+    assert seen == set(get_args(requests.Request | requests.Reply | Answer))
+
+
+def call_of(signature):
+    return Call(0, "other", 0, signature, NOWHERE)
 
 
 def test_what_is_dropped_leaves_the_task_as_if_it_had_not_asked():
