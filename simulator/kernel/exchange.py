@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import Access, Mode
+from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Signature
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
@@ -13,7 +13,7 @@ from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
 from ddpsim.simulator.kernel.endings import Left, fail
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Announce, BeginCall, IsComplete, Missing
+from ddpsim.simulator.kernel.requests import Announce, IsComplete, Missing
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
@@ -40,9 +40,9 @@ class Exchange:
 
     # --- before a call ------------------------------------------------------------------------------------------------
 
-    def on_begin(self, me: Task, request: BeginCall) -> Script | None:
+    def begin(self, me: Task, intent: Accesses) -> Script | None:
         """Serve `BeginCall`."""
-        successor = self._pauses.stand(me, request.intent)
+        successor = self._pauses.stand(me, intent)
         if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
             return None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from types import GeneratorType
 from typing import Any
 
+from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Policy
@@ -47,7 +48,7 @@ class Kernel:
             ask.Block: pauses.on_block,
             ask.Sleep: pauses.on_sleep,
             ask.ReadClock: pauses.on_read_clock,
-            ask.BeginCall: calls.on_begin,
+            ask.BeginCall: lambda me, request: calls.begin(me, request.intent),
             ask.Issue: lambda me, request: calls.issue(me, *request),
             ask.Announce: calls.on_announce,
             ask.WaitFor: lambda me, request: calls.wait_for(me, *request),
@@ -85,8 +86,21 @@ class Kernel:
             return self._advance(me, None)
         return GO_ON if served is None else GoOn(served)
 
+    def begin_call(self, intent: Accesses) -> Answer:
+        """As `handle` of `BeginCall`: a host in the same process need not make one of each call."""
+        me = self.run.running
+        assert me is not None, "nobody has the baton"
+        try:
+            script = self._exchange.begin(me, intent)
+        except Left as left:
+            return left.answer
+        if script is None:
+            return GO_ON
+        me.scripts.append(script)
+        return self._advance(me, None)
+
     def issue(self, handle: int, call: Call) -> Answer:
-        """As `handle` of `Issue`: a host in the same process need not make one of each call."""
+        """As `handle` of `Issue`."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
         script = self._exchange.issue(me, handle, call)

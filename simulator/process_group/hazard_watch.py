@@ -110,14 +110,13 @@ class HazardWatch:
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             tensors = _watched(pending.payload)
             self._in_flight[call.rank][id(pending)] = (pending, tensors)
-            parts = [tensor for tensor in tensors if isinstance(tensor, _Part)]
-            if parts:
+            if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
                 self._watch_parts(pending, parts)
 
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
-        if watched is not None and any(tensor.has_changed(pending) for tensor in watched[1]):
+        if watched is not None and watched[1] and any(tensor.has_changed(pending) for tensor in watched[1]):
             self._changed.append(pending.call)
 
     def unwaited(self, rank: int) -> Sequence[Call]:
@@ -166,9 +165,12 @@ class HazardWatch:
 
 
 def _watched(payload: Any) -> Sequence[_Whole | _Part]:
-    outputs = payload.outputs[:_TENSORS_WATCHED]
-    inputs = () if payload.inputs is payload.outputs else payload.inputs[:_TENSORS_WATCHED]
-    tensors = [(tensor, True) for tensor in outputs] + [(tensor, False) for tensor in inputs]
+    outputs, inputs = payload.outputs[:_TENSORS_WATCHED], payload.inputs[:_TENSORS_WATCHED]
+    if not (outputs or inputs):
+        return ()
+    tensors = [(tensor, True) for tensor in outputs]
+    if payload.inputs is not payload.outputs:
+        tensors += [(tensor, False) for tensor in inputs]
     watched: list[_Whole | _Part] = []
     for tensor, is_output in tensors:
         if tensor.is_inference():

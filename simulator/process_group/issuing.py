@@ -10,7 +10,7 @@ from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
-from ddpsim.simulator.kernel.requests import BeginCall, Declare, Destroy
+from ddpsim.simulator.kernel.requests import Declare, Destroy
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group import arguments
@@ -20,8 +20,6 @@ from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.rank_thread import Pending
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 from ddpsim.simulator.transport.payload import Payload
-
-_BEGIN_CALL = BeginCall()
 
 
 class Issuer:
@@ -58,7 +56,7 @@ class Issuer:
     ) -> Any:
         """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
         host = self.host
-        host.ask(BeginCall(self._intent(signature, peer, tag)) if host.is_observed else _BEGIN_CALL)
+        me = host.begin_call(self._intent(signature, peer, tag) if host.is_observed else ())
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -73,7 +71,6 @@ class Issuer:
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
         origin, site, caller = self._origins.locate(signature)
-        me = host.me
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
         work = SimulatedWork(host, pending, result)

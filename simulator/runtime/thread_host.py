@@ -18,6 +18,7 @@ from copy import copy
 from threading import get_ident as _thread_ident
 from typing import Any, NoReturn, Protocol
 
+from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
@@ -54,6 +55,7 @@ _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""
 
 _DELIVERED = Delivered()
+_MOVED = Moved()
 
 Transport = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
 """Moves the data of calls that have met: what agrees, their pendings, the members of the group -> what went wrong."""
@@ -214,6 +216,14 @@ class ThreadHost:
             else:
                 self._raise(me, answer)
 
+    def begin_call(self, intent: Accesses) -> RankThread:
+        """The choice point before a call of the running thread, which it returns. A fault may strike here."""
+        me = self._enter()
+        answer = self.kernel.begin_call(intent)
+        if answer is not GO_ON:
+            self._follow(me, answer)
+        return me
+
     def issue(self, me: RankThread, pending: Pending) -> None:
         """Make a call of the running thread."""
         me.of.pending[pending.handle] = pending
@@ -225,7 +235,7 @@ class ThreadHost:
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
         me = self._enter()
-        handles = tuple([pending.handle for pending in pendings])
+        handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
         return bool(self._follow(me, self.kernel.wait_for(handles, timeout_seconds)))
 
     def finish(self, me: RankThread, how: Change) -> None:
@@ -270,7 +280,7 @@ class ThreadHost:
         for pending in pendings:
             pending.is_complete = True
             pending.error = error and copy(error)  # one for each: what raises it adds frames
-        return Moved(None if error is None else str(error))
+        return _MOVED if error is None else Moved(str(error))
 
     def _look_outside(self, me: RankThread) -> bool:
         try:
