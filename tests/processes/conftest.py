@@ -1,10 +1,10 @@
 """What the tests of real processes share: the server that processes are forked from, and programs by name."""
 
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
+import psutil
 import pytest
 
 from ddpsim.scenarios import load, run_scenario
@@ -50,22 +50,25 @@ def own_folder(tmp_path, monkeypatch):
 
 
 def processes_of(session):
-    """What runs in the session that a process has started, as lines of `ps`."""
-    listing = subprocess.run(["ps", "-eo", "sess=,stat=,pid=,args="], capture_output=True, text=True, check=True)
-    lines = (line.split(maxsplit=3) for line in listing.stdout.splitlines())
-    return [line[3] for line in lines if line[0] == str(session) and not line[1].startswith("Z")]
+    """The command lines of what runs in the session that a process has started."""
+    return [line for process in psutil.process_iter() if (line := command(process)) and _session(process) == session]
 
 
 def children():
-    """The processes that this one has started, and theirs."""
-    listing = subprocess.run(["ps", "-eo", "ppid=,pid=,args="], capture_output=True, text=True, check=True).stdout
-    parents = {}
-    for line in listing.splitlines():
-        parent, process, text = line.split(maxsplit=2)
-        parents.setdefault(int(parent), []).append((int(process), text))
-    found, queue = {}, [os.getpid()]
-    while queue:
-        for process, text in parents.get(queue.pop(), ()):
-            found[process] = text
-            queue.append(process)
-    return {process for process, text in found.items() if not text.startswith("ps ")}
+    """The processes that this one has started, and theirs: their numbers."""
+    return {process.pid for process in psutil.Process().children(recursive=True)}
+
+
+def command(process):
+    """The command line of a process; empty for one that has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _session(process):
+    try:
+        return os.getsid(process.pid)
+    except ProcessLookupError:
+        return None

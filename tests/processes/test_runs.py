@@ -3,11 +3,11 @@
 import gc
 import os
 import signal
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 
@@ -16,7 +16,7 @@ from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import found_on_processes
 from ddpsim.scenarios.training.reference import first_differences
-from tests.processes.conftest import PROGRAMS, children
+from tests.processes.conftest import PROGRAMS, children, command
 
 ENGINES = pytest.mark.parametrize("engine", [engine.value for engine in Engine])
 
@@ -161,8 +161,7 @@ def test_what_a_program_starts_ends_with_it(run):
     result = run("starts_others")
     assert result.returns == ("rank", "rank")
     assert children() == before
-    running = subprocess.run(["ps", "-eo", "args="], capture_output=True, text=True, check=True).stdout
-    assert "sleep 77777" not in running
+    assert "sleep 77777" not in map(command, psutil.process_iter())
 
 
 def test_program_that_closes_its_streams(run):
