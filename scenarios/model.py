@@ -133,8 +133,8 @@ class Scenario:
     """The scenario that this one is the repaired twin of."""
     engine: Engine = Engine.TORCH
     """Whom it runs on unless somebody says otherwise."""
-    answers: tuple[int, ...] = ()
-    """The schedule it runs under unless a policy is given, as far as the answers fit; () is round robin."""
+    choices: tuple[int, ...] = ()
+    """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
 
     @property
     def summary(self) -> str:

@@ -25,12 +25,12 @@ class Choice(NamedTuple):
 
     point: ChoicePoint
     options: tuple[int, ...]
-    answer: int
+    taken: int
 
     @property
     def chosen(self) -> int:
         """The number of the rank or thread that was taken."""
-        return self.options[self.answer]
+        return self.options[self.taken]
 
     @property
     def leads_to(self) -> Who:

@@ -8,17 +8,17 @@ from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.errors import ReplayError
 
 
-def without_zeros_at_the_end(answers):
-    answers = list(answers)
-    while answers and answers[-1] == 0:
-        answers.pop()
-    return tuple(answers)
+def without_zeros_at_the_end(choices):
+    choices = list(choices)
+    while choices and choices[-1] == 0:
+        choices.pop()
+    return tuple(choices)
 
 
 @given(st.lists(st.integers(0, 5)), st.text())
-def test_a_token_round_trips_but_for_zeros_at_the_end(answers, program):
-    schedule = Schedule(tuple(answers), program)
-    assert Schedule.parse(str(schedule), program=program) == Schedule(without_zeros_at_the_end(answers), program)
+def test_a_token_round_trips_but_for_zeros_at_the_end(choices, program):
+    schedule = Schedule(tuple(choices), program)
+    assert Schedule.parse(str(schedule), program=program) == Schedule(without_zeros_at_the_end(choices), program)
 
 
 def test_long_runs_are_short():

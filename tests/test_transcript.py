@@ -13,9 +13,9 @@ from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.transcript import Choice, transcript_lines, transcript_of
 
 
-def run(program, world_size, *answers, args=()):
+def run(program, world_size, *choices, args=()):
     """The result of a run, and its steps."""
-    policy = Replay(Schedule(answers), keeps_choices=True)
+    policy = Replay(Schedule(choices), keeps_choices=True)
     result = simulate(program, world_size, args=args, policy=policy)
     assert policy.divergence is None
     return result, transcript_of(result.trace, policy.choices)
@@ -64,10 +64,10 @@ def test_every_event_and_every_choice_is_told_once_and_in_order():
                 model(torch.ones(1, 2)).sum().backward()
 
     for seed in range(5):
-        answers = simulate(trains, 3, policy="random", seed=seed).schedule.choices
-        result, steps = run(trains, 3, *answers)
+        choices = simulate(trains, 3, policy="random", seed=seed).schedule.choices
+        result, steps = run(trains, 3, *choices)
         assert [step.kind for step in steps if step.kind] == [event.kind.value for event in result.trace]
-        assert [step.choice.answer for step in steps if step.choice] == list(answers)
+        assert [step.choice.taken for step in steps if step.choice] == list(choices)
         assert [step.number for step in steps] == sorted(step.number for step in steps)
         led = [step for step in steps if step.choice and step.choice.point.kind is ChoiceKind.RANK]
         assert all(step.rank == step.choice.chosen for step in led)

@@ -190,7 +190,7 @@ class _Walk:
 
     def __init__(self, run: Run, lane_of: Sequence[int], items: Sequence[Item]) -> None:
         self._run = run
-        self._partner = _partner_columns(run, items)
+        self._partner = _partner_columns(items)
         self._open: dict[int, tuple[float, int, float]] = {}
         """By lane, the wait that has not ended: from where, its event, and where it would go on."""
         self._last: dict[int, int] = {}
@@ -270,7 +270,7 @@ class _Walk:
             self._marks.append(Mark(tuple(events), lane, round(position, 3)))
 
 
-def _partner_columns(run: Run, items: Sequence[Item]) -> dict[int, int]:
+def _partner_columns(items: Sequence[Item]) -> dict[int, int]:
     """Where the last call of each one's slot stands: there those who waited for it go on."""
     furthest: dict[int, int] = {}
     for item in items:

@@ -102,15 +102,15 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     return tuple(Engine) if name == "both" else (Engine(name),)
 
 
-def how_text(transport: str, policy: str | None, seed: int, answers: Sequence[int] = ()) -> str:
+def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[int] = ()) -> str:
     """Transport and policy, as a head line names them."""
     if transport == "processes":
         return "on processes"
     on = "" if transport == "memory" else f"on {transport}  "
-    if policy is None and answers:
+    if policy is None and choices:
         from ddpsim.simulator.choices import choices_text
 
-        return f"{on}schedule {choices_text(answers)}"
+        return f"{on}schedule {choices_text(choices)}"
     policy = policy or DEFAULT
     return f"{on}policy {policy}" + (f", seed {seed}" if draws(policy) else "")
 

@@ -60,7 +60,7 @@ def run(
 
     scenario = load(name)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
-    how = how_text(transport, policy, seed, scenario.answers)
+    how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:
         return _run(scenario, engines, transport, how, run_once, reported)
 

@@ -96,7 +96,7 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
         if token is not None
         else run_scenario(scenario, engine, policy=policy, seed=seed)
     )
-    return replace(scenario, answers=result.schedule.choices)
+    return replace(scenario, choices=result.schedule.choices)
 
 
 def _flaky(name: str) -> str:

@@ -31,7 +31,6 @@ from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, t
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
 from ddpsim.simulator.choices import choices_text
-from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.programs.json_form import to_json
 from ddpsim.simulator.programs.program import Program
 
@@ -58,7 +57,7 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "cause": cause or scenario.cause,
         "world_size": scenario.world_size,
         "runs_on": None if scenario.engine is Engine.TORCH else scenario.engine,
-        "schedule": choices_text(scenario.answers) if scenario.answers else "",
+        "schedule": choices_text(scenario.choices) if scenario.choices else "",
         "tags": scenario.tags,
         "reports": scenario.reports,
     }
@@ -111,11 +110,6 @@ def _training(training: Training, scenario: Scenario, said: dict[str, Any]) -> T
         expect=None if expect == ExpectedOfTraining() else expect,
         **{name: getattr(training, name) for name in ALIKE},
     )
-
-
-def _fault(fault: Fault) -> Any:
-    (form,) = (form for form, kind in FAULTS if type(fault) is kind)
-    return form(**dataclasses.asdict(fault))
 
 
 def _program(program: Program, said: dict[str, Any]) -> ProgramForm:

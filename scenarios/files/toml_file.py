@@ -17,8 +17,8 @@
     oracle = true                          # compare every rank's numbers with plain training
 
 Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/json_form.py, and `[[group]]` the
-groups; or `scenario` names another scenario. `schedule` has the answers at choice points, as they stand in a replay
-token, and `runs_on` the engine. docs/scenarios.md lists every key.
+groups; or `scenario` names another scenario. `schedule` has the choices, as they stand in a replay token, and
+`runs_on` the engine. docs/scenarios.md lists every key.
 
 `forms.py` has a form for each of the three, into which a file is read, and from which `saving.py` writes it.
 """
@@ -100,10 +100,10 @@ def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario
 def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
     """The scenario with the schedule and the engine that the file says."""
     try:
-        answers = choices_in(form.schedule) if form.schedule else scenario.answers
+        choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
         file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
-    return replace(scenario, engine=form.runs_on or scenario.engine, answers=answers)
+    return replace(scenario, engine=form.runs_on or scenario.engine, choices=choices)
 
 
 def _training(file: TomlFile, form: TrainingForm) -> Scenario:

@@ -16,7 +16,7 @@ from ddpsim.simulator.programs.program import Program
 
 
 def of_training(
-    training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, answers: tuple[int, ...] = ()
+    training: Training, world_size: int, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
     """A scenario without a finding, which is to give what the oracle says, where that has something to say."""
     return Scenario(
@@ -30,12 +30,12 @@ def of_training(
         args=(training,),
         reference=partial(by_oracle, training) if _has_meaning(training, world_size) else None,
         engine=engine,
-        answers=answers,
+        choices=choices,
     )
 
 
 def of_program(
-    program: Program, *, name: str, engine: Engine = Engine.TORCH, answers: tuple[int, ...] = ()
+    program: Program, *, name: str, engine: Engine = Engine.TORCH, choices: tuple[int, ...] = ()
 ) -> Scenario:
     """A scenario that is to come to what `check` finds in the program. Raises UsageError if ranks could not run it."""
     return Scenario(
@@ -48,7 +48,7 @@ def of_program(
         max_world_size=program.world_size,
         args=(program,),
         engine=engine,
-        answers=answers,
+        choices=choices,
     )
 
 

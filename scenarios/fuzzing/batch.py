@@ -53,9 +53,9 @@ def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
         return scenarios(kinds=plan.kinds, engines=plan.engines, for_torch=plan.for_torch)
     named = replace(load(plan.name), name=plan.saved_as)
     return st.builds(
-        lambda world_size, answers: replace(named.with_world_size(world_size), answers=answers),
+        lambda world_size, choices: replace(named.with_world_size(world_size), choices=choices),
         st.integers(*plan.world_sizes),
-        schedules(max_answers=_MOST_ANSWERS),
+        schedules(max_choices=_MOST_ANSWERS),
     )
 
 

@@ -104,7 +104,7 @@ def _execution(scenario: Scenario, engine: Engine, result: Result, *, found: str
     """An execution that failed if `found` says something."""
     code = str(result.findings[0].code) if result.findings else NO_CODE
     outcome = f"{result.verdict.value}  {code}" if result.findings else result.verdict.value
-    taken = replace(scenario, answers=result.schedule.choices)
+    taken = replace(scenario, choices=result.schedule.choices)
     return Execution(kind_of(scenario), engine, outcome, _failure(taken, engine, code, found) if found else None)
 
 
@@ -135,14 +135,14 @@ def _disagreements(scenario: Scenario, expected: Reference, passed: Sequence[Res
 
 def _program_judged(scenario: Scenario, program: Program, deadline: float) -> Iterator[Execution]:
     engine, wanted = scenario.engine, check(program, site_of=site_of).findings
-    in_turn = replace(scenario, answers=())
+    in_turn = replace(scenario, choices=())
     result = _attempt(in_turn, engine, deadline)
     if isinstance(result, Exception):
         yield _raised(in_turn, engine, result)
         return
     is_same = _brief(result.findings) == _brief(wanted)
     yield _execution(in_turn, engine, result, found="" if is_same else f"findings {_text(result.findings)}")
-    if scenario.answers:
+    if scenario.choices:
         yield from _under_its_schedule(scenario, program, wanted, deadline)
 
 

@@ -84,7 +84,7 @@ def prepare(items: list[pytest.Item]) -> None:
         try:
             function = _checked_function(item, [node for node, _ in marks])
             options = _options(function, [mark for _, mark in marks])
-            _check_fixtures(function, options)
+            _check_fixtures(function)
         except MarkerError as error:
             items[index] = _unusable(item, error)
             continue
@@ -147,7 +147,7 @@ def _options(item: pytest.Function, marks: list[pytest.Mark]) -> Options:
     return options_of(first, of_parameter=parameters[0] if parameters else None)
 
 
-def _check_fixtures(item: pytest.Function, options: Options) -> None:
+def _check_fixtures(item: pytest.Function) -> None:
     chains = item._fixtureinfo.name2fixturedefs
     for name, definition in definitions_of(item).items():
         is_on_ranks = maker_of(definition) is not None

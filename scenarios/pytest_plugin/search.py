@@ -7,11 +7,12 @@ from typing import Any
 
 from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.exploration.by_name import strategy_of
+from ddpsim.simulator.exploration.strategy import Wrapped
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding
 
 
-class Search:
+class Search(Wrapped):
     """A strategy of the simulator, which has no more schedules once what is looked for was found."""
 
     def __init__(
@@ -24,7 +25,7 @@ class Search:
         on_next: Callable[[], None],
     ) -> None:
         """`explore` has the policy and its options; `on_next` is called before each execution."""
-        self._strategy = strategy_of(world_size=world_size, seed=seed, **explore)
+        super().__init__(strategy_of(world_size=world_size, seed=seed, **explore))
         self._is_wanted = is_wanted
         self._on_next = on_next
         self.found: Result | None = None
@@ -32,30 +33,15 @@ class Search:
 
     def next_policy(self) -> Policy | None:
         """That of the strategy, until something was found."""
-        policy = None if self.found else self._strategy.next_policy()
+        policy = None if self.found else super().next_policy()
         if policy is not None:
             self._on_next()
         return policy
 
     def take(self, result: Result) -> Finding | None:
         """Look at an execution, and let the strategy learn from it."""
-        finding = self._strategy.take(result)
+        finding = super().take(result)
         self.last = result
         if self._is_wanted is not None and self._is_wanted(result):
             self.found = result
         return finding
-
-    @property
-    def is_complete(self) -> bool:
-        """As the strategy says."""
-        return self._strategy.is_complete
-
-    @property
-    def coverage(self) -> float | None:
-        """As the strategy says."""
-        return self._strategy.coverage
-
-    @property
-    def limits(self) -> str:
-        """As the strategy says."""
-        return self._strategy.limits

@@ -12,9 +12,8 @@ from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import check_engine_options, check_options, replay_command
 from ddpsim.scenarios.training.divergence import divergence_from
-from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.exploration.by_name import strategy_of
-from ddpsim.simulator.exploration.strategy import Strategy
+from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
 from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding
 
@@ -72,36 +71,17 @@ def explore_scenario(
     )
 
 
-class _Compared:
+class _Compared(Wrapped):
     """A strategy whose executions are compared with a scenario's reference."""
 
     def __init__(self, strategy: Strategy, scenario: Scenario) -> None:
-        self._strategy = strategy
+        super().__init__(strategy)
         reference = scenario.reference
         self._expected = None if reference is None else reference(scenario.world_size)
 
-    def next_policy(self) -> Policy | None:
-        """That of the strategy."""
-        return self._strategy.next_policy()
-
     def take(self, result: Result) -> Finding | None:
         """What the strategy says, or how the execution differs from the reference."""
-        found = self._strategy.take(result)
+        found = super().take(result)
         if found is not None or self._expected is None or result.verdict is not Verdict.PASS:
             return found
         return divergence_from(self._expected, result)
-
-    @property
-    def is_complete(self) -> bool:
-        """That of the strategy."""
-        return self._strategy.is_complete
-
-    @property
-    def coverage(self) -> float | None:
-        """That of the strategy."""
-        return self._strategy.coverage
-
-    @property
-    def limits(self) -> str:
-        """That of the strategy."""
-        return self._strategy.limits

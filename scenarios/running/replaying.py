@@ -52,7 +52,7 @@ def replay_run(
     Raises ReplayError for a token that belongs to another one, and UsageError if there is neither token nor schedule.
     """
     recorded = read_outcome(scenario.name)
-    if token is None and not scenario.answers and recorded is None:
+    if token is None and not scenario.choices and recorded is None:
         raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
     if transport == "processes":
         raise UsageError(
@@ -68,7 +68,7 @@ def replay_run(
 
 def _schedule(scenario: Scenario, token: str | None, world_size: int) -> Schedule:
     program = program_on(scenario.name, world_size)
-    return Schedule(scenario.answers, program) if token is None else Schedule.parse(token, program=program)
+    return Schedule(scenario.choices, program) if token is None else Schedule.parse(token, program=program)
 
 
 def _difference(recorded: RecordedOutcome, result: Result) -> str:

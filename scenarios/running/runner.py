@@ -58,7 +58,7 @@ def run_scenario(
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
             return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
-        own = Guided(chosen.answers) if chosen.answers else DEFAULT
+        own = Guided(chosen.choices) if chosen.choices else DEFAULT
         return simulate(
             chosen.program,
             chosen.world_size,

@@ -1,7 +1,7 @@
 """Does a simpler scenario still fail in the same way, and under which schedule?
 
 A schedule rarely fits another program than its own. So where it matters, a simpler program gets a small search: its
-predecessor's answers, round robin, what else DPOR comes to in a few executions, and a few random walks.
+predecessor's choices, round robin, what else DPOR comes to in a few executions, and a few random walks.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.shrinking.candidate import Candidate
+from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.exploration.strategy import RedundantRun
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.shrinking.failing import Failure
@@ -51,8 +51,8 @@ def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
         for result in _runs(candidate, same.engine):
             executions += 1
             if same.holds_for(scenario, result):
-                answers = stripped(result.schedule.choices)
-                return Attempt(Candidate(replace(scenario, answers=answers)), executions)
+                choices = stripped(result.schedule.choices)
+                return Attempt(Candidate(replace(scenario, choices=choices)), executions)
     except UsageError:  # it would be refused: no failure
         return Attempt(None, executions + 1)
     return Attempt(None, executions)
@@ -61,8 +61,8 @@ def attempt(candidate: Candidate, same: SameWay) -> Attempt[Candidate]:
 def _runs(candidate: Candidate, engine: Engine) -> Iterator[Result]:
     """The executions, one after the other, for as long as somebody asks for more."""
     scenario = candidate.scenario
-    yield run_scenario(scenario, engine, policy=Guided(scenario.answers))
-    if candidate.has_own_schedule or not scenario.answers:
+    yield run_scenario(scenario, engine, policy=Guided(scenario.choices))
+    if candidate.has_own_schedule or not scenario.choices:
         return
     yield from _searched(scenario, engine)
 

@@ -27,7 +27,7 @@ class Candidate(NamedTuple):
 
     scenario: Scenario
     has_own_schedule: bool = True
-    """False if its answers are those of another one, so that other schedules have to be tried, too."""
+    """False if its choices are those of another one, so that other schedules have to be tried, too."""
 
 
 Part = TypeVar("Part")
@@ -42,14 +42,14 @@ def size_of(candidate: Candidate) -> Size:
         size = size_of_declared(Declared(training, scenario.world_size, scenario.faults))
     elif program is not None:
         size = size_of_program(program)
-    return size.under(scenario.answers)
+    return size.under(scenario.choices)
 
 
 def key_of(candidate: Candidate) -> Hashable:
     """What it is told apart by from others that come of the same scenario."""
     scenario = candidate.scenario
     # A training has options in dictionaries, which cannot be hashed.
-    return scenario.world_size, program_in(scenario) or repr(training_in(scenario)), scenario.faults, scenario.answers
+    return scenario.world_size, program_in(scenario) or repr(training_in(scenario)), scenario.faults, scenario.choices
 
 
 def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
@@ -60,7 +60,7 @@ def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
         passes = [_lifted(shrink_pass, _program_in, _with_program) for shrink_pass in program_passes.PASSES]
     else:
         passes = [_smaller_worlds]
-    return [*passes, *(partial(_other_answers, shrink_pass) for shrink_pass in schedule_passes.PASSES)]
+    return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in schedule_passes.PASSES)]
 
 
 def _lifted(
@@ -87,7 +87,7 @@ def _declared_in(scenario: Scenario) -> Declared:
 def _with_declared(scenario: Scenario, declared: Declared) -> Scenario:
     """It is compared with the oracle if it was, and if that has something to say."""
     training, world_size, faults = declared
-    made = of_training(training, world_size, name=scenario.name, engine=scenario.engine, answers=scenario.answers)
+    made = of_training(training, world_size, name=scenario.name, engine=scenario.engine, choices=scenario.choices)
     return replace(
         made,
         about=scenario.about,
@@ -105,7 +105,7 @@ def _program_in(scenario: Scenario) -> Program:
 
 
 def _with_program(scenario: Scenario, program: Program) -> Scenario:
-    made = of_program(program, name=scenario.name, engine=scenario.engine, answers=scenario.answers)
+    made = of_program(program, name=scenario.name, engine=scenario.engine, choices=scenario.choices)
     return replace(made, about=scenario.about, tags=scenario.tags, reports=scenario.reports, faults=scenario.faults)
 
 
@@ -118,6 +118,6 @@ def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:
         yield Candidate(replace(scenario, world_size=each), has_own_schedule=False)
 
 
-def _other_answers(shrink_pass: ShrinkPass[schedule_passes.Answers], candidate: Candidate) -> Iterator[Candidate]:
-    for simpler in shrink_pass(candidate.scenario.answers):
-        yield Candidate(replace(candidate.scenario, answers=simpler))
+def _other_choices(shrink_pass: ShrinkPass[schedule_passes.Choices], candidate: Candidate) -> Iterator[Candidate]:
+    for simpler in shrink_pass(candidate.scenario.choices):
+        yield Candidate(replace(candidate.scenario, choices=simpler))

@@ -68,7 +68,7 @@ def shrink_scenario(
     same = SameWay(
         failure_of(failure, f"{own.name} on {own.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
     )
-    start = Candidate(replace(chosen, answers=stripped(failure.schedule.choices)))
+    start = Candidate(replace(chosen, choices=stripped(failure.schedule.choices)))
     again = run_scenario(start.scenario)
     shrunk = shrink(
         start,

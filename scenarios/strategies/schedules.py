@@ -13,31 +13,31 @@ _MOST_SWITCHES = 4
 _MOST_SEED = 2**32 - 1
 _MOST_DEPTH = 4
 
-Answers = tuple[int, ...]
+Choices = tuple[int, ...]
 
 
-def schedules(*, max_answers: int = 60, max_answer: int = 3) -> st.SearchStrategy[Answers]:
-    """Answers at choice points, for `Guided`, which takes each modulo the number of options there.
+def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrategy[Choices]:
+    """Choices at choice points, for `Guided`, which takes each modulo the number of options there.
 
     Drawn are long ones with a switch at many places, and ones with few switches (up to four) at places far apart. The
     simplest is (), round robin; and 0 is "as round robin would".
 
         @given(schedules())
-        def test_any_interleaving(answers):
-            assert simulate(program, 3, policy=Guided(answers)).verdict is Verdict.PASS
+        def test_any_interleaving(choices):
+            assert simulate(program, 3, policy=Guided(choices)).verdict is Verdict.PASS
     """
-    dense = st.lists(st.integers(0, max_answer), max_size=max_answers).map(tuple)
-    places, switches = st.integers(0, max(max_answers - 1, 0)), st.integers(1, max(max_answer, 1))
-    sparse = st.dictionaries(places, switches, max_size=min(_MOST_SWITCHES, max_answers)).map(_answers)
+    dense = st.lists(st.integers(0, max_choice), max_size=max_choices).map(tuple)
+    places, switches = st.integers(0, max(max_choices - 1, 0)), st.integers(1, max(max_choice, 1))
+    sparse = st.dictionaries(places, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices)
     return sparse | dense
 
 
-def _answers(switches: dict[int, int]) -> Answers:
+def _choices(switches: dict[int, int]) -> Choices:
     return tuple(switches.get(place, 0) for place in range(max(switches, default=-1) + 1))
 
 
-def policies(*, max_answers: int = 60) -> st.SearchStrategy[Policy]:
-    """Policies for one run: drawn answers, a random walk, or PCT of depth 1 to 4.
+def policies(*, max_choices: int = 60) -> st.SearchStrategy[Policy]:
+    """Policies for one run: drawn choices, a random walk, or PCT of depth 1 to 4.
 
         @given(policies())
         def test_any_interleaving(policy):
@@ -47,7 +47,7 @@ def policies(*, max_answers: int = 60) -> st.SearchStrategy[Policy]:
     """
     seeds = st.integers(0, _MOST_SEED)
     return st.one_of(
-        st.builds(Guided, schedules(max_answers=max_answers)),
+        st.builds(Guided, schedules(max_choices=max_choices)),
         st.builds(RandomWalk, seeds),
         st.builds(Pct, seeds, depth=st.integers(1, _MOST_DEPTH)),
     )

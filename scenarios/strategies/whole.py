@@ -38,7 +38,7 @@ def scenarios(
     kinds: Sequence[Kind] = tuple(Kind),
     engines: Sequence[Engine] = tuple(Engine),
     for_torch: Literal[True, "documented"] = True,
-    max_answers: int = 60,
+    max_choices: int = 60,
 ) -> Scenario:
     """A scenario of one of the kinds, with a drawn schedule and, for a training, one of the engines.
 
@@ -53,7 +53,7 @@ def scenarios(
     """
     kind = draw(st.sampled_from([kind for kind in kinds for _ in range(_WEIGHTS[kind])]))
     scenario = draw(_trainings(engines, for_torch) if kind is Kind.TRAINING else _programs(kind))
-    return replace(scenario, answers=draw(schedules(max_answers=max_answers)))
+    return replace(scenario, choices=draw(schedules(max_choices=max_choices)))
 
 
 @st.composite

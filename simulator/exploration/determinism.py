@@ -14,10 +14,10 @@ from ddpsim.simulator.result import Result
 
 
 def run_twice(run: Callable[[Policy], Result], policy: Policy) -> Result:
-    """The first run's result, with the finding `nondeterminism` if the second, under the same answers, differs."""
+    """The first run's result, with the finding `nondeterminism` if the second, under the same choices, differs."""
     first = _Recorder(policy)
     result = run(first)
-    second = _Recorder(_Answers(first.answers))
+    second = _Recorder(_Recorded(first.choices))
     again = run(second)
     finding = runs_differ(Run(tuple(first.offers), result.trace), Run(tuple(second.offers), again.trace))
     if finding is None:
@@ -32,21 +32,21 @@ class _Recorder:
         self._policy = policy
         self.observer = getattr(policy, "observer", None)
         self.offers: list[Offer] = []
-        self.answers: list[int] = []
+        self.choices: list[int] = []
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
         self.offers.append(Offer(point, tuple(options)))
-        answer = self._policy.choose(point, options)
-        self.answers.append(answer)
-        return answer
+        choice = self._policy.choose(point, options)
+        self.choices.append(choice)
+        return choice
 
 
-class _Answers:
-    """Gives recorded answers; the default where there is no such option, since the runs differ already."""
+class _Recorded:
+    """Gives recorded choices; the default where there is no such option, since the runs differ already."""
 
-    def __init__(self, answers: Sequence[int]) -> None:
-        self._answers = iter(answers)
+    def __init__(self, choices: Sequence[int]) -> None:
+        self._choices = iter(choices)
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        answer = next(self._answers, 0)
-        return answer if answer < len(options) else 0
+        choice = next(self._choices, 0)
+        return choice if choice < len(options) else 0

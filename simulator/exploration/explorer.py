@@ -9,10 +9,10 @@ from collections import Counter
 from collections.abc import Callable
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy
+from ddpsim.simulator.choices import Policy, RedundantRun
 from ddpsim.simulator.exploration.exploration import End, Exploration, Progress
 from ddpsim.simulator.exploration.outcomes import Outcome, counted, outcome_of
-from ddpsim.simulator.exploration.strategy import RedundantRun, Strategy
+from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Code, Verdict
 

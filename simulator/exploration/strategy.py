@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.choices import RedundantRun as RedundantRun
 from ddpsim.simulator.policies.pct import CHOICES
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.verdict import Finding
@@ -35,6 +34,36 @@ class Strategy(Protocol):
     @property
     def limits(self) -> str:
         """What holds of the schedules that are run at all, such as "with at most 2 preemptions"; "" for no limits."""
+
+
+class Wrapped:
+    """Another strategy as it is; subclasses say what of it is not."""
+
+    def __init__(self, strategy: Strategy) -> None:
+        self._strategy = strategy
+
+    def next_policy(self) -> Policy | None:
+        """That of the strategy."""
+        return self._strategy.next_policy()
+
+    def take(self, result: Result) -> Finding | None:
+        """What the strategy says."""
+        return self._strategy.take(result)
+
+    @property
+    def is_complete(self) -> bool:
+        """That of the strategy."""
+        return self._strategy.is_complete
+
+    @property
+    def coverage(self) -> float | None:
+        """That of the strategy."""
+        return self._strategy.coverage
+
+    @property
+    def limits(self) -> str:
+        """That of the strategy."""
+        return self._strategy.limits
 
 
 class Walks:

@@ -1,6 +1,6 @@
 """Depth-first search: every schedule of a program, one execution each.
 
-Nothing is kept of an execution but its choices. The next one repeats all of them up to the last that has an answer
+Nothing is kept of an execution but its choices. The next one repeats all of them up to the last that has an option
 left, takes that, and goes on with the default; when no choice has one left, all schedules have been run (P. Godefroid:
 Model Checking for Programming Languages using VeriSoft, POPL 1997).
 
@@ -32,18 +32,18 @@ class _Choice:
     offer: Offer
     idle: frozenset[int] = frozenset()
     """Those that would only poll in vain once more."""
-    answer: int = 0
+    taken: int = 0
     tried: int = 0
     left: list[int] = field(default_factory=list)
-    """Answers not taken yet, the next one last."""
+    """Options not taken yet, the next one last."""
 
     @property
     def is_preemption(self) -> bool:
-        return self.answer > 0 and may_go_on(self.offer.point, self.offer.options)
+        return self.taken > 0 and may_go_on(self.offer.point, self.offer.options)
 
     @property
     def size(self) -> int:
-        """How many answers are taken in all."""
+        """How many of its options are taken in all."""
         return self.tried + 1 + len(self.left)
 
 
@@ -79,7 +79,7 @@ class Dfs:
 
     @property
     def coverage(self) -> float:
-        """Which share has been covered, if each answer to a choice leads to as much as the others do."""
+        """Which share has been covered, if each option of a choice leads to as much as the others do."""
         if self._is_over:
             return 1.0
         covered, share = 0.0, 1.0
@@ -113,23 +113,23 @@ class Dfs:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
-        """Go back to the last choice that has an answer left, and take that."""
+        """Go back to the last choice that has an option left, and take that."""
         while self._path and not self._path[-1].left:
             self._path.pop()
         if not self._path:
             self._is_over = True
             return
         choice = self._path[-1]
-        choice.answer = choice.left.pop()
+        choice.taken = choice.left.pop()
         choice.tried += 1
 
     def _open_answers(self, known: int) -> None:
-        """Find the answers that the choices after the first `known` ones have left."""
+        """Find the options that the choices after the first `known` ones have left."""
         preemptions = 0
         for index, choice in enumerate(self._path):
             if index >= known:
                 others = range(len(choice.offer.options) - 1, 0, -1)
-                choice.left = [answer for answer in others if choice.offer.options[answer] not in choice.idle]
+                choice.left = [taken for taken in others if choice.offer.options[taken] not in choice.idle]
                 if preemptions == self._bound and may_go_on(choice.offer.point, choice.offer.options):
                     self._is_cut = self._is_cut or bool(choice.left)
                     choice.left = []
@@ -137,7 +137,7 @@ class Dfs:
 
 
 class _Repeat:
-    """The policy of one execution: the answers of a path as far as it goes, then the default, and notes of it all."""
+    """The policy of one execution: the choices of a path as far as it goes, then the default, and notes of it all."""
 
     def __init__(self, path: Sequence[_Choice], spins: SpinDetection) -> None:
         self.observer = spins
@@ -146,7 +146,7 @@ class _Repeat:
         self._differs: tuple[Offer, Offer] | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the answer of the path, or 0 after its end."""
+        """Return what the path takes, or 0 after its end."""
         now = Offer(point, tuple(options))
         if point.rank not in options:  # it waits now, or has ended
             self.observer.got_on()
@@ -161,7 +161,7 @@ class _Repeat:
             self._differs = choice.offer, now
             return 0
         self.path.append(choice)
-        return choice.answer
+        return choice.taken
 
     def divergence(self) -> Finding | None:
         """The finding for an execution that offered other choices than the one whose path it repeats."""

@@ -1,6 +1,6 @@
-"""Guided: takes the answers it is given as far as they fit, and never objects.
+"""Guided: takes the choices it is given as far as they fit, and never objects.
 
-For answers that were recorded by a program that has changed since (a saved failure, a step of shrinking) or that were
+For choices that were recorded by a program that has changed since (a saved failure, a step of shrinking) or that were
 drawn without a program in sight. `Replay` is the one that insists.
 """
 
@@ -12,19 +12,19 @@ from ddpsim.simulator.choices import ChoicePoint
 
 
 class Guided:
-    """Gives the answers in order, each modulo the number of options; after the last one the default.
+    """Gives the choices in order, each modulo the number of options; after the last one the default.
 
     What was really taken stands in the schedule of the result.
     """
 
-    def __init__(self, answers: Sequence[int]) -> None:
-        self._answers = answers
+    def __init__(self, choices: Sequence[int]) -> None:
+        self._choices = choices
         self._next = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the next answer, made to fit."""
-        if self._next >= len(self._answers):
+        """Return the next choice, made to fit."""
+        if self._next >= len(self._choices):
             return 0
-        answer = self._answers[self._next]
+        choice = self._choices[self._next]
         self._next += 1
-        return answer % len(options)
+        return choice % len(options)

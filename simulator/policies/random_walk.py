@@ -9,7 +9,7 @@ from ddpsim.simulator.choices import ChoicePoint
 
 
 class RandomWalk:
-    """Draws each answer evenly from the options. The same seed gives the same schedule for the same program."""
+    """Draws each choice evenly from the options. The same seed gives the same schedule for the same program."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)

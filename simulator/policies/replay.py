@@ -1,6 +1,6 @@
-"""Replay: the answers of a recorded schedule, then the default; and where a run no longer offers what they take.
+"""Replay: the choices of a recorded schedule, then the default; and where a run no longer offers what they take.
 
-A run that diverges is carried to its end all the same, with each answer made to fit, as `Guided` does it. So what its
+A run that diverges is carried to its end all the same, with each choice made to fit, as `Guided` does it. So what its
 ranks did next can be told, of the very run that a lenient replay gives; a strict one raises it.
 """
 
@@ -26,8 +26,8 @@ class Divergence:
     """The first choice at which a run and its recording part."""
 
     number: int
-    """How many choices came before; the recorded answers before this one fit."""
-    answers: tuple[int, ...]
+    """How many choices came before; the recorded choices before this one fit."""
+    choices: tuple[int, ...]
     """What the recording takes there and afterwards."""
     point: ChoicePoint | None
     """Where the run stood; None if it had ended."""
@@ -41,11 +41,11 @@ class Divergence:
         if point is None:
             return (
                 f"replay diverged: the run ended after {self.number} choice{'s' * (self.number != 1)}, but the "
-                f"schedule has {len(self.answers)} more: {_CHANGED}"
+                f"schedule has {len(self.choices)} more: {_CHANGED}"
             )
         return (
             f"replay diverged at step {point.step}: choice {self.number} of the schedule takes option "
-            f"{self.answers[0]} of {_QUESTIONS[point.kind]}, but only {len(self.options)} are open: {_CHANGED}"
+            f"{self.choices[0]} of {_QUESTIONS[point.kind]}, but only {len(self.options)} are open: {_CHANGED}"
         )
 
 
@@ -53,10 +53,10 @@ _QUESTIONS = {ChoiceKind.RANK: "which rank runs next", ChoiceKind.SOURCE: "whose
 
 
 class Replay:
-    """Gives the recorded answers in order. Zeros at the end are not recorded, so after them come zeros."""
+    """Gives the recorded choices in order. Zeros at the end are not recorded, so after them come zeros."""
 
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
-        self._answers = schedule.choices
+        self._recorded = schedule.choices
         self._keeps_choices = keeps_choices
         """Whose options take time and room: in a world of a thousand ranks, there are as many at each choice."""
         self.choices: list[Choice] = []
@@ -66,11 +66,11 @@ class Replay:
         self._divergence: Divergence | None = None
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:
-        """Return the next recorded answer, modulo the number of options."""
-        answer = self._answers[self.made] if self.made < len(self._answers) else 0
-        taken = answer % len(options)
-        if answer != taken and self._divergence is None:
-            self._divergence = Divergence(self.made, self._answers[self.made :], point, tuple(options))
+        """Return the next recorded choice, modulo the number of options."""
+        recorded = self._recorded[self.made] if self.made < len(self._recorded) else 0
+        taken = recorded % len(options)
+        if recorded != taken and self._divergence is None:
+            self._divergence = Divergence(self.made, self._recorded[self.made :], point, tuple(options))
         if self._keeps_choices:
             self.choices.append(Choice(point, tuple(options), taken))
         self.made += 1
@@ -79,8 +79,8 @@ class Replay:
     @property
     def divergence(self) -> Divergence | None:
         """Where the run, which is over, left the recording; None if it followed it to the end."""
-        if self._divergence is None and self.made < len(self._answers):
-            return Divergence(self.made, self._answers[self.made :], None)
+        if self._divergence is None and self.made < len(self._recorded):
+            return Divergence(self.made, self._recorded[self.made :], None)
         return self._divergence
 
     def check(self, trace: Trace) -> None:
@@ -103,7 +103,7 @@ def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) ->
         choice=divergence.number,
         step=_last_step(trace) if point is None else point.step,
         rank=None if point is None else point.rank,
-        answer=divergence.answers[0],
+        answer=divergence.choices[0],
         options=divergence.options,
     )
 
@@ -135,9 +135,9 @@ def _is_over(event: Event, point: ChoicePoint, options: Sequence[int]) -> bool:
 
 
 def _recorded_text(divergence: Divergence) -> str:
-    first, *others = divergence.answers
+    first, *others = divergence.choices
     if divergence.point is None:
-        return f"goes on with {shortened(choices_text(divergence.answers))}"
+        return f"goes on with {shortened(choices_text(divergence.choices))}"
     more = f", and goes on with {shortened(choices_text(others))}" if any(others) else ""
     return f"takes option {first}, so {first + 1} or more were open{more}"
 

@@ -11,9 +11,6 @@ from ddpsim.simulator.programs.program import DEFAULT, Issue, Program, Step, Wai
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.shrinking.size import Size
 
-PLAIN_DTYPE = DTYPES[0]
-PLAIN_REDUCTION = REDUCTIONS[0]
-
 
 def size_of(program: Program) -> Size:
     """The size of a program; its schedule is none of it."""

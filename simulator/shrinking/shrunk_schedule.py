@@ -15,7 +15,7 @@ from ddpsim.simulator.result import Result
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import Attempt, End, OnShrinkProgress
 from ddpsim.simulator.shrinking.greedy import shrink as shrink_greedily
-from ddpsim.simulator.shrinking.schedule_passes import PASSES, Answers, stripped
+from ddpsim.simulator.shrinking.schedule_passes import PASSES, Choices, stripped
 from ddpsim.simulator.shrinking.size import Size
 
 SHRINKING_BUDGET = Budget(executions=5000, seconds=60.0)
@@ -55,7 +55,7 @@ def shrink(
 ) -> ShrunkSchedule:
     """Find the simplest schedule under which `program` fails as it does under `schedule`: with the same leading code.
 
-    The fewer switches, the simpler; then the shorter, then the smaller answers. The budget, 5000 executions and 60
+    The fewer switches, the simpler; then the shorter, then the smaller choices. The budget, 5000 executions and 60
     seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest so far is returned. Only the
     schedule is made simpler; `ddpsim.scenarios.shrink_scenario` does the same for the program, where it is declared.
 
@@ -65,8 +65,8 @@ def shrink(
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)
 
-    def attempt(answers: Answers) -> Attempt[Answers]:
-        result = simulate(program, world_size, policy=Guided(answers), **options)
+    def attempt(choices: Choices) -> Attempt[Choices]:
+        result = simulate(program, world_size, policy=Guided(choices), **options)
         return Attempt(stripped(result.schedule.choices) if failure.is_that_of(result) else None)
 
     shrunk = shrink_greedily(

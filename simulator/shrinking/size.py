@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Size(NamedTuple):
-    """How large something that fails is. The smaller in this order is the simpler: first the ranks count, last answers.
+    """How large something that fails is. The smaller in this order is the simpler: first the ranks count, last choices.
 
     So a program of fewer ranks is simpler, however many calls it has, and a failure on the default schedule is simpler
     than one of the same program on any other (shortlex, as Hypothesis orders what it draws).
@@ -25,12 +25,12 @@ class Size(NamedTuple):
     options: int = 0
     """What else is not plain: a dtype, a reduction, a tag, a wait that stands later than its call."""
     switches: int = 0
-    """Answers of the schedule that are not the default."""
-    answers: int = 0
+    """Choices of the schedule that are not the default."""
+    choices: int = 0
     """How many choices come before the last switch, with it."""
     total: int = 0
-    """All answers added up."""
+    """All choices added up."""
 
-    def under(self, answers: Sequence[int]) -> Size:
+    def under(self, choices: Sequence[int]) -> Size:
         """The size of the same under a schedule."""
-        return self._replace(switches=sum(1 for each in answers if each), answers=len(answers), total=sum(answers))
+        return self._replace(switches=sum(1 for each in choices if each), choices=len(choices), total=sum(choices))

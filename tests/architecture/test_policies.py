@@ -18,7 +18,7 @@ APART = {"guided", "replay"}
 """Made from answers that somebody recorded, and not by a name."""
 
 
-def answers(row, seed):
+def choices(row, seed):
     """What a policy says at a hundred choices among five ranks, each of which goes on if it is left to."""
     policy = row.policy(seed)
     at = [ChoicePoint(ChoiceKind.RANK, step, 0) for step in range(100)]
@@ -48,7 +48,7 @@ def test_a_row_says_whether_the_seed_matters(name):
     if row.make is None:
         assert not row.draws, f"{name} draws, and cannot be made from a seed"
         return
-    differs = len({tuple(answers(row, seed)) for seed in range(8)}) > 1
+    differs = len({tuple(choices(row, seed)) for seed in range(8)}) > 1
     assert differs == row.draws, f"simulator/policies/catalog.py says draws={row.draws} of {name}"
 
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 import ddpsim
 from ddpsim import Budget, UsageError, Verdict, replay, simulate
-from ddpsim.simulator.exploration.strategy import RedundantRun
+from ddpsim.simulator.choices import RedundantRun
 from ddpsim.simulator.policies.round_robin import RoundRobin
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
 

@@ -16,24 +16,11 @@ from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.strategies.whole import Kind
+from tests.kit.own_programs import RACY
 
 pytestmark = pytest.mark.tier("ci")
 
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
-
-RACY = """\
-import torch
-import torch.distributed as dist
-
-
-def racy(rank):
-    received = torch.zeros(1)
-    if rank:
-        dist.send(torch.full((1,), float(rank)), 0)
-    for number in range(1, dist.get_world_size() if rank == 0 else 0):
-        dist.recv(received)
-        assert int(received) == number
-"""
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ def failures(strategy, count, *, of):
         if len(found) < count:
             result = run_scenario(scenario, policy=policy)
             if result.verdict is Verdict.FAIL:
-                found.append((replace(scenario, answers=result.schedule.choices), type(policy).__name__, result))
+                found.append((replace(scenario, choices=result.schedule.choices), type(policy).__name__, result))
 
     draw_each(st.tuples(strategy, policies()), 0, of, take)
     assert len(found) == count
@@ -75,4 +75,4 @@ def test_200_failures(tmp_path):
     codes = Counter(result.findings[0].code for _, _, result in found)
     assert len(codes) >= 10
     assert min(Counter(policy for _, policy, _ in found).values()) >= 30
-    assert sum(any(scenario.answers) for scenario, _, _ in found) >= 120
+    assert sum(any(scenario.choices) for scenario, _, _ in found) >= 120

@@ -155,19 +155,19 @@ def test_the_least_broken_program():
 
 
 def test_schedules_have_few_switches_or_many():
-    chosen = drawn(schedules(max_answers=50))
-    assert all(len(answers) <= 50 and all(0 <= answer <= 3 for answer in answers) for answers in chosen)
-    switches = [sum(map(bool, answers)) for answers in chosen]
+    chosen = drawn(schedules(max_choices=50))
+    assert all(len(choices) <= 50 and all(0 <= choice <= 3 for choice in choices) for choices in chosen)
+    switches = [sum(map(bool, choices)) for choices in chosen]
     assert switches.count(0) >= 3
     assert sum(0 < count <= 4 for count in switches) >= 60
     assert sum(count > 4 for count in switches) >= 30
-    assert sum(len(answers) > 30 for answers in chosen) >= 60
+    assert sum(len(choices) > 30 for choices in chosen) >= 60
 
 
 def test_the_least_schedules():
-    assert least(schedules(), lambda answers: True) == ()
-    assert least(schedules(), lambda answers: sum(map(bool, answers)) == 2) == (1, 1)
-    assert least(schedules(), lambda answers: len(answers) > 3 and answers[3]) == (0, 0, 0, 1)
+    assert least(schedules(), lambda choices: True) == ()
+    assert least(schedules(), lambda choices: sum(map(bool, choices)) == 2) == (1, 1)
+    assert least(schedules(), lambda choices: len(choices) > 3 and choices[3]) == (0, 0, 0, 1)
 
 
 def test_policies_of_each_kind():
@@ -230,7 +230,7 @@ def test_scenarios_of_each_kind():
     assert kinds[Kind.TRAINING.value] > 40
     assert all((training_in(each) is None) == (program_in(each) is not None) for each in chosen)
     assert Counter(each.engine for each in chosen if training_in(each))[Engine.DDP] > 15
-    assert sum(bool(each.answers) for each in chosen) > 80
+    assert sum(bool(each.choices) for each in chosen) > 80
 
 
 def test_scenarios_keep_to_what_is_asked_for():

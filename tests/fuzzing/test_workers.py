@@ -18,6 +18,7 @@ from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
 from ddpsim.scenarios.strategies.whole import Kind
+from tests.kit.own_programs import RACY
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -70,21 +71,6 @@ def ddpsim(folder, *words):
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-RACY = """\
-import torch
-import torch.distributed as dist
-
-
-def racy(rank):
-    received = torch.zeros(1)
-    if rank:
-        dist.send(torch.full((1,), float(rank)), 0)
-    for number in range(1, dist.get_world_size() if rank == 0 else 0):
-        dist.recv(received)
-        assert int(received) == number
-"""
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

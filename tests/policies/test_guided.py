@@ -1,4 +1,4 @@
-"""Guided: answers that are made to fit."""
+"""Guided: choices that are made to fit."""
 
 from ddpsim import simulate
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint

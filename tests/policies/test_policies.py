@@ -16,9 +16,9 @@ def test_round_robin_takes_the_default():
 
 def test_a_random_walk_is_made_by_its_seed():
     one, same, other = RandomWalk(1), RandomWalk(1), RandomWalk(2)
-    answers = [one.choose(POINT, range(5)) for _ in range(100)]
-    assert answers == [same.choose(POINT, range(5)) for _ in range(100)]
-    assert answers != [other.choose(POINT, range(5)) for _ in range(100)]
+    choices = [one.choose(POINT, range(5)) for _ in range(100)]
+    assert choices == [same.choose(POINT, range(5)) for _ in range(100)]
+    assert choices != [other.choose(POINT, range(5)) for _ in range(100)]
 
 
 def test_a_random_walk_draws_evenly():

@@ -24,13 +24,13 @@ SEND = collects.__code__.co_firstlineno + 5
 RECV = SEND + 2
 
 
-def token(*answers):
-    return str(Schedule(answers, program_on("collects", 4)))
+def token(*choices):
+    return str(Schedule(choices, program_on("collects", 4)))
 
 
-def caught(*answers, senders):
+def caught(*choices, senders):
     with pytest.raises(ReplayDivergedError) as found:
-        replay(collects, 4, token(*answers), args=(senders,))
+        replay(collects, 4, token(*choices), args=(senders,))
     return found.value
 
 

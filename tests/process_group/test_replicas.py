@@ -261,7 +261,6 @@ ALL = (0, 1, 2)
 FIRST = "after the optimizer step that followed step 1 of DDP #0"
 BIAS = "1.bias[0] = "
 LEFT_OUT = "rank 1 made no optimizer step after step 2 of DDP #0, and"
-HOOK = "the buffer hook did not leave all ranks with the same values"
 INNER = "(model if through_wrapper else model.module)(inputs(rank))"
 
 # The engines, the program, what is found on which ranks, what the text says, and the first line that it names.

@@ -36,10 +36,10 @@ def document(name: str, engine: str = "torch") -> Document:
     return document_of(run_scenario(name, engine), name=name, how="policy round_robin")
 
 
-def run_of(program, world_size, *answers, **options):
+def run_of(program, world_size, *choices, **options):
     """The run of a program; answers are the schedule, as far as they go."""
-    if answers:
-        options["policy"] = Replay(Schedule(answers))
+    if choices:
+        options["policy"] = Replay(Schedule(choices))
     return document_of(simulate(program, world_size, **options)).runs[0]
 
 

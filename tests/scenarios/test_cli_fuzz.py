@@ -1,57 +1,39 @@
 """`ddpsim fuzz`: what it prints, its exit status, and one line for whatever it cannot work with."""
 
 import re
+from functools import partial
 
 import pytest
 
 from ddpsim.scenarios import load
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
+from tests.kit.own_programs import FINE, RACY
 
-OWN = """\
-import time
-
-import torch
-import torch.distributed as dist
-
-
-def racy(rank):
-    '''Rank 0 takes messages for those of ranks in order.'''
-    received = torch.zeros(1)
-    if rank:
-        dist.send(torch.full((1,), float(rank)), 0)
-    for number in range(1, dist.get_world_size() if rank == 0 else 0):
-        dist.recv(received)
-        assert int(received) == number
-
+OWN = (
+    RACY
+    + FINE
+    + """
 
 def hangs(rank):
     if rank:
         dist.barrier()
 
 
-def fine(rank):
-    dist.barrier()
-
-
 def endless(rank):
+    import time
+
     while True:
         time.sleep(1)
 """
+)
 
 
 @pytest.fixture
-def fuzz(capsys, tmp_path, monkeypatch):
-    """Run the command in a folder with own.py; return its exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
+def fuzz(ddpsim, tmp_path):
+    """`ddpsim fuzz` with these words, in a folder with own.py."""
     (tmp_path / "own.py").write_text(OWN)
-
-    def run(*words):
-        status = main(["fuzz", *words])
-        said = capsys.readouterr()
-        return status, said.out, said.err
-
-    return run
+    return partial(ddpsim, "fuzz")
 
 
 @pytest.mark.tier("ci")

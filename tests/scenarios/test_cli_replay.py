@@ -24,8 +24,8 @@ def replay(console):
     return partial(console, "replay")
 
 
-def token(name, *answers, world_size=4):
-    return str(Schedule(answers, program_on(name, world_size)))
+def token(name, *choices, world_size=4):
+    return str(Schedule(choices, program_on(name, world_size)))
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def test_how_far_an_answer_goes(word, at, stop):
 
 
 @pytest.mark.parametrize(
-    ("answers", "shown"),
+    ("choices", "shown"),
     [
         (["q"], [0]),
         (["", "2", "r 1", "q"], [0, 1, 2, 3, 4]),
@@ -120,8 +120,8 @@ def test_how_far_an_answer_goes(word, at, stop):
         (["?", "q"], [0, "help"]),
     ],
 )
-def test_walking_through_steps(answers, shown):
-    given, lines = list(answers), []
+def test_walking_through_steps(choices, shown):
+    given, lines = list(choices), []
     walk(STEPS, ask=lambda: given.pop(0), show=lines.append)
     head, *rest = lines
     assert head.split()[0] == "step"
@@ -209,10 +209,10 @@ def test_a_run_that_ends_early(replay, collects):
 @pytest.fixture
 def saved(tmp_path):
     """A file that says a schedule under which the race shows."""
-    answers = run_scenario(RACE, policy="random", seed=3).schedule.choices
+    choices = run_scenario(RACE, policy="random", seed=3).schedule.choices
     path = tmp_path / "race.toml"
     path.write_text(
-        f'ddpsim = 1\nsummary = "a race"\nscenario = "{RACE}"\nworld_size = 4\nschedule = "{choices_text(answers)}"\n'
+        f'ddpsim = 1\nsummary = "a race"\nscenario = "{RACE}"\nworld_size = 4\nschedule = "{choices_text(choices)}"\n'
     )
     return str(path)
 

@@ -14,29 +14,14 @@ from ddpsim.scenarios.cli import zoo_outcome
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.verdict import Verdict
+from tests.kit.own_programs import FINE, RACY
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
 
 ROOT = Path(__file__).resolve().parents[2]
 MISSING = "uneven-inputs-without-join"
 
-OWN = """\
-import torch
-import torch.distributed as dist
-
-
-def fine(rank):
-    dist.barrier()
-
-
-def racy(rank):
-    received = torch.zeros(1)
-    if rank:
-        dist.send(torch.full((1,), float(rank)), 0)
-    for number in range(1, dist.get_world_size() if rank == 0 else 0):
-        dist.recv(received)
-        assert int(received) == number
-"""
+OWN = RACY + FINE
 
 
 def names(folder):

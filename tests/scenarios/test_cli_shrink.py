@@ -80,7 +80,7 @@ def test_the_failing_schedule_is_found_by_a_policy_or_a_token(shrink, tmp_path, 
     assert "->  3 ranks, 1 switch   " in by_policy
     assert (tmp_path / "of" / "policy.toml").read_text() == (tmp_path / "of" / "token.toml").read_text()
     found = load("of/policy.toml")
-    assert (found.world_size, found.answers) == (3, (2,))
+    assert (found.world_size, found.choices) == (3, (2,))
     assert main(["run", "of/policy.toml"]) == Status.OTHERWISE
     assert "rank 0 raised ValueError: 2" in capsys.readouterr().out
 

@@ -51,17 +51,17 @@ def saved(tmp_path):
 
 @settings(max_examples=30, deadline=None)
 @given(trainings(), st.lists(st.integers(0, 3)).map(tuple), st.sampled_from(Engine))
-def test_every_drawn_training_is_read_as_it_was_written(tmp_path_factory, drawn, answers, engine):
+def test_every_drawn_training_is_read_as_it_was_written(tmp_path_factory, drawn, choices, engine):
     training, world_size = drawn
     path = tmp_path_factory.mktemp("saved") / "drawn.toml"
 
-    save(of_training(training, world_size, name="drawn", engine=engine, answers=answers), path)
+    save(of_training(training, world_size, name="drawn", engine=engine, choices=choices), path)
     read = load(str(path))
 
     assert replace(training_in(read), exceptions=()) == replace(training, exceptions=())
     assert what_ranks_do(training_in(read), world_size) == what_ranks_do(training, world_size)
     assert (read.world_size, read.engine) == (world_size, engine)
-    assert read.answers == _without_zeros_at_the_end(answers)
+    assert read.choices == _without_zeros_at_the_end(choices)
     assert read.reference is not None
 
 
@@ -77,10 +77,10 @@ def what_ranks_do(training, world_size):
     }
 
 
-def _without_zeros_at_the_end(answers):
-    while answers and not answers[-1]:
-        answers = answers[:-1]
-    return answers
+def _without_zeros_at_the_end(choices):
+    while choices and not choices[-1]:
+        choices = choices[:-1]
+    return choices
 
 
 @pytest.mark.parametrize("seed", sweep(range(60), lambda seed: seed < 15))
@@ -178,12 +178,12 @@ def test_a_function_beside_the_file_runs_under_the_schedule(saved, tmp_path):
 
 
 def test_a_scenario_by_its_name_expects_what_that_one_does_unless_the_file_says(saved):
-    text = text_of(replace(load("uneven-inputs-without-join"), world_size=3, answers=(0, 1)))
+    text = text_of(replace(load("uneven-inputs-without-join"), world_size=3, choices=(0, 1)))
 
     own, other = saved(text), saved(text + "\n[expect]\n")
 
     assert 'scenario = "uneven-inputs-without-join"' in text
-    assert (own.world_size, own.answers) == (3, (0, 1))
+    assert (own.world_size, own.choices) == (3, (0, 1))
     assert own.expected.is_met_by(run_scenario(own))
     assert other.expected.code is None
 

@@ -176,18 +176,18 @@ def test_a_failure_that_is_none_in_the_scenarios_eyes_stays_so():
 def test_a_program_keeps_to_what_check_does_not_find():
     # `check` takes the first message by rank, and so does round robin; without that it would be one of two ranks.
     one, other = sent("a", 0), sent("b", 0, dtype="float64")
-    bug = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival", answers=(2,))
+    bug = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival", choices=(2,))
     found = shrink_scenario(bug)
-    assert (found.size.ranks, found.scenario.answers) == (3, (2,))
+    assert (found.size.ranks, found.scenario.choices) == (3, (2,))
     expected = replace(bug, expected=Expectation(Verdict.FAIL, Code.MISMATCH_DTYPE, (0, 2)))
     found = shrink_scenario(expected)
-    assert (found.size.ranks, found.size.steps, found.scenario.answers) == (2, 2, ())
+    assert (found.size.ranks, found.size.steps, found.scenario.choices) == (2, 2, ())
     assert found.scenario.expected.is_met_by(found.result)
 
 
 def test_a_function_has_fewer_ranks_and_switches():
     found = shrink_scenario(
-        replace(load("results-taken-in-order-of-arrival"), world_size=6, answers=(0, 1, 4, 3, 2, 1))
+        replace(load("results-taken-in-order-of-arrival"), world_size=6, choices=(0, 1, 4, 3, 2, 1))
     )
     assert found.scenario.world_size == 3
     assert found.size.switches == 1
@@ -266,7 +266,7 @@ def test_another_program_is_tried_under_several_schedules():
     )
     same = SameWay(Failure(Code.MISMATCH_DTYPE, None), Engine.TORCH, is_surprise=True)
     assert attempt(Candidate(arrival, has_own_schedule=False), same) == Attempt(None)
-    lost = replace(arrival, answers=(0, 0, 0, 0, 1))
+    lost = replace(arrival, choices=(0, 0, 0, 0, 1))
     assert attempt(Candidate(lost), same) == Attempt(None)
     found = attempt(Candidate(lost, has_own_schedule=False), same)
     assert found.failed is not None
@@ -274,7 +274,7 @@ def test_another_program_is_tried_under_several_schedules():
 
 
 def test_what_leaves_nothing_open_is_run_once_more_only():
-    calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls", answers=(1, 2))
+    calls = of_program(program(*[waited(reduced("a"))] * 3), name="calls", choices=(1, 2))
     same = SameWay(Failure(Code.DEADLOCK_CYCLE, None), Engine.TORCH, is_surprise=True)
     assert attempt(Candidate(calls, has_own_schedule=False), same) == Attempt(None, 2)
 

@@ -61,7 +61,7 @@ def order_of_arrival():
     found = of_program(program(*ranks), name="order of arrival")
     runs = (run_scenario(found, policy="random", seed=seed) for seed in range(100))
     failure = next(run for run in runs if not found.expected.is_met_by(run))
-    return replace(found, answers=failure.schedule.choices)
+    return replace(found, choices=failure.schedule.choices)
 
 
 def uneven_without_join():

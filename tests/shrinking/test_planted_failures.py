@@ -32,7 +32,7 @@ def shrunk(scenario, engine=None):
 def without_names(found):
     """The steps of a shrunk program, as names say nothing."""
     steps = program_in(found.scenario).ranks
-    assert found.scenario.answers == ()
+    assert found.scenario.choices == ()
     return sorted(tuple(getattr(step, "operation", type(step).__name__) for step in own) for own in steps)
 
 
@@ -129,9 +129,9 @@ def test_a_torn_read():
     """
     runs = (simulate(planted.torn_read, 4, policy="random", seed=seed) for seed in range(100))
     failure = next(run for run in runs if run.errors)
-    answers = failure.schedule.choices
-    assert len(answers) > 130
-    assert sum(answer > 0 for answer in answers) > 80
+    choices = failure.schedule.choices
+    assert len(choices) > 130
+    assert sum(choice > 0 for choice in choices) > 80
     found = shrink(planted.torn_read, 4, failure.schedule)
     assert found.is_minimal
     # A choice comes first of all, then one before each operation: 12 others and the write; 12 others and both looks.
@@ -139,11 +139,11 @@ def test_a_torn_read():
     assert str(found.result.errors[1]) == "torn"
     assert found.result.trace.digest() == replay(planted.torn_read, 4, found.schedule).trace.digest()
 
-    def fails(answers):
-        return bool(simulate(planted.torn_read, 4, args=(1,), policy=Guided(answers)).errors)
+    def fails(choices):
+        return bool(simulate(planted.torn_read, 4, args=(1,), policy=Guided(choices)).errors)
 
     assert fails((*(0,) * 3, 1, *(0,) * 3, 1))
-    assert not any(fails((*(0,) * place, answer)) for place in range(25) for answer in range(4))
+    assert not any(fails((*(0,) * place, choice)) for place in range(25) for choice in range(4))
 
 
 def test_groups_in_another_order():

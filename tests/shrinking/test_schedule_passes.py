@@ -35,7 +35,7 @@ def test_without_a_block_later_answers_come_earlier():
 
 
 def test_two_turns_of_a_rank_become_one():
-    # Behind 2 answers to 1 for 3 choices, to 1 further for 2, and on: what runs for 3 choices may run behind the 2.
+    # Behind 2 choices to 1 for 3 choices, to 1 further for 2, and on: what runs for 3 choices may run behind the 2.
     found = [*schedule_passes.regrouped((0, 0, 1, 0, 0, 1, 0, 3))]
     assert (0, 0, 2, 0, 0, 0, 0, 3) in found
     assert all(sum(map(bool, each)) == 2 for each in found)
@@ -50,17 +50,17 @@ def test_no_way_says_more_than_it_was_given(schedule):
 
 
 @given(SCHEDULES, st.integers(0, 11), st.integers(1, 3))
-def test_one_switch_that_is_needed_is_left_as_it_is(schedule, place, answer):
-    schedule = schedule_passes.stripped((*(*schedule, *(0,) * 12)[:place], answer, *schedule[place + 1 :]))
+def test_one_switch_that_is_needed_is_left_as_it_is(schedule, place, choice):
+    schedule = schedule_passes.stripped((*(*schedule, *(0,) * 12)[:place], choice, *schedule[place + 1 :]))
 
     def attempt(tried):
-        return Attempt(tried if tried[place : place + 1] == (answer,) else None)
+        return Attempt(tried if tried[place : place + 1] == (choice,) else None)
 
     found = shrink(schedule, schedule_passes.PASSES, attempt, size=Size(2, 0).under, budget=Budget(executions=10_000))
-    assert found.value == (*(0,) * place, answer)
+    assert found.value == (*(0,) * place, choice)
     assert found.is_minimal
 
 
 def test_the_size_under_a_schedule():
-    assert Size(2, 5).under((0, 2, 0, 1)) == Size(2, 5, switches=2, answers=4, total=3)
+    assert Size(2, 5).under((0, 2, 0, 1)) == Size(2, 5, switches=2, choices=4, total=3)
     assert Size(2, 5).under((0, 0, 0, 9)) < Size(2, 5).under((1, 1)) < Size(2, 6)
