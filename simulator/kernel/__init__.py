@@ -15,9 +15,9 @@ Requests that stand at a choice point, so that others may run first (requests.py
 - `Block`: until a `Wake` of somebody else, for locks, queues and the end of threads;
 - `Finish`: a rank's program, or a thread that it started, is over.
 
-Requests that are served at once: `Wake`, `Cancel`, `Announce`, `Declare`, `Destroy`, `Missing`, `StartThread`,
-`SawEnd`, `Touch`, `Leave`, `Follow`, `Note`, `StepDone`, `Raised`, `Returned`; and `ReadClock`, unless it
-turns out to be a poll.
+Requests that are served at once: `Wake`, `Cancel`, `NameGroup`, `Declare`, `Announce`, `Destroy`, `Missing`, `GiveUp`,
+`GivenUp`, `OthersDeliver`, `StartThread`, `SawEnd`, `Touch`, `Leave`, `Follow`, `Note`, `StepDone`, `Raised`,
+`Returned`; and `ReadClock`, unless it turns out to be a poll.
 
 Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`:
 the caller waits, and the baton goes to somebody else. And what the host has to do before the request goes on, with what

@@ -13,7 +13,7 @@ from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
 from ddpsim.simulator.kernel.endings import Left, fail
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Announce, IsComplete, Missing
+from ddpsim.simulator.kernel.requests import Announce, IsComplete, Missing, OthersDeliver
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
@@ -192,6 +192,10 @@ class Exchange:
         slot = self._run.slots.slot_of(me.rank.open[request.handle].call)
         assert slot is not None, "the call is not complete, so somebody is missing"
         return slot.missing
+
+    def others_deliver(self, me: Task, request: OthersDeliver) -> bool:
+        """Serve `OthersDeliver`."""
+        return any(task is not me for _, task in me.rank.delivering)
 
     def _see(self, me: Task, handles: Sequence[int]) -> Script:
         """The caller, which has waited for calls, sees which are complete; others run what follows on these first."""

@@ -17,6 +17,7 @@ from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
 from ddpsim.simulator.kernel.endings import Left, limit_passed
 from ddpsim.simulator.kernel.exchange import Exchange
+from ddpsim.simulator.kernel.groups import Groups
 from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
 from ddpsim.simulator.kernel.observer import Observer
@@ -41,7 +42,7 @@ class Kernel:
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
         self._exchange = calls = Exchange(run, turns, pauses, faults)
-        lifecycle = Lifecycle(run, turns)
+        lifecycle, groups = Lifecycle(run, turns), Groups(run)
         self._serve: Mapping[type[Any], Serve] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
@@ -56,14 +57,18 @@ class Kernel:
             ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
             ask.Finish: lifecycle.on_finish,
             ask.Missing: calls.missing,
+            ask.OthersDeliver: calls.others_deliver,
+            ask.NameGroup: groups.name,
+            ask.Declare: groups.declare,
+            ask.Destroy: groups.destroy,
+            ask.GiveUp: groups.give_up,
+            ask.GivenUp: groups.given_up,
             ask.StartThread: lifecycle.start,
             ask.Wake: lifecycle.wake,
             ask.Cancel: lifecycle.cancel,
             ask.SawEnd: lifecycle.saw_end,
             ask.Returned: lifecycle.returned,
             ask.Raised: lifecycle.raised,
-            ask.Declare: self._declare,
-            ask.Destroy: self._destroy,
             ask.Touch: self._touch,
             ask.Leave: self._leave,
             ask.Follow: self._follow,
@@ -198,12 +203,6 @@ class Kernel:
         return tuple(self._turns.choices)
 
     # --- small requests -----------------------------------------------------------------------------------------------
-
-    def _declare(self, me: Task, request: ask.Declare) -> None:
-        self.run.slots.declare(request.group, request.members)
-
-    def _destroy(self, me: Task, request: ask.Destroy) -> None:
-        me.rank.destroyed.setdefault(request.group, request.site)
 
     def _touch(self, me: Task, request: ask.Touch) -> None:
         if self.run.observer is not None:

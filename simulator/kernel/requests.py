@@ -114,6 +114,16 @@ class Cancel(NamedTuple):
     number: int
 
 
+class NameGroup(NamedTuple):
+    """Answered by what a group is called in calls and reports: as the first of its ranks proposed."""
+
+    name: str
+    """torch's."""
+    made: int
+    """How many groups of this name the caller's rank has made by now: used again, a name is another group's."""
+    proposed: str
+
+
 class Declare(NamedTuple):
     """Make a group known. The first declaration stands."""
 
@@ -138,6 +148,25 @@ class Missing(NamedTuple):
     """Answered by the ranks that have not come to the slot of a call that is not complete."""
 
     handle: int
+
+
+class GiveUp(NamedTuple):
+    """Give a barrier up, since ranks of its group are missing."""
+
+    group: str
+    sequence: int
+    missing: tuple[int, ...]
+
+
+class GivenUp(NamedTuple):
+    """Answered by the ranks that a barrier was given up for; by none if it was not."""
+
+    group: str
+    sequence: int
+
+
+class OthersDeliver(NamedTuple):
+    """Answered by whether another thread of the caller's rank runs what hangs on a completion."""
 
 
 class StartThread(NamedTuple):
@@ -230,7 +259,7 @@ class Looked(NamedTuple):
 
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
-    | Wake | Cancel | Declare | Announce | Destroy | Missing | StartThread | SawEnd | Touch | Leave | Follow | Note
-    | StepDone | Returned | Raised
+    | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | OthersDeliver
+    | StartThread | SawEnd | Touch | Leave | Follow | Note | StepDone | Returned | Raised
 )  # fmt: skip
 Reply = Delivered | Moved | StackTold | Looked

@@ -43,14 +43,14 @@ from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.replicas import Replicas
 from ddpsim.simulator.process_group.work import wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host
 from ddpsim.simulator.verdict import Finding
 
 
 class Backend:
     """The simulated backend of one execution."""
 
-    def __init__(self, host: ThreadHost, *, check_replicas: bool = False) -> None:
+    def __init__(self, host: Host, *, check_replicas: bool = False) -> None:
         self._host = host
         self._wrappers = WrapperRegistry(self._running_rank)
         self._replicas = Replicas(self._wrappers, host.hazards.unwaited) if check_replicas else None
@@ -203,7 +203,7 @@ class Backend:
 
     def _place(self, rank: int, world_size: int) -> dict[str, int]:
         """The running rank's number and its world's size, which are also all that may be asked for."""
-        place = {"world_size": len(self._host.ranks), "rank": self._host.me.rank}
+        place = {"world_size": self._host.world_size, "rank": self._host.me.rank}
         for name, asked in (("world_size", world_size), ("rank", rank)):
             if asked not in (-1, place[name]):
                 raise ValueError(

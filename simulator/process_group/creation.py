@@ -16,16 +16,15 @@ import torch
 from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.calls import Call, Signature
-from ddpsim.simulator.kernel.requests import Announce, Checkpoint
+from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import Issuer
-from ddpsim.simulator.process_group.monitored_barrier import BrokenBarriers
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.phases import PhaseTable
 from ddpsim.simulator.process_group.store import MemoryStore
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_GROUP = "default"
 """How the group of all ranks is called in calls and reports; torch calls it "0"."""
@@ -39,14 +38,12 @@ _NAME_LENGTH = 8
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
-    def __init__(self, host: ThreadHost, wrappers: WrapperRegistry) -> None:
+    def __init__(self, host: Host, wrappers: WrapperRegistry) -> None:
         self._host = host
         phases = PhaseTable()
-        self._trackers = [OriginTracker(host, wrappers, phases, rank.rank) for rank in host.ranks]
-        self._labels: dict[tuple[str, int], str] = {}
-        self._made: list[Counter[str]] = [Counter() for _ in host.ranks]
-        self._broken_barriers: BrokenBarriers = {}
-        self._everybody = tuple(range(len(host.ranks)))
+        self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
+        self._made: list[Counter[str]] = [Counter() for _ in range(host.world_size)]
+        self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
 
     def make_default_group(self, rank: int) -> None:
@@ -157,7 +154,7 @@ class GroupMaker:
         if len(members) == 1 < len(self._everybody):
             proposed = f"{proposed} of rank {members[0]}"
         label = proposed if again == 1 else f"{proposed} ({again})"
-        return label if len(members) == 1 else self._labels.setdefault((name, again), label)
+        return label if len(members) == 1 else str(self._host.ask(NameGroup(name, again, label)))
 
     def _make(
         self,
@@ -177,7 +174,6 @@ class GroupMaker:
             name=name,
             description=description or "undefined",
             store=store,
-            broken_barriers=self._broken_barriers,
         )
         world.pg_map[group] = (backend, store)
         world.pg_names[group] = name

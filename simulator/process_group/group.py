@@ -24,7 +24,7 @@ from torch.distributed import ProcessGroup
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.issuing import Issuer
-from ddpsim.simulator.process_group.monitored_barrier import BrokenBarriers, check_barrier
+from ddpsim.simulator.process_group.monitored_barrier import check_barrier
 from ddpsim.simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
@@ -42,7 +42,6 @@ class SimulatedGroup(ProcessGroup):
         name: str,
         description: str,
         store: Any,
-        broken_barriers: BrokenBarriers,
     ) -> None:
         self._members = issuer.members
         self._group_rank = issuer.members.index(issuer.rank)
@@ -52,7 +51,6 @@ class SimulatedGroup(ProcessGroup):
         self._name = name
         self._description = description
         self._store = store
-        self._broken_barriers = broken_barriers
 
     # --- what torch asks of a group -----------------------------------------------------------------------------------
 
@@ -291,14 +289,7 @@ class SimulatedGroup(ProcessGroup):
         reach ends in gloo's RuntimeError, as it would on gloo, and not in a deadlock.
         """
         work = self.issue(Signature("monitored_barrier"), _NO_TENSORS, [])
-        check_barrier(
-            self._issuer.host,
-            work.pending,
-            self._members,
-            self._broken_barriers,
-            timeout,
-            wait_all_ranks=wait_all_ranks,
-        )
+        check_barrier(self._issuer.host, work.pending, self._members, timeout, wait_all_ranks=wait_all_ranks)
 
     # --- point-to-point -----------------------------------------------------------------------------------------------
 

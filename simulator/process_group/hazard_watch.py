@@ -21,7 +21,7 @@ from torch import Tensor
 from ddpsim.simulator.calls import Call, Phase, Site
 from ddpsim.simulator.diagnosis import hazards
 from ddpsim.simulator.matching.agreement import call_sites_differ
-from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.verdict import Finding
 
 _TENSORS_WATCHED = 8

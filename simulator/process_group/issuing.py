@@ -17,17 +17,14 @@ from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.work import FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.rank_thread import Pending
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host, Pending
 from ddpsim.simulator.transport.payload import Payload
 
 
 class Issuer:
     """Issues one rank's calls on one group."""
 
-    def __init__(
-        self, host: ThreadHost, origins: OriginTracker, *, label: str, members: tuple[int, ...], rank: int
-    ) -> None:
+    def __init__(self, host: Host, origins: OriginTracker, *, label: str, members: tuple[int, ...], rank: int) -> None:
         self.host = host
         self.label = label
         self.members = members
@@ -74,7 +71,7 @@ class Issuer:
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
         work = SimulatedWork(host, pending, result)
-        host.issue(me, pending)
+        host.issue(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._made(work)
@@ -84,7 +81,7 @@ class Issuer:
         sequence = self._sequence if peer is None else self._messages
         call = Call(self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=tag)
         parts = [Access(call_object(call), Mode.CONTRIBUTE)]
-        if self.host.me.of.record.has_started_threads:
+        if self.host.me.of.has_started_threads:
             parts.append(Access(order_object(call), Mode.WRITE))
         if signature.operation == "send":
             parts.append(Access(channel_of(call), Mode.SEND))

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from ddpsim.simulator.kernel.requests import Missing
-from ddpsim.simulator.runtime.rank_thread import Pending
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.kernel.requests import GivenUp, GiveUp, Missing
+from ddpsim.simulator.runtime.host import Host, Pending
 
 DEFAULT_TIMEOUT = timedelta(minutes=30)
 NO_TIME = timedelta(0)
 
 _ANSWER_SECONDS = 0.001
 
-BrokenBarriers = dict[tuple[str, int], list[int]]
-"""By group and sequence: the group ranks a barrier was given up for. One for all ranks of an execution."""
-
 
 def check_barrier(
-    host: ThreadHost,
+    host: Host,
     pending: Pending,
     members: tuple[int, ...],
-    broken: BrokenBarriers,
     timeout: timedelta | None,
     *,
     wait_all_ranks: bool,
@@ -33,14 +28,15 @@ def check_barrier(
     """
     limit = DEFAULT_TIMEOUT if timeout is None else timeout
     rank = members.index(pending.call.rank)
-    key = (pending.call.group, pending.call.sequence)
+    barrier = (pending.call.group, pending.call.sequence)
     pending.waited = True
     if limit == NO_TIME and rank == 0 and len(members) > 1 and not wait_all_ranks:
-        broken[key] = [1]
-    elif not host.wait((pending,), _patience(rank, limit)) and key not in broken:
-        broken[key] = [members.index(rank) for rank in host.ask(Missing(pending.handle))]
-    if key in broken:
-        raise RuntimeError(_text(rank, broken[key], limit, wait_all_ranks=wait_all_ranks))
+        host.ask(GiveUp(*barrier, (members[1],)))
+    elif not host.wait((pending,), _patience(rank, limit)) and not host.ask(GivenUp(*barrier)):
+        host.ask(GiveUp(*barrier, host.ask(Missing(pending.handle))))
+    missing = [members.index(late) for late in host.ask(GivenUp(*barrier))]
+    if missing:
+        raise RuntimeError(_text(rank, missing, limit, wait_all_ranks=wait_all_ranks))
 
 
 def _patience(rank: int, limit: timedelta) -> float | None:

@@ -9,12 +9,12 @@ from typing import Any
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
 from ddpsim.simulator.kernel.requests import StepDone
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host
 
 Listener = Callable[[int, Optimizer], None]
 
 
-def watch_steps(host: ThreadHost, listeners: Sequence[Listener]) -> Any:
+def watch_steps(host: Host, listeners: Sequence[Listener]) -> Any:
     """Count each rank's optimizer steps and tell `listeners`, until `remove()` is called on what this returns."""
 
     def step_done(optimizer: Optimizer, arguments: Any, options: Any) -> None:

@@ -29,7 +29,7 @@ from ddpsim.simulator.process_group.phases import (
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host
 
 _USER_SHADOW = Origin(shadow=True)
 _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUILD})
@@ -41,7 +41,7 @@ class OriginTracker:
 
     __slots__ = ("_host", "_phases", "_rank", "_wrappers")
 
-    def __init__(self, host: ThreadHost, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
+    def __init__(self, host: Host, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
         self._host = host
         self._wrappers = wrappers
         self._phases = phases

@@ -14,7 +14,7 @@ from torch._C._distributed_c10d import BuiltinCommHookType
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 
 from ddpsim.simulator.process_group.group import SimulatedGroup
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host
 
 
 def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
@@ -33,7 +33,7 @@ def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
     return set_forward_pass_work_handle
 
 
-def reduce_at_once(host: ThreadHost, original: Callable[[Any], None]) -> Callable[[Any], None]:
+def reduce_at_once(host: Host, original: Callable[[Any], None]) -> Callable[[Any], None]:
     """Note [Static graphs], for `_delay_all_reduce`.
 
     In the first backward of a static graph one engine callback issues all the Reducer's calls and waits for them, in

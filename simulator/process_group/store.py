@@ -18,7 +18,7 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.kernel.key_values import MAY_WAIT
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.runtime.call_sites import site_here
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host
 
 DEFAULT_TIMEOUT = timedelta(seconds=300)
 
@@ -26,7 +26,7 @@ DEFAULT_TIMEOUT = timedelta(seconds=300)
 class MemoryStore(Store):
     """One rank's handle of the store that all ranks share. Every operation is a choice point."""
 
-    def __init__(self, host: ThreadHost, prefix: str = "") -> None:
+    def __init__(self, host: Host, prefix: str = "") -> None:
         super().__init__()
         self._host = host
         self._prefix = prefix

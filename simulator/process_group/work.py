@@ -13,10 +13,9 @@ import torch
 from torch._C._distributed_c10d import Work
 
 from ddpsim.simulator.accesses import Access, Mode
-from ddpsim.simulator.kernel.requests import Checkpoint, IsComplete, Poll
+from ddpsim.simulator.kernel.requests import Checkpoint, IsComplete, OthersDeliver, Poll
 from ddpsim.simulator.matching.slots import call_object
-from ddpsim.simulator.runtime.rank_thread import Pending
-from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.runtime.host import Host, Pending
 
 NO_TIMEOUT = timedelta(0)
 
@@ -24,7 +23,7 @@ NO_TIMEOUT = timedelta(0)
 class SimulatedWork(Work):
     """What issuing a call returns. C++ honours it too: the Reducer waits on the future this hands out."""
 
-    def __init__(self, host: ThreadHost, pending: Pending, result: Sequence[Any]) -> None:
+    def __init__(self, host: Host, pending: Pending, result: Sequence[Any]) -> None:
         super().__init__()
         self.pending = pending
         self._host = host
@@ -101,7 +100,7 @@ class SimulatedWork(Work):
             )
         if pending.source is None or not pending.waited:
             return -1
-        return self._host.kernel.run.slots.members(pending.call.group).index(pending.source)
+        return pending.members.index(pending.source)
 
     def _source_rank(self) -> int:
         return self.source_rank()
@@ -203,7 +202,7 @@ class JointWork(Work):
         )
 
 
-def wait_for_future(host: ThreadHost, future: Any, is_done: Callable[[Any], bool]) -> None:
+def wait_for_future(host: Host, future: Any, is_done: Callable[[Any], bool]) -> None:
     """Wait cooperatively until a native future is done.
 
     Which calls it hangs on is not known (a communication hook chains what it likes), but only completions of the
@@ -211,10 +210,9 @@ def wait_for_future(host: ThreadHost, future: Any, is_done: Callable[[Any], bool
     """
     host.ask(Checkpoint())
     while not is_done(future):
-        rank, me = host.me.of, host.me
-        if open_calls := rank.open():
+        if open_calls := host.me.of.open():
             host.wait(open_calls)
-        elif any(task is not me.task for _, task in rank.record.delivering):
+        elif host.ask(OthersDeliver()):
             host.ask(Poll())  # what finishes it runs on another thread of the rank
         else:
             return  # not ours: let the native wait tell

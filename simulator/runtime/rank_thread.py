@@ -7,10 +7,11 @@ from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from ddpsim.simulator.calls import NOWHERE, Call, Site
+from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.runtime.ending import Ending
+from ddpsim.simulator.runtime.host import Pending
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
@@ -24,11 +25,10 @@ class RankReturned(BaseException):  # not an error either
 class Rank:
     """A rank: what its threads share, as the threads of a process do. Only the thread that has the baton touches it."""
 
-    __slots__ = ("calls_issued", "is_ending", "main", "pending", "rank", "record", "threads", "value")
+    __slots__ = ("calls_issued", "has_started_threads", "is_ending", "main", "pending", "rank", "threads", "value")
 
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
         self.rank = record.rank
-        self.record = record
         self.value: Any = None
         """What its program returned."""
         self.calls_issued = 0
@@ -41,6 +41,7 @@ class Rank:
         )
         self.threads = [self.main]
         """Those that have not ended, in the order in which they were started."""
+        self.has_started_threads = False
         self.is_ending = False
         """Its program is over, and it waits for the threads that are left."""
 
@@ -135,43 +136,3 @@ class RankThread:
 
     def __str__(self) -> str:
         return str(self.task)
-
-
-class Pending:
-    """One issued call until it is complete."""
-
-    __slots__ = (
-        "call",
-        "error",
-        "handle",
-        "is_complete",
-        "issuer",
-        "payload",
-        "receive_completion",
-        "source",
-        "waited",
-    )
-
-    def __init__(self, call: Call, issuer: RankThread, payload: Any) -> None:
-        self.call = call
-        issuer.of.calls_issued = self.handle = issuer.of.calls_issued + 1
-        self.issuer = issuer.number
-        self.payload = payload
-        """The tensors, for the transport; opaque here."""
-        self.is_complete = False
-        self.error: Exception | None = None
-        """What the transport said instead of moving the data."""
-        self.waited = False
-        self.source: int | None = None
-        """Who sent the message, once a receive is complete."""
-        self.receive_completion: Callable[[], None] = _ignore
-        """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
-
-    def release(self) -> None:
-        """Let go of the tensors and of the handle, which holds this in turn."""
-        self.payload = None
-        self.receive_completion = _ignore
-
-
-def _ignore() -> None:
-    """Nobody asked for the completion."""

@@ -16,10 +16,10 @@ from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from copy import copy
 from threading import get_ident as _thread_ident
-from typing import Any, NoReturn, Protocol
+from typing import Any, NoReturn
 
 from ddpsim.simulator.accesses import Accesses
-from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
 from ddpsim.simulator.kernel import Kernel
@@ -46,10 +46,10 @@ from ddpsim.simulator.kernel.requests import (
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase
 from ddpsim.simulator.runtime.call_sites import stack_text, waits_for_lock
+from ddpsim.simulator.runtime.host import HazardWatch, Pending
 from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
-from ddpsim.simulator.runtime.rank_thread import Pending, Rank, RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
-from ddpsim.simulator.verdict import Finding
 
 _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""
@@ -59,28 +59,6 @@ _MOVED = Moved()
 
 Transport = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
 """Moves the data of calls that have met: what agrees, their pendings, the members of the group -> what went wrong."""
-
-
-class HazardWatch(Protocol):
-    """Looks for what passes here and may fail elsewhere."""
-
-    def issued(self, pending: Pending) -> None:
-        """A rank issued a call."""
-
-    def settled(self, pending: Pending) -> None:
-        """The owner of a call waits for it, or has found it complete."""
-
-    def unwaited(self, rank: int) -> Sequence[Call]:
-        """The user's calls that a rank has not waited for yet."""
-
-    def slot_filled(self, calls: Sequence[Call]) -> None:
-        """Calls met and agree."""
-
-    def rank_ended(self, rank: int) -> None:
-        """A rank's program returned."""
-
-    def findings(self) -> Sequence[Finding]:
-        """What was found."""
 
 
 class ThreadHost:
@@ -101,6 +79,7 @@ class ThreadHost:
         self.kernel = kernel
         self.hazards = hazards
         self.ranks = [Rank(record, body) for record in kernel.run.ranks]
+        self.world_size = len(self.ranks)
         self.threads = Threads(self, enter_thread)
         self.is_observed = kernel.run.observer is not None
         """Somebody explores, and wants to know what each step touches."""
@@ -224,8 +203,10 @@ class ThreadHost:
             self._follow(me, answer)
         return me
 
-    def issue(self, me: RankThread, pending: Pending) -> None:
+    def issue(self, pending: Pending) -> None:
         """Make a call of the running thread."""
+        me = self.running
+        assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
         self.hazards.issued(pending)
         answer = self.kernel.issue(pending.handle, pending.call)
@@ -274,7 +255,7 @@ class ThreadHost:
         if pendings[0].call.peer is None:
             self.hazards.slot_filled([pending.call for pending in pendings])
         else:
-            pendings[1].source = pendings[0].call.rank
+            pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
         with self.threads.aside:  # a transport may have threads of its own
             error = self._transport(move.signature, pendings, move.members)
         for pending in pendings:
@@ -305,9 +286,11 @@ class ThreadHost:
 
     # --- the baton ----------------------------------------------------------------------------------------------------
 
-    def adopt(self, child: RankThread) -> None:
-        """Know a thread that a rank has started, once the kernel does."""
-        self._started[child.number] = child
+    def adopt(self, child: RankThread, number: int) -> None:
+        """Know a thread that a rank has started, by the number that the kernel gave it."""
+        child.adopt(self.kernel.run.tasks[number])
+        child.of.has_started_threads = True
+        self._started[number] = child
         child.of.threads.append(child)
 
     def _leave(self, me: RankThread, how: Change) -> int | None:

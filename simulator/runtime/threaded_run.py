@@ -12,8 +12,9 @@ from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime import limits, outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
 from ddpsim.simulator.runtime.garbage import fewer_collections
+from ddpsim.simulator.runtime.host import HazardWatch
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
-from ddpsim.simulator.runtime.thread_host import HazardWatch, ThreadHost, Transport
+from ddpsim.simulator.runtime.thread_host import ThreadHost, Transport
 from ddpsim.simulator.verdict import Finding
 
 

@@ -26,7 +26,7 @@ from torch.distributed import ProcessGroup
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import OPERATIONS, Kind
-from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.gloo_calls import ask
 from ddpsim.simulator.transport.payload import Payload
 from ddpsim.simulator.transport.staging import Stage

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.operations import OPERATIONS, Movement
-from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str | None, int | None], None]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from ddpsim.simulator.calls import Signature
-from ddpsim.simulator.runtime.rank_thread import Pending
+from ddpsim.simulator.runtime.host import Pending
 
 
 class Transport(Protocol):

@@ -19,9 +19,13 @@ from ddpsim.simulator.kernel.requests import (
     Cancel,
     Checkpoint,
     Destroy,
+    GivenUp,
+    GiveUp,
     IsComplete,
     Missing,
+    NameGroup,
     Note,
+    OthersDeliver,
     Poll,
     ReadClock,
     SawEnd,
@@ -104,6 +108,27 @@ def test_what_has_not_come_to_a_slot_is_told():
         return (yield Missing(handle))
 
     assert Host([first(), calls(1, 3), calls(2, 3)]).done("returned")[0] == ("returned", 0, (1, 2))
+
+
+def given_up(*missing):
+    """Names a group and gives its first barrier up; what is said of these."""
+    label = yield NameGroup("7", 1, "mine")
+    before = yield GivenUp(label, 0)
+    yield GiveUp(label, 0, missing)
+    return label, before, (yield GivenUp(label, 0)), (yield GivenUp(label, 1))
+
+
+def test_ranks_call_a_group_alike_and_know_its_barriers_that_were_given_up():
+    def late():
+        yield Sleep(1.0)
+        label = yield NameGroup("7", 1, "yours")
+        again = yield NameGroup("7", 2, "yours")
+        return label, again, (yield from given_up(2))
+
+    assert Host([given_up(1, 2), late()]).done("returned") == [
+        ("returned", 0, ("mine", (), (1, 2), ())),
+        ("returned", 1, ("mine", "yours", ("mine", (1, 2), (2,), ()))),
+    ]
 
 
 def test_a_chain_makes_calls_inside_a_delivery():
@@ -425,6 +450,27 @@ def test_another_thread_delivers_what_came():
     assert ("delivered", 0, 1, 2) in host.log
 
 
+def test_who_waits_for_a_chain_knows_whether_another_thread_runs_it():
+    me = Rank(0, 1)
+    said = []
+
+    def chain():
+        said.append((yield OthersDeliver()))  # its own counts for nothing
+        yield Sleep(1.0)
+
+    def looks():
+        said.append((yield OthersDeliver()))
+        yield Sleep(2.0)
+        said.append((yield OthersDeliver()))
+
+    def program():
+        yield Start("looks", looks())
+        yield from me.call("barrier")
+
+    assert Host([program()], chains={(0, 1): chain()}).codes == []
+    assert said == [False, True, False]
+
+
 # --- values and states ------------------------------------------------------------------------------------------------
 
 
@@ -441,6 +487,8 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         number = yield Start("worker", worker())
         handle = yield from me.issue("barrier")
         yield Missing(handle)
+        yield from given_up()
+        yield OthersDeliver()
         yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))
         yield requests.Announce(call_of(Signature("new_group", members=(1,))))
         yield StepDone()

@@ -44,7 +44,7 @@ class Host(Protocol):
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel."""
 
-    def adopt(self, child: RankThread) -> None:
+    def adopt(self, child: RankThread, number: int) -> None:
         """Know a thread that a rank has started."""
 
     def finish(self, me: RankThread, how: Change) -> None:
@@ -124,12 +124,12 @@ class LockSteps:
 
     def touch(self, me: RankThread, *accesses: Access) -> None:
         """Tell who explores."""
-        if self.host.is_observed and me.of.record.has_started_threads:
+        if self.host.is_observed and me.of.has_started_threads:
             self.host.ask(Touch(accesses))
 
     def leave(self, me: RankThread, lock: Object) -> bool:
         """Let whoever takes the lock next know what came before; False if nobody explores that."""
-        if not self.host.is_observed or not me.of.record.has_started_threads:
+        if not self.host.is_observed or not me.of.has_started_threads:
             return False
         self.host.ask(Leave(lock))
         return True

@@ -221,8 +221,7 @@ class Threads:
         self._records[thread] = child
         self._leaving = [each for each in self._leaving if _is_running(each)]
         number = self._host.ask(StartThread(child.name))
-        child.adopt(next(task for task in me.of.record.tasks if task.number == number))
-        self._host.adopt(child)
+        self._host.adopt(child, number)
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event to tell that it runs."""

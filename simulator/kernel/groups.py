@@ -1,0 +1,38 @@
+"""Groups: what they are called, who is in them, and which of their barriers were given up."""
+
+from __future__ import annotations
+
+from ddpsim.simulator.kernel.requests import Declare, Destroy, GivenUp, GiveUp, NameGroup
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.tasks import Task
+
+
+class Groups:
+    """The groups of one execution."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._labels: dict[tuple[str, int], str] = {}
+        """By torch's name, and which of that name it is."""
+        self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
+        """Who was missing at a barrier, by group and sequence."""
+
+    def name(self, me: Task, request: NameGroup) -> str:
+        """Serve `NameGroup`."""
+        return self._labels.setdefault((request.name, request.made), request.proposed)
+
+    def declare(self, me: Task, request: Declare) -> None:
+        """Serve `Declare`."""
+        self._run.slots.declare(request.group, request.members)
+
+    def destroy(self, me: Task, request: Destroy) -> None:
+        """Serve `Destroy`."""
+        me.rank.destroyed.setdefault(request.group, request.site)
+
+    def give_up(self, me: Task, request: GiveUp) -> None:
+        """Serve `GiveUp`."""
+        self._given_up[request.group, request.sequence] = request.missing
+
+    def given_up(self, me: Task, request: GivenUp) -> tuple[int, ...]:
+        """Serve `GivenUp`."""
+        return self._given_up.get((request.group, request.sequence), ())
