@@ -16,6 +16,7 @@ from contextlib import suppress
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.runtime.baton import Baton
 from ddpsim.simulator.runtime.ending import stop_signalling
 from ddpsim.simulator.runtime.rank_thread import RankThread
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -34,55 +35,56 @@ abandoned."""
 
 def run(host: ThreadHost, budget: Budget) -> None:
     """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
+    baton = host.baton
     try:
-        host.start()
+        baton.start()
         _watch(host, budget)
     except BaseException:
-        host.end_from_outside()
-        while not host.has_ended:
+        baton.end_from_outside()
+        while not baton.has_ended:
             try:
-                _drain(host)
+                _drain(baton)
             except KeyboardInterrupt:  # impatience does not help: the ranks are being unwound
                 continue
         raise
 
 
 def _watch(host: ThreadHost, budget: Budget) -> None:
-    start = time.monotonic()
+    baton, start = host.baton, time.monotonic()
     seen: tuple[object, ...] = ()
     seen_at, cpu_seen = start, 0.0
-    while not host.over.acquire(timeout=_WATCH_SECONDS):
+    while not baton.over.acquire(timeout=_WATCH_SECONDS):
         if host.is_stopping:
-            return _drain(host)
+            return _drain(baton)
         now = time.monotonic()
-        rank = host.running
+        rank = baton.running
         progress = (host.steps, rank and rank.number)
         cpu = 0.0 if rank is None else _cpu_seconds(rank)
         if progress != seen or cpu - cpu_seen > _BUSY_SHARE * budget.stuck_seconds:
             seen, seen_at, cpu_seen = progress, now, cpu
         asleep = now - seen_at
         if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
-            host.stop_at_limit(Ending.STUCK, rank)
-            return _drain(host, grace_seconds=0.1)  # it has been asleep for long: it will not notice
+            baton.stop_at_limit(Ending.STUCK, rank)
+            return _drain(baton, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         if now - start > budget.seconds:
-            host.stop_at_limit(Ending.SECONDS, rank)
-            return _drain(host)
+            baton.stop_at_limit(Ending.SECONDS, rank)
+            return _drain(baton)
 
 
-def _drain(host: ThreadHost, grace_seconds: float = _GRACE_SECONDS) -> None:
+def _drain(baton: Baton, grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
-    rank = host.running
+    rank = baton.running
     waited_since = time.monotonic()
     interrupted = False
-    while not host.has_ended and not host.over.acquire(timeout=_WATCH_SECONDS / 5):
-        if host.running is not rank:
-            rank, waited_since, interrupted = host.running, time.monotonic(), False
+    while not baton.has_ended and not baton.over.acquire(timeout=_WATCH_SECONDS / 5):
+        if baton.running is not rank:
+            rank, waited_since, interrupted = baton.running, time.monotonic(), False
         elif rank is not None and time.monotonic() - waited_since > grace_seconds:
             if not interrupted:
                 interrupted, waited_since = True, time.monotonic()
                 rank.ending.interrupt(rank.ident)
             elif rank.ending.claim():  # else it is just leaving
-                host.abandon(rank)
+                baton.abandon(rank)
                 stop_signalling()
 
 

@@ -8,12 +8,10 @@ scheduler thread and a context switch costs one lock release and one acquire.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections import Counter
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from copy import copy
 from threading import get_ident as _thread_ident
 from typing import Any, NoReturn
@@ -42,12 +40,10 @@ from ddpsim.simulator.kernel.requests import (
     Moved,
     Reply,
     Request,
-    StackTold,
 )
-from ddpsim.simulator.kernel.states import Change, Ending, Phase
-from ddpsim.simulator.runtime.call_sites import stack_text, waits_for_lock
+from ddpsim.simulator.kernel.states import Change, Phase
+from ddpsim.simulator.runtime.baton import Baton, stack_of
 from ddpsim.simulator.runtime.host import HazardWatch, Pending
-from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
 
@@ -62,7 +58,7 @@ Transport = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | 
 
 
 class ThreadHost:
-    """The ranks of one execution as threads, and the baton."""
+    """The ranks of one execution as threads."""
 
     def __init__(
         self,
@@ -83,55 +79,11 @@ class ThreadHost:
         self.threads = Threads(self, enter_thread)
         self.is_observed = kernel.run.observer is not None
         """Somebody explores, and wants to know what each step touches."""
-        self.running: RankThread | None = None
-        """Who has the baton."""
-        self.has_ended = False
-        self.over = _allocate_lock()
-        """Held until the execution has ended, that is, the last rank is finished."""
-        self.over.acquire()
-        self._started: dict[int, RankThread] = {rank.rank: rank.main for rank in self.ranks}
-        """Those that have not ended, and all that run a rank's program, by number."""
-        self._switch = switch
+        self.baton = Baton(kernel, self.ranks, switch, share_core=share_core)
         self._transport = transport
-        self._share_core = share_core
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
         """How often each thread was carried out of its program, by ident."""
-
-    # --- called by the thread that starts the execution ---------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start every rank's thread and hand the baton to the first one chosen."""
-        with threads_started_here_share_a_core() if self._share_core else nullcontext():
-            for rank in self.ranks:
-                try:
-                    rank.main.start()
-                except RuntimeError as error:
-                    raise UsageError(
-                        f"the system starts no thread for rank {rank.rank} ({error}), expected one for each of "
-                        f"{len(self.ranks)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
-                    ) from error
-        self._pass_baton(None, self.kernel.start())
-
-    def end_from_outside(self) -> None:
-        """End the execution from the thread that started it, whether or not it got as far as handing over the baton."""
-        self.kernel.stop(Ending.INTERRUPTED)
-        if self.running is None and not self.has_ended:
-            for rank in self.ranks:
-                if not rank.main.ident:
-                    self.kernel.never_started(rank.main.task)
-            self._pass_baton(None, self.kernel.next_unfinished())
-
-    def abandon(self, stuck: RankThread) -> None:
-        """Take the baton from a rank that does not come back, and unwind the others without it."""
-        self.kernel.abandon(stuck.task)
-        self.kernel.stop(Ending.STUCK)
-        self._pass_baton(stuck, self.kernel.next_unfinished())
-
-    def stop_at_limit(self, ending: Ending, rank: RankThread | None) -> None:
-        """Stop because a limit of wall time has passed."""
-        stack = None if rank is None else _stack_of(rank)
-        self.kernel.stop_at_limit(ending, None if rank is None else rank.task, stack)
 
     @property
     def is_stopping(self) -> bool:
@@ -148,14 +100,14 @@ class ThreadHost:
     @property
     def me(self) -> RankThread:
         """The running thread of a rank."""
-        running = self.running
+        running = self.baton.running
         if running is None:
             raise RankUnwound
         return running
 
     def is_rank_thread(self) -> bool:
         """True on the running thread of a rank. False in a process forked from it, where the thread is the same."""
-        running = self.running
+        running = self.baton.running
         return running is not None and running.ident == _thread_ident() and os.getpid() == self._process
 
     def is_unwinding(self, me: RankThread) -> bool:
@@ -164,7 +116,7 @@ class ThreadHost:
 
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel, do what the answers say, and return the last value."""
-        me = self.running
+        me = self.baton.running
         if me is None or me.ident != _thread_ident():
             self._refuse_stranger(me)
         answer = self.kernel.handle(request)
@@ -172,7 +124,7 @@ class ThreadHost:
 
     def _enter(self) -> RankThread:
         """The caller, if it may ask."""
-        me = self.running
+        me = self.baton.running
         if me is None or me.ident != _thread_ident():
             self._refuse_stranger(me)
         return me
@@ -182,7 +134,7 @@ class ThreadHost:
         kernel = self.kernel
         while True:
             if type(answer) is Switch:
-                self._pass_baton(me, answer.to)
+                self.baton.pass_on(me, answer.to)
                 me.baton.acquire()
                 answer = kernel.resume(me.task)
             elif type(answer) is GoOn:
@@ -205,7 +157,7 @@ class ThreadHost:
 
     def issue(self, pending: Pending) -> None:
         """Make a call of the running thread."""
-        me = self.running
+        me = self.baton.running
         assert me is not None, "begin_call returned it"
         me.of.pending[pending.handle] = pending
         self.hazards.issued(pending)
@@ -228,7 +180,7 @@ class ThreadHost:
             return
         successor = self._leave(me, how)
         if me.ending.claim():
-            self._pass_baton(me, successor)
+            self.baton.pass_on(me, successor)
 
     # --- what answers say ---------------------------------------------------------------------------------------------
 
@@ -245,7 +197,7 @@ class ThreadHost:
         try:
             if isinstance(answer, Move):
                 return self._move(answer)
-            return _stack_of(me) if isinstance(answer, TellStack) else Looked(self._look_outside(me))
+            return stack_of(me) if isinstance(answer, TellStack) else Looked(self._look_outside(me))
         except BaseException:
             self.kernel.drop()
             raise
@@ -284,13 +236,13 @@ class ThreadHost:
             raise ValueError(answer.text)
         self._unwind()
 
-    # --- the baton ----------------------------------------------------------------------------------------------------
+    # --- the ends of threads ------------------------------------------------------------------------------------------
 
     def adopt(self, child: RankThread, number: int) -> None:
         """Know a thread that a rank has started, by the number that the kernel gave it."""
         child.adopt(self.kernel.run.tasks[number])
         child.of.has_started_threads = True
-        self._started[number] = child
+        self.baton.started[number] = child
         child.of.threads.append(child)
 
     def _leave(self, me: RankThread, how: Change) -> int | None:
@@ -299,23 +251,9 @@ class ThreadHost:
         while isinstance(answer, LookOutside):
             answer = self.kernel.reply(self._carry_out(me, answer))
         assert isinstance(answer, Switch)
-        if not me.is_main and self._started.pop(me.number, None) is not None:
+        if not me.is_main and self.baton.started.pop(me.number, None) is not None:
             me.of.threads.remove(me)
         return answer.to
-
-    def _pass_baton(self, giver: RankThread | None, number: int | None) -> None:
-        successor = None if number is None else self._started[number]
-        try:
-            self._switch(None if giver is None else giver.rank, None if successor is None else successor.rank)
-        except Exception as error:  # a bug of ours, but the baton must go on, or everybody sleeps for ever
-            self.break_off_by_bug(error)
-        self.kernel.give_baton(number)
-        self.running = successor
-        if successor is None:
-            self.has_ended = True
-            self.over.release()
-        else:
-            successor.baton.release()
 
     def _unwind(self) -> NoReturn:
         """Carry the caller out of its program. One that clings to it, whatever is raised, is put to sleep for good.
@@ -325,9 +263,9 @@ class ThreadHost:
         ident = _thread_ident()
         self._unwinds[ident] += 1
         if self._unwinds[ident] > _MOST_UNWINDS:
-            me = self.running
+            me = self.baton.running
             if me is not None and me.ident == ident and not self.is_stopping:  # a rank that is over, and not the run
-                self._pass_baton(me, self._leave(me, Change.ABANDON))
+                self.baton.pass_on(me, self._leave(me, Change.ABANDON))
             for_ever = _allocate_lock()
             for_ever.acquire()
             while True:
@@ -338,7 +276,7 @@ class ThreadHost:
 
     def break_off_by_bug(self, error: Exception) -> None:
         """End the execution with an error that nobody but us can have made."""
-        self.kernel.run.life.break_off_by_bug(error, None if self.running is None else self.running.rank)
+        self.baton.break_off_by_bug(error)
 
     def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
         if me is None or self.is_unwinding(me):
@@ -349,8 +287,3 @@ class ThreadHost:
         )
         self.kernel.run.life.break_off(error, me.rank)  # raised there it would be lost with the thread
         raise error
-
-
-def _stack_of(rank: RankThread) -> StackTold:
-    frame = sys._current_frames().get(rank.ident)
-    return StackTold(stack_text(frame), waits_for_lock(frame))
