@@ -277,7 +277,7 @@ _ROWS = (
         ("alltoall",),
         Movement.ALL_TO_ALL,
         Shapes.PER_MEMBER,
-        OnGloo("alltoall", Passing.TENSORS_FROM_TENSORS, Algorithm.ALL_TO_ALL),
+        OnGloo("alltoall", Passing.TENSORS_FROM_TENSORS, Algorithm.ALL_TO_ALL, has_room_to_spare=True),
         splits=Splits.TENSORS,
     ),
     Operation(
@@ -285,7 +285,7 @@ _ROWS = (
         ("all_to_all_single", "alltoall_base"),
         Movement.ALL_TO_ALL_SINGLE,
         Shapes.IN_AND_OUT,
-        OnGloo("alltoall_base", Passing.SPLIT_TENSORS, Algorithm.ALL_TO_ALL_SINGLE),
+        OnGloo("alltoall_base", Passing.SPLIT_TENSORS, Algorithm.ALL_TO_ALL_SINGLE, has_room_to_spare=True),
         rows=Rows.SOME,
         splits=Splits.ROWS,
     ),

@@ -1,9 +1,9 @@
 """What each rank sends and receives in a collective on gloo, and which ranks get to the end of their part.
 
-A rank goes from stage to stage, and each stage takes the other side of all its messages. It posts them as it believes
-the collective to be: nobody compares. From gloo/broadcast.cc, reduce.cc, gather.cc and scatter.cc of
-https://github.com/facebookincubator/gloo (as in torch 2.13). Of the collectives without a root it is enough to know
-that each rank needs all others.
+A rank goes from stage to stage, and each stage takes the other side of all its messages, and room for what it receives.
+It posts them as it believes the collective to be: nobody compares. From gloo/broadcast.cc, reduce.cc, gather.cc,
+scatter.cc and alltoallv.cc of https://github.com/facebookincubator/gloo (as in torch 2.13). Of the other collectives
+without a root it is enough to know that each rank needs all others.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import ceil, prod
 from typing import NamedTuple
+
+import torch
 
 from ddpsim.simulator.operations import IN_PROGRAMS, Algorithm
 from ddpsim.simulator.programs.program import Issue
@@ -29,15 +31,29 @@ Stages = Sequence[Iterable[Message]]
 
 
 def who_ends(calls: Mapping[int, Issue], members: Sequence[int]) -> set[int]:
-    """The ranks of `calls` that get to the end of their part, if no others of the members call."""
-    left = {rank: list(stages(issue, members.index(rank), members)) for rank, issue in calls.items()}
+    """The ranks of `calls` that can get to the end of their part, if no others of the members call.
+
+    Who is sent more than there is room for does not; it may die of it, or be gone before.
+    """
+    left = {
+        rank: list(_stages(issue, members.index(rank), members))
+        for rank, issue in calls.items()
+        if _keeps_its_own(issue, members.index(rank))
+    }
     posted: set[tuple[int, Message]] = set()
+
+    def goes_through(rank: int, message: Message) -> bool:
+        sender, receiver = members[message.sender], members[message.receiver]
+        if (receiver if rank == sender else sender, message) not in posted:
+            return False
+        return rank == sender or _length(calls[sender], message.receiver, 0) <= _length(calls[rank], message.sender, 1)
+
     goes_on = True
     while goes_on:
         posted |= {(rank, each) for rank, own in left.items() for each in (own[0] if own else ())}
         goes_on = False
         for rank, own in left.items():
-            if own and all((_other(rank, each, members), each) in posted for each in own[0]):
+            if own and all(goes_through(rank, each) for each in own[0]):
                 own.pop(0)
                 goes_on = True
     return {rank for rank, own in left.items() if not own}
@@ -49,6 +65,15 @@ def is_of_nothing(issue: Issue) -> bool:
     return on_gloo is not None and on_gloo.ends_when_empty and not _elements(issue)
 
 
+def size(issue: Issue) -> int:
+    """Bytes; of a row in all_to_all_single, to which each rank brings rows of its own number."""
+    if issue.dtype is None:
+        return 0
+    dtype: torch.dtype = getattr(torch, issue.dtype)
+    shapes = [shape[1:] for shape in issue.shapes] if issue.splits is not None else issue.shapes
+    return sum(prod(shape) for shape in shapes) * dtype.itemsize
+
+
 def algorithm_of(operation: str) -> Algorithm:
     """What gloo does for an operation of programs."""
     on_gloo = IN_PROGRAMS[operation].on_gloo
@@ -56,20 +81,27 @@ def algorithm_of(operation: str) -> Algorithm:
     return on_gloo.algorithm
 
 
-def stages(issue: Issue, number: int, members: Sequence[int]) -> Stages:
-    """What a rank posts and waits for; `number` is the rank's in the group."""
+def _stages(issue: Issue, number: int, members: Sequence[int]) -> Stages:
+    """What a rank posts and waits for; `number` is the rank's in the group (of a message: sender and receiver)."""
     if is_of_nothing(issue):
         return []
-    size, part = len(members), ROOTED.get(algorithm_of(issue.operation))
+    if algorithm_of(issue.operation) is Algorithm.MESSAGE:
+        return [[Message(0, 1, "message")]]
+    count, part = len(members), ROOTED.get(algorithm_of(issue.operation))
     if part is not None:
         assert issue.root is not None
-        return part(number, members.index(issue.root), size, issue)
-    return [_with_all(number, size, algorithm_of(issue.operation).value)]
+        return part(number, members.index(issue.root), count, issue)
+    return [_with_all(number, count, algorithm_of(issue.operation).value)]
 
 
-def _other(rank: int, message: Message, members: Sequence[int]) -> int:
-    sender, receiver = members[message.sender], members[message.receiver]
-    return receiver if rank == sender else sender
+def _keeps_its_own(issue: Issue, number: int) -> bool:
+    """False if it is to send itself more or fewer rows than it receives from itself: gloo raises before it begins."""
+    return issue.splits is None or issue.splits[0][number] == issue.splits[1][number]
+
+
+def _length(issue: Issue, other: int, side: int) -> int:
+    """Bytes that are sent to that number, or received from it: side 0 or 1."""
+    return size(issue) * (1 if issue.splits is None else issue.splits[side][other])
 
 
 def _elements(issue: Issue) -> int:

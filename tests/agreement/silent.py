@@ -9,18 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
-from math import prod
-
-import torch
 
 from ddpsim.simulator.diagnosis.snapshot import RankState
-from ddpsim.simulator.operations import OPERATIONS, POINT_TO_POINT
+from ddpsim.simulator.operations import IN_PROGRAMS, POINT_TO_POINT, Algorithm
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import CheckedProgram, Met
 from ddpsim.simulator.programs.program import Crash, Issue, Program, Return, Wait
 from ddpsim.simulator.programs.validation import members_of
 from ddpsim.simulator.verdict import Code, Verdict
-from tests.agreement.parts import algorithm_of, is_of_nothing, stages, who_ends
+from tests.agreement.parts import algorithm_of, is_of_nothing, size, who_ends
 
 
 class Silence(Enum):
@@ -29,7 +26,8 @@ class Silence(Enum):
     ANOTHER_REDUCTION = "each rank reduces its share in the way it was told itself"
     AS_MANY_BYTES = "a dtype of the same size, or a shape of as many elements, moves the same bytes"
     ROOM_TO_SPARE = (
-        "what one rank sends (a message, a broadcast, a scatter, a gather) may be shorter than what it is received into"
+        "what one rank sends (a message, a broadcast, a scatter, a gather, an all_to_all) may be shorter than what "
+        "it is received into"
     )
     ONE_ALGORITHM = "all_reduce_coalesced and reduce_scatter_tensor are all_reduce to gloo, and the all_gathers are one"
     SAME_PART = "a rank that is wrong about the root of a broadcast or of a small reduce may have the same part in it"
@@ -67,13 +65,24 @@ def _why_not_noticed(program: Program, code: Code, calls: Sequence[Met]) -> Sile
             return known
     by_rank = {call.rank: call.issue for call in calls}
     done = {rank for rank, issue in by_rank.items() if is_of_nothing(issue)}
-    if code in (Code.MISMATCH_ROOT, Code.MISMATCH_OPERATION) and not is_message:
-        done = who_ends(by_rank, members)
+    is_by_length = _is_by_length(code, calls[0].issue, members)
+    if is_by_length or (code in (Code.MISMATCH_ROOT, Code.MISMATCH_OPERATION) and not is_message):
+        done = who_ends(by_rank, list(by_rank) if is_message else members)
     if not done >= {call.rank for call in calls if _is_waited_for(program, call)}:
         return None
-    if done == set(by_rank):
-        return Silence.SAME_PART if code is Code.MISMATCH_ROOT else Silence.NOTHING_TO_MOVE
-    return Silence.NEVER_WAITED_FOR
+    if done != set(by_rank):
+        return Silence.NEVER_WAITED_FOR
+    if code is Code.MISMATCH_ROOT:
+        return Silence.SAME_PART
+    return Silence.ROOM_TO_SPARE if is_by_length else Silence.NOTHING_TO_MOVE
+
+
+def _is_by_length(code: Code, issue: Issue, members: Sequence[int]) -> bool:
+    """True if lengths differ in calls whose messages say how far each rank gets; an all_gather is one step for two."""
+    on_gloo = IN_PROGRAMS[issue.operation].on_gloo
+    has_room = on_gloo is not None and on_gloo.has_room_to_spare
+    is_one_step = algorithm_of(issue.operation) is Algorithm.ALL_GATHER and len(members) == 2
+    return code in (*_OF_SIZE, Code.MISMATCH_SPLITS) and (has_room or is_one_step)
 
 
 def _is_waited_for(program: Program, call: Met) -> bool:
@@ -125,26 +134,7 @@ def _is_reduction(code: Code, calls: Sequence[Met]) -> bool:
 
 
 def _is_of_equal_size(code: Code, calls: Sequence[Met]) -> bool:
-    return code in _OF_SIZE and len({_size(call.issue) for call in calls}) == 1
-
-
-def _has_room(code: Code, calls: Sequence[Met]) -> bool:
-    """True if there is room for all that is sent, and for more."""
-    if code not in _OF_SIZE or calls[0].issue.operation not in _WITH_ROOM_TO_SPARE:
-        return False
-    sizes = [_size(call.issue) for call in calls]
-    return all(sizes[sender] <= sizes[receiver] for sender, receiver in _ends(calls))
-
-
-def _ends(calls: Sequence[Met]) -> Iterator[tuple[int, int]]:
-    """Sender and receiver of each message."""
-    if calls[0].issue.operation in POINT_TO_POINT:
-        yield 0, 1
-        return
-    members = [call.rank for call in calls]
-    for number, call in enumerate(calls):
-        for stage in stages(call.issue, number, members):
-            yield from ((message.sender, message.receiver) for message in stage)
+    return code in _OF_SIZE and len({size(call.issue) for call in calls}) == 1
 
 
 def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
@@ -152,22 +142,10 @@ def _has_one_algorithm(code: Code, calls: Sequence[Met]) -> bool:
     return code is Code.MISMATCH_OPERATION and len({algorithm_of(operation) for operation in operations}) == 1
 
 
-def _size(issue: Issue) -> int:
-    """Bytes; of a row in all_to_all_single, to which each rank brings rows of its own number."""
-    dtype: torch.dtype = getattr(torch, str(issue.dtype))
-    shapes = [shape[1:] for shape in issue.shapes] if issue.splits is not None else issue.shapes
-    return sum(prod(shape) for shape in shapes) * dtype.itemsize
-
-
 _OF_SIZE = (Code.MISMATCH_DTYPE, Code.MISMATCH_SHAPE)
-
-_WITH_ROOM_TO_SPARE = frozenset(
-    row.name for row in OPERATIONS.values() if row.on_gloo is not None and row.on_gloo.has_room_to_spare
-)
 
 _LETS_THROUGH: dict[Silence, Callable[[Code, Sequence[Met]], bool]] = {
     Silence.ANOTHER_REDUCTION: _is_reduction,
     Silence.AS_MANY_BYTES: _is_of_equal_size,
-    Silence.ROOM_TO_SPARE: _has_room,
     Silence.ONE_ALGORITHM: _has_one_algorithm,
 }

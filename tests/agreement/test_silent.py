@@ -35,6 +35,10 @@ def scattered(*rows, operation="reduce_scatter_tensor"):
     return Issue("a", operation, shapes=tuple((each,) for each in rows), dtype="float32", reduction="SUM")
 
 
+def all_to_all(*counts, dtype="float32"):
+    return Issue("a", "all_to_all", shapes=tuple((each,) for each in counts), dtype=dtype)
+
+
 def coalesced(*shapes):
     return Issue("a", "all_reduce_coalesced", shapes=shapes, dtype="float32", reduction="SUM")
 
@@ -110,6 +114,10 @@ SILENT = {
         Silence.SAME_PART,
         program(waited(summed(root=2)), waited(summed(root=0)), waited(summed(root=2))),
     ),
+    "rows-fewer": (
+        Silence.ROOM_TO_SPARE,
+        program(waited(exchanged((1, 1), (1, 2), "int8")), waited(exchanged((1, 1), (1, 1), "int8"))),
+    ),
     "barrier-never-waited-for": (Silence.NEVER_WAITED_FOR, program((A,), (barrier("a"),))),
     "operation-never-waited-for": (
         Silence.NEVER_WAITED_FOR,
@@ -156,6 +164,28 @@ SILENT = {
     "nothing-against-something": (Silence.NEVER_WAITED_FOR, program(waited(reduced("a", 0)), (A,))),
 }
 
+# Rank 2 sends rank 0 a row too few, and rank 1 one too many.
+UNEVEN = (
+    exchanged((2, 1, 1), (2, 3, 2), "int8"),
+    exchanged((3, 2, 2), (1, 2, 1), "int8"),
+    exchanged((1, 2, 2), (1, 2, 2), "int8"),
+)
+
+TOO_LONG = {
+    "message-longer-never-waited-for": (0, program(waited(sent("m", 1, shape=(5,))), (received("m", 0),))),
+    "broadcast-longer-never-waited-for": (0, program(waited(moved("broadcast", (5,))), (moved("broadcast"),))),
+    "scatter-longer-never-waited-for": (0, program(waited(moved("scatter", (5,))), (moved("scatter"),))),
+    "gather-longer-never-waited-for": (1, program((moved("gather"),), waited(moved("gather", (5,))))),
+    "rows-more-never-waited-for": (2, program(UNEVEN[:1], UNEVEN[1:2], waited(UNEVEN[2]))),
+}
+"""And who waits: not the rank that has no room for what it is sent. That one dies of it, if it is not gone before."""
+
+UNCERTAIN = [
+    program((gathered("all_gather"),), waited(gathered("all_gather", (5,)))),
+    program((all_to_all(4, 4),), waited(all_to_all(5, 5))),
+]
+"""Here gloo lets who waits return, hang or raise: it depends on when the other is gone."""
+
 NOTICED = {
     "dtype-of-another-size": program(waited(A), waited(reduced("a", dtype="float64"))),
     "shape-of-more-elements": program(waited(A), waited(reduced("a", 5))),
@@ -163,6 +193,15 @@ NOTICED = {
         waited(exchanged((1, 2), (1, 3), "int8")), waited(exchanged((3, 0), (2, 0), "int32"))
     ),
     "message-longer": program(waited(sent("m", 1, shape=(5,))), waited(received("m", 0))),
+    "message-longer-waited-for": program((sent("m", 1, shape=(5,)),), waited(received("m", 0))),
+    "broadcast-longer-waited-for": program((moved("broadcast", (5,)),), waited(moved("broadcast"))),
+    "scatter-longer-waited-for": program((moved("scatter", (5,)),), waited(moved("scatter"))),
+    "gather-longer-waited-for": program(waited(moved("gather")), (moved("gather", (5,)),)),
+    "rows-more-waited-for": program(UNEVEN[:1], waited(UNEVEN[1]), UNEVEN[2:]),
+    "rows-for-itself-fewer": program(waited(exchanged((1, 1), (1, 1), "int8")), (exchanged((1, 1), (1, 2), "int8"),)),
+    "all_gather-of-three-longer": program(
+        (gathered("all_gather"),), (gathered("all_gather"),), waited(gathered("all_gather", (5,)))
+    ),
     "broadcast-longer": program(waited(moved("broadcast", (5,))), waited(moved("broadcast"))),
     "broadcast-longer-on-its-way": program(
         waited(moved("broadcast")),
@@ -189,7 +228,7 @@ NOTICED = {
             moved("broadcast", (0,)),
             moved("gather", (0,)),
             moved("scatter", (0,)),
-            Issue("a", "all_to_all", shapes=((0,),) * 3, dtype="int8"),
+            all_to_all(0, 0, 0, dtype="int8"),
             exchanged((0, 0, 0), (0, 0, 0), "int8"),
         )
     },
@@ -210,7 +249,8 @@ WAITED_TWICE = program((*waited(sent("m", 1)), Wait("m")), (*waited(received("m"
 @pytest.fixture(scope="module")
 def reported(server):
     """What became of each rank of every program here."""
-    programs = [BOOLS, NOTHING_FROM_ANY, WAITED_TWICE, *(each for _, each in SILENT.values()), *NOTICED.values()]
+    told = [each for _, each in (*SILENT.values(), *TOO_LONG.values())]
+    programs = [BOOLS, NOTHING_FROM_ANY, WAITED_TWICE, *told, *NOTICED.values()]
     return dict(zip(programs, on_gloo((each, 0.5) for each in programs), strict=True))
 
 
@@ -226,6 +266,21 @@ def test_gloo_completes_it(case, reported):
     assert set(comparison.endings) == {Ending.RETURNED}
     assert simulated(broken).verdict is Verdict.FAIL
     assert (comparison.silence, comparison.disagreement) == (silence, "")
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("case", TOO_LONG.values(), ids=TOO_LONG)
+def test_gloo_completes_it_for_those_who_wait(case, reported):
+    who, broken = case
+    comparison = compared(broken, reported[broken])
+    assert comparison.endings[who] is Ending.RETURNED
+    assert comparison.disagreement == ""
+
+
+@pytest.mark.parametrize("broken", [*(broken for _, broken in TOO_LONG.values()), *UNCERTAIN])
+def test_it_is_excused_when_who_gets_too_much_is_gone_before(broken):
+    comparison = compared(broken, [RankReport(0, Ending.RETURNED, 0.0)] * broken.world_size)
+    assert (comparison.silence, comparison.disagreement) == (Silence.NEVER_WAITED_FOR, "")
 
 
 def test_every_silence_is_proved():
