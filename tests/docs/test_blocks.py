@@ -16,7 +16,7 @@ NOT_RUN = {
         "it serves until it is stopped",
     ],
     "README.md": [".ci/run does, in a fresh clone", ".ci/run does, in a fresh clone"],
-    "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "a minute and a half on two cores"],
+    "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "minutes on two cores"],
     "docs/exploring.md": ["ten minutes of four processes; a cluster", "an hour"],
     "docs/processes.md": ["ten minutes", "needs two machines"],
 }
