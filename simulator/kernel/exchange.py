@@ -154,9 +154,18 @@ class Exchange:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def wait_for(self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None) -> Script:
+    def wait_for(self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None) -> bool | Script:
         """Serve `WaitFor`."""
         successor = self._pauses.stand(me)
+        if successor is None and self._run.observer is None and not me.rank.delivering:
+            open_calls = me.rank.open
+            if not all(handle in open_calls for handle in handles):
+                return True
+        return self._wait_for(me, handles, timeout_seconds, successor)
+
+    def _wait_for(
+        self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None, successor: int | None
+    ) -> Script:
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
         run, open_calls = self._run, me.rank.open
@@ -173,13 +182,19 @@ class Exchange:
         run.record(_DONE, waited[0], "" if in_time else "timed out")
         return in_time
 
-    def on_test(self, me: Task, request: IsComplete) -> Script:
+    def on_is_complete(self, me: Task, request: IsComplete) -> bool | Script:
         """Serve `IsComplete`."""
-        look, observer = request.look, self._run.observer
+        look = request.look
         if request.handle in me.rank.open:
-            yield from self._pauses.poll(me, (look,))
-        else:
-            yield from self._pauses.checkpoint(me, (look,))
+            return self._look(me, request, self._pauses.poll(me, (look,)))
+        successor = self._pauses.stand(me, (look,))
+        if successor is None and self._run.observer is None:
+            return True
+        return self._look(me, request, () if successor is None else self._pauses.hold_up(me, successor))
+
+    def _look(self, me: Task, request: IsComplete, pause: Script | tuple[()]) -> Script:
+        look, observer = request.look, self._run.observer
+        yield from pause
         is_complete = request.handle not in me.rank.open
         if observer is not None:
             observer.touched(me.number, look)

@@ -53,7 +53,7 @@ class Kernel:
             ask.Issue: lambda me, request: calls.issue(me, *request),
             ask.Announce: calls.on_announce,
             ask.WaitFor: lambda me, request: calls.wait_for(me, *request),
-            ask.IsComplete: calls.on_test,
+            ask.IsComplete: calls.on_is_complete,
             ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,
             ask.Finish: lifecycle.on_finish,
             ask.Missing: calls.missing,
@@ -118,7 +118,13 @@ class Kernel:
         """As `handle` of `WaitFor`."""
         me = self.run.running
         assert me is not None, "nobody has the baton"
-        me.scripts.append(self._exchange.wait_for(me, handles, timeout_seconds))
+        try:
+            served = self._exchange.wait_for(me, handles, timeout_seconds)
+        except Left as left:
+            return left.answer
+        if isinstance(served, bool):
+            return IN_TIME
+        me.scripts.append(served)
         return self._advance(me, None)
 
     def reply(self, said: Reply | None) -> Answer:

@@ -43,7 +43,9 @@ class Lifecycle:
 
     def cancel(self, me: Task, request: Cancel) -> None:
         """Serve `Cancel`."""
-        run, task = self._run, self._run.tasks[request.number]
+        run, task = self._run, self._run.tasks.get(request.number)
+        if task is None:  # it has ended by itself
+            return
         if run.observer is not None and not task.is_finished:
             run.observer.intends(task.number, ())
         self._turns.wake(task.number)

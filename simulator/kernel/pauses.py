@@ -55,14 +55,16 @@ class Pauses:
         """Serve `Sleep`. To sleep for no time is to let the others run."""
         return self.sleep(me, request.seconds)
 
-    def on_read_clock(self, me: Task, request: ReadClock) -> Script:
+    def on_read_clock(self, me: Task, request: ReadClock) -> float | Script:
         """Serve `ReadClock`."""
         run = self._run
         self._clock_reads = self._clock_reads + 1 if run.steps == self._clock_read_at else 0
         self._clock_read_at = run.steps
-        if self._clock_reads >= _CLOCK_READS_PER_POLL:
-            yield from self.poll(me)
-        return run.clock.now
+        return run.clock.now if self._clock_reads < _CLOCK_READS_PER_POLL else self._poll_clock(me)
+
+    def _poll_clock(self, me: Task) -> Script:
+        yield from self.poll(me)
+        return self._run.clock.now
 
     # --- what they are made of ----------------------------------------------------------------------------------------
 
@@ -98,12 +100,11 @@ class Pauses:
             run.observer.intends(me.number, intent, looks_again=True)
         turns.enter(me)
         successor = turns.after_poll(me)
-        rounds = turns.vain_rounds
         if successor != me.number:
             yield turns.switch(successor)
             turns.check(me)
-        if rounds > run.budget.polls:
-            yield from out_of_polls(run, me, rounds)
+        if turns.vain_rounds > run.budget.polls:  # now, and not when it gave the baton away: somebody may have got on
+            yield from out_of_polls(run, me, turns.vain_rounds)
         if run.steps > self._most_steps:
             yield from out_of_steps(run, me)
         if me.rank.completed:

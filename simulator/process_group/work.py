@@ -12,9 +12,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
-from ddpsim.simulator.accesses import Access, Mode
-from ddpsim.simulator.kernel.requests import Checkpoint, IsComplete, OthersDeliver, Poll
-from ddpsim.simulator.matching.slots import call_object
+from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll
 from ddpsim.simulator.runtime.host import Host, Pending
 
 NO_TIMEOUT = timedelta(0)
@@ -61,11 +59,11 @@ class SimulatedWork(Work):
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
         pending = self.pending
-        self._host.ask(IsComplete(pending.handle, Access(call_object(pending.call), Mode.READ)))
-        if pending.is_complete and not pending.waited:
+        is_complete = self._host.is_complete(pending)
+        if is_complete and not pending.waited:
             pending.waited = True
             self._host.hazards.settled(pending)
-        return pending.is_complete
+        return is_complete
 
     def is_success(self) -> bool:
         """True once the call is complete and its data moved."""

@@ -58,6 +58,7 @@ class Pending:
         "is_complete",
         "issuer",
         "members",
+        "owner",
         "payload",
         "receive_completion",
         "source",
@@ -67,6 +68,8 @@ class Pending:
     def __init__(self, call: Call, issuer: RunningThread, payload: Any) -> None:
         self.call = call
         issuer.of.calls_issued = self.handle = issuer.of.calls_issued + 1
+        self.owner = issuer.of
+        """Only to ask whether a rank is it: another one may get hold of its work."""
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""
@@ -136,6 +139,9 @@ class Host(Protocol):
 
     def issue(self, pending: Pending) -> None:
         """Make a call of the running thread."""
+
+    def is_complete(self, pending: Pending) -> bool:
+        """Look whether a call is complete. To look in vain lets the others run."""
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""

@@ -52,5 +52,5 @@ def one_line(error: BaseException) -> str:
 def _message(error: BaseException) -> str:
     try:
         return str(error).strip()
-    except Exception:  # the message is the user's code, too
+    except (Exception, SystemExit):  # the message is the user's code, too
         return "<its message cannot be printed>"

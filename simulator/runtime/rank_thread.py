@@ -115,6 +115,11 @@ class RankThread:
         """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
 
     @property
+    def is_adopted(self) -> bool:
+        """True once the kernel knows it."""
+        return hasattr(self, "task")
+
+    @property
     def is_main(self) -> bool:
         """True for the thread that runs the rank's program."""
         return self.of.main is self
@@ -127,7 +132,7 @@ class RankThread:
     @property
     def is_abandoned(self) -> bool:
         """True if it was left behind."""
-        return self.task.state is State.ABANDONED
+        return self.is_adopted and self.task.state is State.ABANDONED
 
     @property
     def is_waiting(self) -> bool:

@@ -16,7 +16,7 @@ from copy import copy
 from threading import get_ident as _thread_ident
 from typing import Any, NoReturn
 
-from ddpsim.simulator.accesses import Accesses
+from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
@@ -34,18 +34,25 @@ from ddpsim.simulator.kernel.answers import (
     TellStack,
 )
 from ddpsim.simulator.kernel.requests import (
+    Block,
+    Checkpoint,
     Delivered,
     Finish,
+    IsComplete,
     Looked,
     Moved,
+    Poll,
     Reply,
     Request,
+    StartThread,
 )
 from ddpsim.simulator.kernel.states import Change, Phase
+from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
 from ddpsim.simulator.runtime.host import HazardWatch, Pending
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
+from ddpsim.simulator.waits import CallWait
 
 _MOST_UNWINDS = 1_000
 """A program may catch what carries it out, and clean up; this often it does not mean to leave."""
@@ -168,8 +175,26 @@ class ThreadHost:
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
         me = self._enter()
+        if pendings[0].owner is not me.of:
+            return self._wait_for_others(pendings, timeout_seconds)
         handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
         return bool(self._follow(me, self.kernel.wait_for(handles, timeout_seconds)))
+
+    def _wait_for_others(self, pendings: Sequence[Pending], timeout_seconds: float | None) -> bool:
+        """Wait for another rank's calls, which a program has got hold of: nobody says when these are complete."""
+        self.ask(Checkpoint())
+        if any(pending.is_complete for pending in pendings):
+            return True
+        return bool(self.ask(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
+
+    def is_complete(self, pending: Pending) -> bool:
+        """Look whether a call is complete. To look in vain lets the others run."""
+        look = Access(call_object(pending.call), Mode.READ)
+        if pending.owner is self.me.of:
+            self.ask(IsComplete(pending.handle, look))
+        else:  # another rank's, which a program has got hold of
+            self.ask(Checkpoint((look,)) if pending.is_complete else Poll((look,)))
+        return pending.is_complete
 
     def finish(self, me: RankThread, how: Change) -> None:
         """What the caller ran has ended: give the baton away for good. Called last on a rank's thread.
@@ -238,12 +263,23 @@ class ThreadHost:
 
     # --- the ends of threads ------------------------------------------------------------------------------------------
 
-    def adopt(self, child: RankThread, number: int) -> None:
-        """Know a thread that a rank has started, by the number that the kernel gave it."""
-        child.adopt(self.kernel.run.tasks[number])
-        child.of.has_started_threads = True
+    def start_thread(self, child: RankThread) -> None:
+        """Let the kernel know a thread that the running one has started.
+
+        We know it first: where an interrupt comes in between, the kernel may give it the baton only to leave.
+        """
+        number = self.kernel.run.started
         self.baton.started[number] = child
-        child.of.threads.append(child)
+        self.ask(StartThread(child.name))
+        self.adopt(child)
+
+    def adopt(self, child: RankThread) -> None:
+        """Let a thread that a rank has started be what the kernel knows; it may be the thread itself that finds so."""
+        if not child.is_adopted:
+            number = next(number for number, thread in self.baton.started.items() if thread is child)
+            child.adopt(self.kernel.run.tasks[number])
+            child.of.has_started_threads = True
+            child.of.threads.append(child)
 
     def _leave(self, me: RankThread, how: Change) -> int | None:
         """Who has the baton after a thread that makes no more requests."""

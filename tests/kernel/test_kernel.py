@@ -316,6 +316,13 @@ def test_who_polls_in_vain_lets_time_pass():
     assert 0.01 <= at < 0.02
 
 
+def test_who_polls_when_the_budget_is_used_up_is_told():
+    """All three look in vain, in turn; rank 2 is the last of the fifth round, and rank 0 gets the baton back then."""
+    host = Host([forever(Poll()) for _ in range(3)], budget=Budget(polls=4))
+    (finding,) = host.run.findings
+    assert (finding.ranks, finding.summary) == ((0,), "rank 0 polled 5 times in a row while nobody else could run")
+
+
 def test_a_crash_strikes_and_strikes_again():
     def program():
         me = Rank(0, 2)
@@ -433,6 +440,17 @@ def test_a_cancelled_thread_is_unwound_and_its_rank_goes_on():
     host = Host([program()])
     assert host.codes == []
     assert host.log[-2:] == [("unwound", 1), ("returned", 0, True)]
+
+
+def test_a_thread_that_has_ended_is_cancelled_in_vain():
+    def program():
+        number = yield Start("short", one(Sleep(1.0)))
+        yield Sleep(2.0)
+        yield Cancel(number)
+
+    host = Host([program()])
+    assert host.codes == []
+    assert host.log == [("returned", 1, None), ("returned", 0, None)]
 
 
 def test_another_thread_delivers_what_came():

@@ -113,6 +113,43 @@ def test_futures_are_collected():
     assert run(program) == ([0.0, 3.0, 6.0],) * 2
 
 
+@pytest.mark.parametrize("has_own", [False, True], ids=["no call of its own", "one that is complete"])
+def test_another_ranks_work_is_no_call_of_ones_own(has_own):
+    """Nobody tells a rank that another one's call is complete; it must not pass for an own call of that number."""
+    works = {}
+
+    def program(rank):
+        if rank == 1 and has_own:
+            dist.send(torch.ones(1), 2)
+        if rank == 0:
+            works[0] = dist.barrier(async_op=True)
+            time.sleep(1)
+            works[0].wait()
+        elif rank == 1:
+            time.sleep(0.5)
+            works[0].wait()
+        elif has_own:
+            dist.recv(torch.ones(1), 1)
+
+    result = simulate(program, 3)
+    found = [(str(finding.code), finding.ranks) for finding in result.findings]
+    assert found == [("deadlock.cycle", (1,)), ("deadlock.missing_rank", (2,))]
+
+
+def test_another_ranks_work_can_be_looked_at():
+    works, seen = {}, []
+
+    def program(rank):
+        work = dist.barrier(async_op=True)
+        works[rank] = work
+        time.sleep(1 - rank)
+        seen.append(works[1 - rank].is_completed())
+        work.wait()
+
+    assert simulate(program, 2).findings == ()
+    assert seen == [True, True]
+
+
 def test_only_a_receive_has_a_source():
     def program(rank):
         with pytest.raises(RuntimeError, match=r"sourceRank\(\) may only be called on work objects"):

@@ -7,6 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import Budget, simulate
+from ddpsim.simulator.kernel.states import Ending as EndingOfRun
 from ddpsim.simulator.runtime.ending import Ending
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -110,6 +111,28 @@ class Endless:
         while frame is not None:
             pass
         return 0
+
+
+def test_an_interrupt_may_come_before_a_started_thread_is_known(monkeypatch):
+    """The kernel knows the thread by then, and gives it the baton to leave."""
+    adopt, came = ThreadHost.adopt, []
+
+    def interrupted(host, child):
+        if not came:
+            came.append(child)
+            host.kernel.stop(EndingOfRun.INTERRUPTED)
+            raise RankUnwound
+        adopt(host, child)
+
+    def program(rank):
+        if rank == 0:
+            threading.Thread(target=dist.barrier).start()
+        dist.barrier()
+
+    monkeypatch.setattr(ThreadHost, "adopt", interrupted)
+    result = simulate(program, 2, budget=Budget(stuck_seconds=5))
+    assert (result.returns, result.findings) == ((None, None), ())
+    assert came[0].thread is None  # it was told to leave, and has
 
 
 def test_a_policy_that_does_not_come_back_ends_nothing_but_the_run():

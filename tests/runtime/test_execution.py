@@ -228,10 +228,11 @@ def test_the_same_error_on_many_ranks_is_one_finding():
     assert "ranks 1, 3, 5 raised ValueError: odd" in str(result.findings[1])
 
 
-def test_an_error_that_cannot_be_printed_is_told_all_the_same():
+@pytest.mark.parametrize("error", [RuntimeError, SystemExit])
+def test_an_error_that_cannot_be_printed_is_told_all_the_same(error):
     class Unprintable(Exception):
         def __str__(self):
-            raise RuntimeError("no text")
+            raise error("no text")
 
     def program(rank):
         raise Unprintable

@@ -44,8 +44,11 @@ class Host(Protocol):
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel."""
 
-    def adopt(self, child: RankThread, number: int) -> None:
-        """Know a thread that a rank has started."""
+    def start_thread(self, child: RankThread) -> None:
+        """Let the kernel know a thread that the running one has started."""
+
+    def adopt(self, child: RankThread) -> None:
+        """Let a thread that a rank has started be what the kernel knows."""
 
     def finish(self, me: RankThread, how: Change) -> None:
         """Give the baton away for good."""

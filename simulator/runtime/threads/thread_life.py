@@ -38,7 +38,7 @@ from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.thread_findings import thread_error
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.lifecycle import all_threads_of
-from ddpsim.simulator.kernel.requests import Block, Cancel, Checkpoint, Note, ReadClock, SawEnd, StartThread
+from ddpsim.simulator.kernel.requests import Block, Cancel, Checkpoint, Note, ReadClock, SawEnd
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.call_sites import site_here, site_of_error, traceback_text
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
@@ -220,8 +220,7 @@ class Threads:
         shares_core_of_starter(thread)
         self._records[thread] = child
         self._leaving = [each for each in self._leaving if _is_running(each)]
-        number = self._host.ask(StartThread(child.name))
-        self._host.adopt(child, number)
+        self._host.start_thread(child)
 
     def _really(self, original: Callable[[Any], None], thread: Any) -> None:
         """Start a thread as Python does, with a real event to tell that it runs."""
@@ -248,6 +247,7 @@ class Threads:
         host = self._host
         try:
             me.baton.acquire()  # inside, as for the thread of a rank's program
+            host.adopt(me)
             _restore_run(thread, own_run)
             if not host.is_unwinding(me):
                 self._enter()

@@ -69,6 +69,15 @@ def test_exactly_one_thread_runs_at_a_time():
     simulate(program, 3, policy="random", seed=4).raise_for_verdict()
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_daemon_may_end_by_itself_as_its_rank_ends(seed):
+    def program(rank):
+        for target in (threading.Event().wait, lambda: [time.sleep(0), time.sleep(0)]):
+            threading.Thread(target=target, daemon=True).start()
+
+    assert simulate(program, 2, policy="random", seed=seed).findings == ()
+
+
 def test_a_thread_is_alive_until_it_has_ended_and_starts_once():
     def program(rank):
         thread = threading.Thread(target=time.sleep, args=(5,))
