@@ -51,25 +51,25 @@ def collectives(rank: int) -> None:
 
 
 def rate(program: Program, seconds: float) -> tuple[float, float, int]:
-    """Executions per second of CPU time and of wall time, and the hand-overs of one."""
+    """Executions per second of CPU time and of wall time, and the context switches of one."""
     simulate(program, RANKS, policy="random")  # imports, caches
     cpu, wall = time.process_time(), time.perf_counter()
     done = explore(program, RANKS, policy="random", budget=Budget(executions=100_000, seconds=seconds))
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
     assert done.first_failure is None, str(done)
-    return done.executions / cpu, done.executions / wall, hand_overs(program)
+    return done.executions / cpu, done.executions / wall, context_switches(program)
 
 
-def hand_overs(program: Program) -> int:
+def context_switches(program: Program) -> int:
     """How often the baton changes hands in one execution under a random schedule."""
     events = simulate(program, RANKS, policy="random").trace.events
     return sum(one.rank != other.rank for one, other in pairwise(events))
 
 
-def threads_seconds(hand_overs: int) -> float:
+def threads_seconds(context_switches: int) -> float:
     """CPU seconds of four threads that hand a baton round so often."""
     batons = [threading.Semaphore(0) for _ in range(RANKS)]
-    rounds = -(-hand_overs // RANKS)
+    rounds = -(-context_switches // RANKS)
 
     def body(rank: int) -> None:
         for _ in range(rounds):
@@ -90,9 +90,7 @@ def print_rates(seconds: float) -> None:
     """One line a program."""
     programs: dict[str, Program] = {"collectives": collectives, "training": train}
     print(f"torch {torch.__version__}, {RANKS} ranks, random schedules, {seconds:g} s each")
-    print(
-        f"{'program':<12} {'/ CPU s':>8} {'goal':>6} {'/ wall s':>9} {'CPU ms':>8} {'floor ms':>9} {'hand-overs':>11}"
-    )
+    print(f"{'program':<12} {'/ CPU s':>8} {'goal':>6} {'/ wall s':>9} {'CPU ms':>8} {'floor ms':>9} {'switches':>11}")
     for name, program in programs.items():
         per_cpu, per_wall, switches = rate(program, seconds)
         floor = min(threads_seconds(switches) for _ in range(20))

@@ -57,11 +57,11 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: s
 
 def _last_moment(died: RankReport) -> list[str]:
     """Where it was, and what it wrote."""
-    place = died.position
-    where = f" at {place.site} in {place.site.function}" if place and place.site else ""
+    position = died.position
+    where = f" at {position.site} in {position.site.function}" if position and position.site else ""
     lines = [f"  rank {died.rank} died{where}"] if where or died.last_words else []
     lines += [f"    {line}" for line in died.last_words]
-    return lines + (_stack(place) if place else [])
+    return lines + (_stack(position) if position else [])
 
 
 def _cause_of(died: RankReport) -> Advice[[str]]:

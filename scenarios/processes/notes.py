@@ -156,7 +156,7 @@ def _vote(rank: int) -> str:
 
 
 @dataclass(slots=True)
-class Beats:
+class Heartbeats:
     """Signs of life of the supervisors: one that is gone, with its machine perhaps, reports nothing."""
 
     notes: Notes

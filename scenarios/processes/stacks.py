@@ -42,7 +42,7 @@ def _is_above(code: CodeType) -> bool:
 _FRAME = re.compile(r'  File "(?P<path>.*)", line (?P<line>\d+) in (?P<function>.*)')
 
 
-def place_of_death(lines: Sequence[str]) -> Position | None:
+def position_of_death(lines: Sequence[str]) -> Position | None:
     """Where the program was, from what faulthandler wrote; None if that does not tell."""
     sites: list[Site] = []
     for line in lines:

@@ -15,11 +15,11 @@ from contextlib import contextmanager
 
 from ddpsim.scenarios.processes.child import Child, started
 from ddpsim.scenarios.processes.job import Job
-from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, Beats, Notes, Starter
+from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, Heartbeats, Notes, Starter
 from ddpsim.scenarios.processes.progress import BUSY_SHARE, PATIENCE, Clock
 from ddpsim.scenarios.processes.rank import Word
 from ddpsim.scenarios.processes.rank_report import Ending, Position, RankReport
-from ddpsim.scenarios.processes.stacks import place_of_death
+from ddpsim.scenarios.processes.stacks import position_of_death
 
 _START_SECONDS = 120.0
 """So long may a rank take to find its program and all others."""
@@ -72,10 +72,10 @@ def _seen_through(job: Job, folder: str | None) -> Iterator[tuple[Notes, Child]]
     starter = Starter(os.getppid(), folder)
     with _ended_by_signals(), _ended_with_its(starter), started(job, rank, starter) as child:
         notes = Notes.connected(rank, world_size, starter)
-        beats, clock = Beats(notes), Clock(_LOOK_SECONDS)
-        report = _see_through(child, notes, beats, clock, job.timeout_seconds)
+        heartbeats, clock = Heartbeats(notes), Clock(_LOOK_SECONDS)
+        report = _see_through(child, notes, heartbeats, clock, job.timeout_seconds)
         notes.write(report)
-        _wait_for_all(child, notes, beats, clock, job.timeout_seconds)
+        _wait_for_all(child, notes, heartbeats, clock, job.timeout_seconds)
         yield notes, child
         notes.leave()
 
@@ -110,14 +110,16 @@ def _ended_by_signals() -> Iterator[None]:
 _FROZEN = "its process does not answer: it is stopped, or in native code that holds Python's lock"
 
 
-def _see_through(child: Child, notes: Notes, beats: Beats, clock: Clock, timeout_seconds: float) -> RankReport:
+def _see_through(
+    child: Child, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float
+) -> RankReport:
     """Watch a rank until it has ended, or the run is over."""
     quiet = _Quiet(child, timeout_seconds)
     begun, has_started, asked = clock.now(), False, None
     while True:
         child.poll()
         is_dead, heard, now = child.status is not None, child.heard(), clock.now()
-        beats.give(now)
+        heartbeats.give(now)
         if reports := [each for each in heard if isinstance(each, RankReport)]:
             return reports[0]
         has_started = has_started or Word.STARTED in heard
@@ -177,7 +179,7 @@ def _dead(child: Child, has_started: bool) -> RankReport:
         Ending.DIED,
         time.time(),
         has_started,
-        position=place_of_death(child.last_stack or ()),
+        position=position_of_death(child.last_stack or ()),
         death=child.death(),
         last_words=tuple(child.last_lines),
     )
@@ -188,7 +190,7 @@ def _silent(child: Child, why: str, *, has_started: bool = True) -> RankReport:
     return RankReport(child.rank, Ending.HUNG, time.time(), has_started, position=position)
 
 
-def _wait_for_all(child: Child, notes: Notes, beats: Beats, clock: Clock, timeout_seconds: float) -> None:
+def _wait_for_all(child: Child, notes: Notes, heartbeats: Heartbeats, clock: Clock, timeout_seconds: float) -> None:
     """Keep the rank, and with it its connections, until all have ended.
 
     It counts as idle like all others, after the time-out: who has waited for its last call has to say so first.
@@ -196,7 +198,7 @@ def _wait_for_all(child: Child, notes: Notes, beats: Beats, clock: Clock, timeou
     ended, has_voted = clock.now(), False
     while not notes.have_all_ended():
         child.poll()
-        beats.give(clock.now())
+        heartbeats.give(clock.now())
         if not has_voted and clock.now() - ended > max(timeout_seconds, _LEAST_SECONDS):
             notes.vote(notes.rank, is_idle=True)
             has_voted = True

@@ -1,8 +1,8 @@
 """What ranks print, kept apart by rank, and what they raise.
 
-A rank's standard streams are its own (the simulator swaps them at every hand-over), so each rank that starts puts its
-own in place, and threads that it starts print there, too. What is written below Python, by C++ or a subprocess, goes
-where it always goes: to what pytest captures for the whole test.
+A rank's standard streams are its own (the simulator swaps them at every context switch), so each rank that starts puts
+its own in place, and threads that it starts print there, too. What is written below Python, by C++ or a subprocess,
+goes where it always goes: to what pytest captures for the whole test.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ Choices = tuple[int, ...]
 def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrategy[Choices]:
     """Choices at choice points, for `Guided`, which takes each modulo the number of options there.
 
-    Drawn are long ones with a switch at many places, and ones with few switches (up to four) at places far apart. The
+    Drawn are long ones with many switches, and ones with few (up to four), far apart. The
     simplest is (), round robin; and 0 is "as round robin would".
 
         @given(schedules())
@@ -27,13 +27,13 @@ def schedules(*, max_choices: int = 60, max_choice: int = 3) -> st.SearchStrateg
             assert simulate(program, 3, policy=Guided(choices)).verdict is Verdict.PASS
     """
     dense = st.lists(st.integers(0, max_choice), max_size=max_choices).map(tuple)
-    places, switches = st.integers(0, max(max_choices - 1, 0)), st.integers(1, max(max_choice, 1))
-    sparse = st.dictionaries(places, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices)
+    indices, switches = st.integers(0, max(max_choices - 1, 0)), st.integers(1, max(max_choice, 1))
+    sparse = st.dictionaries(indices, switches, max_size=min(_MOST_SWITCHES, max_choices)).map(_choices)
     return sparse | dense
 
 
 def _choices(switches: dict[int, int]) -> Choices:
-    return tuple(switches.get(place, 0) for place in range(max(switches, default=-1) + 1))
+    return tuple(switches.get(index, 0) for index in range(max(switches, default=-1) + 1))
 
 
 def policies(*, max_choices: int = 60) -> st.SearchStrategy[Policy]:

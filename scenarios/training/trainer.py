@@ -118,20 +118,20 @@ def _joined(models: Sequence[Any], optimizers: Sequence[Any], training: Training
     """The join of the models, and of optimizers that communicate; ours if there are only models of ours in it."""
     if training.join is None:
         return nullcontext()  # making a join context already changes what forwards communicate
-    terms = {
+    options = {
         "divide_by_initial_world_size": training.join.divide_by_initial_world_size,
         "throw_on_early_termination": training.join.throw_on_early_termination,
     }
     if training.optimizer.is_sharded:
         return Join(
-            [each for pair in zip(models, optimizers, strict=True) for each in pair], **terms
+            [each for pair in zip(models, optimizers, strict=True) for each in pair], **options
         )  # in order of use
     if len(models) == 1:
-        joined: AbstractContextManager[object] = models[0].join(**terms)
+        joined: AbstractContextManager[object] = models[0].join(**options)
         return joined
     if isinstance(models[0], ddp.DistributedDataParallel):
-        return ddp.Join(models, **terms)
-    return Join(list(models), **terms)
+        return ddp.Join(models, **options)
+    return Join(list(models), **options)
 
 
 def _snapshot(models: Sequence[Any], iteration: int | None) -> Snapshot:

@@ -182,8 +182,8 @@ class Backend:
                     "program starts: leave init_process_group out, or guard it with `if not dist.is_initialized():`"
                 )
             options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
-            place = self._place(options.get("rank", -1), options.get("world_size", -1))
-            options |= place | {"init_method": None, "store": options.get("store") or self._groups.new_store()}
+            given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
+            options |= given | {"init_method": None, "store": options.get("store") or self._groups.new_store()}
             return original(backend or "gloo", **options)
 
         return init_process_group
@@ -196,21 +196,21 @@ class Backend:
         ) -> Iterator[tuple[Any, int, int]]:
             if not self._host.is_rank_thread():
                 return original(url, rank, world_size, **options)  # type: ignore[no-any-return]
-            place = self._place(rank, world_size)
-            return iter([(self._groups.new_store(), place["rank"], place["world_size"])])
+            given = self._own_rank_and_world_size(rank, world_size)
+            return iter([(self._groups.new_store(), given["rank"], given["world_size"])])
 
         return rendezvous
 
-    def _place(self, rank: int, world_size: int) -> dict[str, int]:
+    def _own_rank_and_world_size(self, rank: int, world_size: int) -> dict[str, int]:
         """The running rank's number and its world's size, which are also all that may be asked for."""
-        place = {"world_size": self._host.world_size, "rank": self._host.me.rank}
+        given = {"world_size": self._host.world_size, "rank": self._host.me.rank}
         for name, asked in (("world_size", world_size), ("rank", rank)):
-            if asked not in (-1, place[name]):
+            if asked not in (-1, given[name]):
                 raise ValueError(
-                    f"init_process_group got {name} {asked}, expected {place[name]}: a simulated rank keeps its "
+                    f"init_process_group got {name} {asked}, expected {given[name]}: a simulated rank keeps its "
                     "number, and the world its size"
                 )
-        return place
+        return given
 
     # --- waiting for futures ------------------------------------------------------------------------------------------
 

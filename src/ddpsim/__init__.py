@@ -10,8 +10,9 @@ import os
 import typing
 
 # In a checkout the parts lie at the top level, and links here lead to them; a path through a link would be a second
-# name for each file. So the package is where its parts are; installed from a wheel, that is here.
-__path__[:] = [os.path.dirname(os.path.realpath(os.path.join(__path__[0], "simulator")))]
+# name for each file. So the package is where its parts are; installed from a wheel, that is here. `python -m ddpsim`
+# looks for __main__.py, which lies here in a checkout, too.
+__path__[:] = dict.fromkeys([os.path.dirname(os.path.realpath(os.path.join(__path__[0], "simulator"))), __path__[0]])
 
 if typing.TYPE_CHECKING:
     from ddpsim.simulator.api import explore, replay, simulate

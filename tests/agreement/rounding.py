@@ -38,11 +38,11 @@ def bounds(met: Sequence[Met], rank: int) -> list[Tensor]:
     issue = met[0].issue
     columns = zip(*(sent(call.issue, call.rank) for call in met), strict=True)
     apart = [_bound(column, str(issue.dtype), str(issue.reduction)) for column in columns]
-    place = [call.rank for call in met].index(rank)
+    index = [call.rank for call in met].index(rank)
     if issue.operation == "reduce_scatter":
-        return [apart[place]]
+        return [apart[index]]
     if issue.operation == "reduce_scatter_tensor":
-        return [apart[0].chunk(len(met))[place]]
+        return [apart[0].chunk(len(met))[index]]
     return apart
 
 

@@ -87,7 +87,7 @@ def _is_by_length(code: Code, issue: Issue, members: Sequence[int]) -> bool:
 
 def _is_waited_for(program: Program, call: Met) -> bool:
     steps = program.ranks[call.rank]
-    end = next((place for place, step in enumerate(steps) if isinstance(step, (Return, Crash))), len(steps))
+    end = next((index for index, step in enumerate(steps) if isinstance(step, (Return, Crash))), len(steps))
     return Wait(call.issue.name) in steps[:end]
 
 

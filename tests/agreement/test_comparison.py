@@ -187,7 +187,7 @@ def test_a_check_that_finds_something_else_is_noticed():
 def test_faults_seeded_into_the_check_are_noticed(monkeypatch, fault):
     faults = {
         "no-messages": ("pair_disagreement", lambda send, receive: None),
-        "no-waits": ("deadlocks", lambda situation: ()),
+        "no-waits": ("deadlocks", lambda waits: ()),
         "no-disagreement": ("disagreement", lambda calls: None),
     }
     misfit = program(waited(sent("m", 1)), waited(received("m", 0, dtype="int32")))

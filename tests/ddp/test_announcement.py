@@ -118,7 +118,7 @@ def test_samples_may_differ():
 
 
 def test_calls_that_cannot_be_shadowed_agree():
-    send, receive = (Announcement(Kind.UNSHADOWED, details=(place,)) for place in (0, 1))
+    send, receive = (Announcement(Kind.UNSHADOWED, details=(index,)) for index in (0, 1))
     assert read_round([send, receive, JOINED], members=range(3)).call == send
 
 

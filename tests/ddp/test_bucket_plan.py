@@ -70,8 +70,8 @@ def test_every_gradient_travels_once_with_its_kind_and_in_order(problem):
     for bucket in plan:
         assert len({(tensors[index].dtype, tensors[index].device) for index in bucket}) == 1
         assert len(bucket) == 1 or not any(sparse[index] for index in bucket)
-        places = [order.index(index) for index in bucket]
-        assert places == sorted(places)
+        indices = [order.index(index) for index in bucket]
+        assert indices == sorted(indices)
 
 
 F, D = "float", "double"

@@ -225,7 +225,7 @@ def test_chained_models(counts, order):
     def program(rank):
         first, second = DistributedDataParallel(linear(2, 3)), DistributedDataParallel(linear(3))
         both = (first, second)
-        with Join([both[place] for place in order]):
+        with Join([both[index] for index in order]):
             for iteration in range(counts[rank]):
                 second(first(row(rank, iteration)).tanh()).sum().backward()
                 step(first)
@@ -247,8 +247,8 @@ def test_models_in_an_order_that_varies():
         models = [DistributedDataParallel(linear()) for _ in range(3)]
         with Join(models):
             for iteration in range(1 + 2 * rank):
-                for place in range(3):
-                    model = models[(place + iteration) % 3]
+                for index in range(3):
+                    model = models[(index + iteration) % 3]
                     model(row(iteration, 1)).sum().backward()
                     step(model)
         return [model.module.weight.tolist() for model in models]
@@ -605,7 +605,7 @@ def test_other_collectives(counts):
 @each_counts
 def test_several_tensors_in_one_call(counts):
     def call(rank, iteration, group):
-        many = [torch.full((1 + place % 5, 2), float(rank + place)) for place in range(80)]
+        many = [torch.full((1 + index % 5, 2), float(rank + index)) for index in range(80)]
         with dist.distributed_c10d._coalescing_manager(group=group):
             for tensor in many:
                 dist.all_reduce(tensor, group=group)
@@ -613,7 +613,7 @@ def test_several_tensors_in_one_call(counts):
 
     for rank, found in enumerate(in_loop(counts, call)):
         for iteration in range(counts[rank]):
-            sums = [2 * (1 + place % 5) * sum(r + place for r in present_in(counts, iteration)) for place in range(80)]
+            sums = [2 * (1 + index % 5) * sum(r + index for r in present_in(counts, iteration)) for index in range(80)]
             assert found[iteration] == sums
 
 

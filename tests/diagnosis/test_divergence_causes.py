@@ -93,7 +93,7 @@ def found(*, step=2, optimizer_step=1, sides=((0, 1, 3), (2,)), **known):
         Code.DIVERGENCE_PARAMETERS,
         Moment(0, step, optimizer_step),
         "weight",
-        [Side(ranks, str(place)) for place, ranks in enumerate(sides)],
+        [Side(ranks, str(index)) for index, ranks in enumerate(sides)],
         sites=dict.fromkeys(sorted(rank for ranks in sides for rank in ranks), NOWHERE),
         known=Circumstances(**known),
     )

@@ -13,8 +13,8 @@ def calls(orders):
     issued = []
     for rank, groups in enumerate(orders):
         counts = {}
-        for place, group in enumerate(groups):
-            issued.append(Call(rank, group, counts.get(group, 0), ONE, Site("train.py", place + 1, "f")))
+        for index, group in enumerate(groups):
+            issued.append(Call(rank, group, counts.get(group, 0), ONE, Site("train.py", index + 1, "f")))
             counts[group] = counts.get(group, 0) + 1
     return issued
 

@@ -50,10 +50,10 @@ def train(training: Training, model: nn.Module, *, meet: Meet | None = None, han
             gradients[rank] = {name: parameter.grad for name, parameter in model.named_parameters()}
         if training.closes_step(iteration):
             divisor = training.world_size if training.divide_by_initial_world_size else len(present)
-            meeting = meet([gradients[rank] for rank in present], divisor)
+            met = meet([gradients[rank] for rank in present], divisor)
             for rank in present:
-                gradients[rank] = meeting
-            _load(model, buffers[0], meeting)
+                gradients[rank] = met
+            _load(model, buffers[0], met)
             optimizer.step()
     if training.is_joined and hands_round:
         last = max(ranks, key=lambda rank: (counts[rank], rank))

@@ -187,9 +187,9 @@ def second_epoch(rank):
 def second_model(rank):
     pairs = [(model, sgd(model)) for model in (wrapped(), wrapped(seed=1))]
     for step in range(2):
-        for place, (model, optimizer) in enumerate(pairs):
+        for index, (model, optimizer) in enumerate(pairs):
             backward(model, rank)
-            if (rank, step, place) != (1, 0, 1):
+            if (rank, step, index) != (1, 0, 1):
                 optimizer.step()
             optimizer.zero_grad()
 

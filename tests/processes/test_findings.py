@@ -12,7 +12,7 @@ from ddpsim.scenarios.processes import recorder
 from ddpsim.scenarios.processes.findings import findings_of
 from ddpsim.scenarios.processes.process_run import result_of
 from ddpsim.scenarios.processes.rank_report import Ending, ErrorReport, Position, RankReport
-from ddpsim.scenarios.processes.stacks import call_program, place_of_death, stack_of
+from ddpsim.scenarios.processes.stacks import call_program, position_of_death, stack_of
 from ddpsim.scenarios.ranks.function import BETWEEN, of_a_rank
 from ddpsim.simulator.calls import Site
 
@@ -171,12 +171,12 @@ def test_place_of_death():
         f'  File "{own}", line 1 in call_program',
         '  File "launcher.py", line 3 in main',
     ]
-    place = place_of_death(lines)
-    assert place is not None
-    assert str(place.site) == "train.py:9"
-    assert place.stack == '  File "train.py", line 3, in main\n  File "train.py", line 9, in step\n'
-    assert place_of_death(lines[:6]) is None
-    assert place_of_death([*lines[:6], f'  File "{BETWEEN}", line 1 in called', *lines[6:]]) == place
+    position = position_of_death(lines)
+    assert position is not None
+    assert str(position.site) == "train.py:9"
+    assert position.stack == '  File "train.py", line 3, in main\n  File "train.py", line 9, in step\n'
+    assert position_of_death(lines[:6]) is None
+    assert position_of_death([*lines[:6], f'  File "{BETWEEN}", line 1 in called', *lines[6:]]) == position
 
 
 def test_a_stack_begins_in_the_program_whether_it_takes_the_rank_or_not(monkeypatch):

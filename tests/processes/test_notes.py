@@ -2,7 +2,7 @@
 
 from torch.distributed import HashStore
 
-from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Beats, Notes
+from ddpsim.scenarios.processes.notes import FAILED_TO_START, HUNG, LOST, Heartbeats, Notes
 from ddpsim.scenarios.processes.rank_report import Ending, RankReport
 
 
@@ -39,7 +39,7 @@ def test_a_rank_that_does_not_start_ends_the_run():
 
 def test_a_supervisor_without_a_sign_of_life_is_reported_once():
     first, second, third = world(3)
-    mine, its = Beats(first), Beats(second)
+    mine, its = Heartbeats(first), Heartbeats(second)
     third.write(report(2))
     for now in range(60):
         mine.give(float(now))

@@ -260,12 +260,12 @@ def test_whatever_is_folded_everybody_is_there_once_and_waits_for_whom_it_waited
     small = folded(graph)
     assert len(small.nodes) <= LARGEST
     assert everybody(small) == everybody(graph)
-    place = {who: number for number, node in enumerate(small.nodes) for who in node.members}
-    pairs = {(place[Who(edge.source)], place[Who(edge.target)]) for edge in graph.edges}
+    index = {who: number for number, node in enumerate(small.nodes) for who in node.members}
+    pairs = {(index[Who(edge.source)], index[Who(edge.target)]) for edge in graph.edges}
     assert [(edge.source, edge.target) for edge in small.edges if edge.source == edge.target] == []
     assert sorted((edge.source, edge.target) for edge in small.edges) == sorted({(a, b) for a, b in pairs if a != b})
-    assert set(small.cycle) == {place[Who(rank)] for rank in cycle}
-    culprits = {place[who] for node in graph.nodes if node.is_culprit for who in node.members}
+    assert set(small.cycle) == {index[Who(rank)] for rank in cycle}
+    culprits = {index[who] for node in graph.nodes if node.is_culprit for who in node.members}
     assert {number for number, node in enumerate(small.nodes) if node.is_culprit} == culprits
     assert not any(overlap(one, other) for one, other in combinations(picture_of(graph).boxes, 2))
 

@@ -483,6 +483,12 @@ def test_help_and_mistyped_options_need_no_torch():
     subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True, capture_output=True)
 
 
+def test_python_m_ddpsim():
+    done = subprocess.run([sys.executable, "-m", "ddpsim", "--help"], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("Usage: ddpsim ")
+
+
 @pytest.mark.tier("ci")
 def test_the_installed_command():
     command = shutil.which("ddpsim", path=str(Path(sys.executable).parent))

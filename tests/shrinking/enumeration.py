@@ -48,12 +48,12 @@ def smallest_failure(code, most_ranks, most_steps, calls_of, *, groups_of=lambda
 
 def parts_of(program):
     """Every program that is left when some of its steps are: all but itself."""
-    places = [(rank, place) for rank, steps in enumerate(program.ranks) for place in range(len(steps))]
-    for kept in product([False, True], repeat=len(places)):
+    indices = [(rank, index) for rank, steps in enumerate(program.ranks) for index in range(len(steps))]
+    for kept in product([False, True], repeat=len(indices)):
         if not all(kept):
-            chosen = {place for place, is_kept in zip(places, kept, strict=True) if is_kept}
+            chosen = {index for index, is_kept in zip(indices, kept, strict=True) if is_kept}
             ranks = tuple(
-                tuple(step for place, step in enumerate(steps) if (rank, place) in chosen)
+                tuple(step for index, step in enumerate(steps) if (rank, index) in chosen)
                 for rank, steps in enumerate(program.ranks)
             )
             yield Program(program.world_size, program.groups, ranks)

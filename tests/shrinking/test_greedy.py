@@ -16,8 +16,8 @@ def without_a_block(value):
 
 def one_less(value):
     """With one number smaller by one, but not below 0."""
-    for place, number in enumerate(value):
-        yield (*value[:place], max(number - 1, 0), *value[place + 1 :])
+    for index, number in enumerate(value):
+        yield (*value[:index], max(number - 1, 0), *value[index + 1 :])
 
 
 def size_of(value):

@@ -50,14 +50,14 @@ def test_no_way_says_more_than_it_was_given(schedule):
 
 
 @given(SCHEDULES, st.integers(0, 11), st.integers(1, 3))
-def test_one_switch_that_is_needed_is_left_as_it_is(schedule, place, choice):
-    schedule = schedule_passes.stripped((*(*schedule, *(0,) * 12)[:place], choice, *schedule[place + 1 :]))
+def test_one_switch_that_is_needed_is_left_as_it_is(schedule, index, choice):
+    schedule = schedule_passes.stripped((*(*schedule, *(0,) * 12)[:index], choice, *schedule[index + 1 :]))
 
     def attempt(tried):
-        return Attempt(tried if tried[place : place + 1] == (choice,) else None)
+        return Attempt(tried if tried[index : index + 1] == (choice,) else None)
 
     found = shrink(schedule, schedule_passes.PASSES, attempt, size=Size(2, 0).under, budget=Budget(executions=10_000))
-    assert found.value == (*(0,) * place, choice)
+    assert found.value == (*(0,) * index, choice)
     assert found.is_minimal
 
 

@@ -65,7 +65,7 @@ function callWithLine(run, call) {
 }
 
 /** What became of the call of a place, in a few words. @param {Run} run @param {number} place */
-function fateOf(run, place) {
+function stateOf(run, place) {
   const slot = run.placeSlot[place];
   if (run.isMissing(place)) return "missing: it never came";
   if (run.odd.has(place)) return `differs: ${textAt(run.odd.get(place))}`;
@@ -81,7 +81,7 @@ function fateOf(run, place) {
 /** What a screen reader says of a place. @param {Run} run @param {number} place */
 function placeLabel(run, place) {
   const lane = run.lanes[run.placeLane[place]];
-  return `${laneName(lane)}, ${callName(run, run.callAt(place))}, ${fateOf(run, place)}`;
+  return `${laneName(lane)}, ${callName(run, run.callAt(place))}, ${stateOf(run, place)}`;
 }
 
 /** The line that hovering shows. @param {Run} run @param {number} place */

@@ -43,7 +43,7 @@ class Details {
     const { run } = this;
     const isMissing = run.isMissing(place);
     const instead = isMissing ? insteadRows(run, run.placeLane[place]) : [];
-    const rows = [["state", fateOf(run, place)], ...instead, ...callRows(run, call)];
+    const rows = [["state", stateOf(run, place)], ...instead, ...callRows(run, call)];
     if (!isMissing) {
       const event = run.placeEvent[place];
       rows.push(["issued", `in event ${run.numberOf(event)}, after ${run.eventStep[event]} choices${atTime(run, event)}`]);
