@@ -16,8 +16,8 @@ from array import array
 from dataclasses import dataclass
 from typing import Any
 
-from ddpsim.simulator.runtime.isolation.generator import Generator
 from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
+from ddpsim.simulator.runtime.isolation.random_generator import Generator
 
 START_SEED = 0
 WORDS = 624

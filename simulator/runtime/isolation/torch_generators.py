@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from ddpsim.simulator.runtime.isolation.generator import Generator
 from ddpsim.simulator.runtime.isolation.native_memory import Copy, NativeState, window
+from ddpsim.simulator.runtime.isolation.random_generator import Generator
 
 DEFAULT_SEED = 67280421310721
 """`default_rng_seed_val` in c10/core/GeneratorImpl.h."""

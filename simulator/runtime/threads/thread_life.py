@@ -46,8 +46,8 @@ from ddpsim.simulator.runtime.outcome import one_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads.lock_steps import Host, LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
-from ddpsim.simulator.runtime.threads.names import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
+from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
 from ddpsim.simulator.runtime.threads.waiting import is_importing, maker
 from ddpsim.simulator.verdict import Finding
