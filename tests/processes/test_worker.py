@@ -171,18 +171,20 @@ run_scenario("both-send-first", transport="processes", world_size=2, timeout_sec
 def test_script_without_a_guard(stack, tmp_path):
     script = tmp_path / "own.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    command = start(stack, tmp_path, str(script), PYTHONPATH=os.getcwd())
+    command = start(stack, tmp_path, str(script), PYTHONPATH=os.path.join(os.getcwd(), "src"))
     _, errors = command.communicate(timeout=LONGEST_SECONDS)
     assert command.returncode == 1
     assert errors.count("Traceback") == 1  # the script's own
     last = errors.splitlines()[-1]
-    assert re.match(r"simulator\.errors\.UsageError: the process of rank \d could not load own\.py, as each does", last)
+    assert re.match(
+        r"ddpsim\.simulator\.errors\.UsageError: the process of rank \d could not load own\.py, as each does", last
+    )
     assert last.endswith('put what it does under `if __name__ == "__main__":`')
     assert [path.name for path in tmp_path.iterdir()] == ["own.py"]
 
 
 def test_script_that_is_no_file(stack, tmp_path):
-    command = start(stack, tmp_path, "-", stdin=SCRIPT, PYTHONPATH=os.getcwd())
+    command = start(stack, tmp_path, "-", stdin=SCRIPT, PYTHONPATH=os.path.join(os.getcwd(), "src"))
     _, errors = command.communicate(timeout=LONGEST_SECONDS)
     assert errors.count("Traceback") == 1
     assert "UsageError: the script that starts the run is <stdin>, which other processes cannot load" in errors
