@@ -10,14 +10,14 @@ to the kernel by `Kernel.resume`, which answers what that one waited for; and ea
 Requests that stand at a choice point, so that others may run first (requests.py has what they carry):
 
 - `Checkpoint`, `Poll`, `Sleep`: nothing but that; before others, before all others, until time has passed;
-- `BeginCall`: before a call, where faults strike; `Issue`: the call itself, which may complete others;
+- `BeginCall`: before a call, where faults strike; `Issue` follows it, and is no choice point of its own;
 - `WaitFor`, `IsComplete`: until one of some calls is complete; whether one is; `StoreOperation`: the key-value store;
 - `Block`: until a `Wake` of somebody else, for locks, queues and the end of threads;
 - `Finish`: a rank's program, or a thread that it started, is over.
 
-Requests that are served at once: `Wake`, `Cancel`, `NameGroup`, `Declare`, `Announce`, `Destroy`, `Missing`, `GiveUp`,
-`GivenUp`, `OthersDeliver`, `StartThread`, `SawEnd`, `Touch`, `Leave`, `Follow`, `Note`, `StepDone`, `Raised`,
-`Returned`; and `ReadClock`, unless it turns out to be a poll.
+Requests that are served at once: `Wake`, `Cancel`, `NameGroup`, `Declare`, `Destroy`, `Missing`, `GiveUp`, `GivenUp`,
+`OthersDeliver`, `StartThread`, `SawEnd`, `Touch`, `Leave`, `Follow`, `Note`, `StepDone`, `Raised`, `Returned`;
+`Announce`, and `Issue`, unless a slot is full now; and `ReadClock`, unless it turns out to be a poll.
 
 Answers (answers.py): `GoOn` with a value, `Unwind`, `Strike` (a fault), `Refuse` (an error for the caller), `Switch`:
 the caller waits, and the baton goes to somebody else. And what the host has to do before the request goes on, with what

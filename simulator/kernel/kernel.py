@@ -10,7 +10,6 @@ from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Policy
-from ddpsim.simulator.diagnosis.snapshot import Snapshot
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
@@ -38,7 +37,7 @@ class Kernel:
     def __init__(self, world_size: int, *, policy: Policy, budget: Budget, faults: FaultPlan) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
         self.run = run = Run(world_size, budget, observer)
-        """What has come of it so far. Only the kernel changes it."""
+        """What has come of it so far. The kernel changes it; a host only ends its life, by `break_off`."""
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
         self._exchange = calls = Exchange(run, turns, pauses, faults)
@@ -198,10 +197,6 @@ class Kernel:
         if successor is None:
             self.run.life.end()
         return successor
-
-    def snapshot(self) -> Snapshot:
-        """Every rank and every open slot, as frozen values."""
-        return self.run.snapshot()
 
     @property
     def choices(self) -> tuple[int, ...]:

@@ -20,12 +20,11 @@ value."""
 class IssuedCall:
     """A call that has been issued and is not complete."""
 
-    __slots__ = ("call", "handle", "issuer", "name", "rank")
+    __slots__ = ("call", "handle", "name", "rank")
 
     def __init__(self, call: Call, handle: int, issuer: Task) -> None:
         self.call = call
         self.handle = handle
-        self.issuer = issuer.number
         self.rank = issuer.rank
         self.name = issuer.rank_number, handle
 

@@ -78,11 +78,6 @@ class Turns:
         self.choices: list[int] = []
         """What was chosen, at each choice."""
 
-    @property
-    def enabled(self) -> tuple[int, ...]:
-        """The numbers of the tasks that are able to take a step."""
-        return tuple(self._enabled)
-
     # --- of the running task ------------------------------------------------------------------------------------------
 
     def enter(self, me: Task) -> None:

@@ -1,8 +1,9 @@
 """The host that runs ranks as threads: it carries their requests to the kernel, and does what the answers say.
 
-Exactly one thread runs at a time, the one that has the baton. A rank gives it away only inside `ask`, on its own
-thread, and the receiver wakes up inside its own `ask`. The kernel runs on whichever thread asks, so there is no
-scheduler thread and a context switch costs one lock release and one acquire.
+Exactly one thread runs at a time, the one that has the baton. A rank gives it away only inside a request (`ask`,
+`begin_call`, `issue`, `wait`) or at its end, on its own thread, and the receiver wakes up inside its own. The kernel
+runs on whichever thread asks, so there is no scheduler thread and a context switch costs one lock release and one
+acquire.
 """
 
 from __future__ import annotations
