@@ -20,6 +20,7 @@ import ddpsim.scenarios.pytest_plugin.drawn
 import ddpsim.scenarios.pytest_plugin.reports_page  # noqa: F401
 from ddpsim import Verdict, explore
 from ddpsim.scenarios import registry, run_scenario
+from tests.pytest_plugin.reading import Failure
 
 ROOT = Path(__file__).parents[2]
 PLUGIN = ("-p", "ddpsim.scenarios.pytest_plugin", "-p", "no:cacheprovider", "--strict-markers", "--color=no")
@@ -80,6 +81,18 @@ def run(pytester, everything_is_imported):
             return pytester.runpytest_inprocess(*PLUGIN, *arguments)
 
     return run_pytest
+
+
+@pytest.fixture
+def fails(run):
+    """The same for a session in which one test fails, and so many others come to something else: its failure."""
+
+    def fails(source, *arguments, **others):
+        result = run(source, *arguments)
+        result.assert_outcomes(failed=1, **others)
+        return Failure(result)
+
+    return fails
 
 
 @pytest.fixture

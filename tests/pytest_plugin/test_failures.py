@@ -1,22 +1,16 @@
 """What a failing test shows: pytest's own traceback and the rank, or the diagnosis; and last the replay line."""
 
 import re
+import shlex
 
 import pytest
 
 from ddpsim.scenarios.pytest_plugin import running
-from tests.pytest_plugin.reading import replay_of, report_of
-
-WAITS = """
-@pytest.mark.ranks(4)
-def test_hangs(rank):
-    if rank != 2:
-        dist.barrier()
-"""
+from tests.pytest_plugin.reading import HANGS, Failure, marked, replay_of, report_of
 
 
-def test_an_assertion_shows_pytests_message_and_the_rank(run):
-    result = run("""
+def test_an_assertion_shows_pytests_message_and_the_rank(fails):
+    failure = fails("""
 @pytest.mark.ranks(4)
 def test_sum(rank):
     each = torch.ones(2) * rank
@@ -25,46 +19,33 @@ def test_sum(rank):
         assert each.tolist() == [6, 5]
     dist.barrier()
 """)
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_sum")
-    assert "rank = 2" in lines
-    assert "E           assert [6.0, 6.0] == [6, 5]" in lines
-    assert "E             At index 1 diff: 6.0 != 5" in lines
-    assert "test_it.py:11: AssertionError" in lines
-    assert lines[-4].strip("-") == " ddpsim "
-    assert lines[-3:-1] == [
+    for line in (
+        "rank = 2",
+        "E           assert [6.0, 6.0] == [6, 5]",
+        "E             At index 1 diff: 6.0 != 5",
+        "test_it.py:11: AssertionError",
+    ):
+        assert line in failure.lines
+    assert failure.lines[-4].strip("-") == " ddpsim "
+    assert failure.lines[-3:-1] == [
         "  rank 2 raised AssertionError: assert [6.0, 6.0] == [6, 5] at test_it.py:11",
         "  ranks 0, 1, 3 wait in barrier #1 at test_it.py:12 for rank 2, which raised",
     ]
-    assert replay_of(result, "test_sum")[0] == "test_it.py::test_sum"
-    result.stdout.fnmatch_lines(["FAILED test_it.py::test_sum - rank 2: assert [[]6.0, 6.0] == [[]6, 5]"])
-    result.stdout.no_fnmatch_line("*running.py*")
+    assert failure.token
+    assert failure.summary == "rank 2: assert [6.0, 6.0] == [6, 5]"
+    failure.stdout.no_fnmatch_line("*running.py*")
 
 
-def test_the_same_assertion_on_several_ranks_is_told_once(run):
-    result = run("""
-@pytest.mark.ranks(4)
-def test_same(rank):
-    assert rank > 3 or rank % 2, "even"
-    dist.barrier()
-""")
-
-    lines = report_of(result, "test_same")
-    assert lines[-3:-1] == [
+def test_the_same_assertion_on_several_ranks_is_told_once(fails):
+    failure = fails(marked('assert rank > 3 or rank % 2, "even"\ndist.barrier()', "ranks(4)"))
+    assert failure.lines[-3:-1] == [
         "  ranks 0, 2 raised AssertionError: even at test_it.py:8",
         "  ranks 1, 3 wait in barrier #0 at test_it.py:9 for ranks 0, 2, which raised",
     ]
 
 
-def test_different_errors_are_all_told_the_first_with_its_traceback(run):
-    result = run("""
-@pytest.mark.ranks(3)
-def test_each(rank):
-    assert rank == 3, f"I am {rank}"
-""")
-
-    lines = report_of(result, "test_each")
+def test_different_errors_are_all_told_the_first_with_its_traceback(fails):
+    lines = fails(marked('assert rank == 3, f"I am {rank}"', "ranks(3)")).lines
     assert [line for line in lines if line.startswith("E ")] == [
         "E       AssertionError: I am 0",
         "E       assert 0 == 3",
@@ -72,8 +53,8 @@ def test_each(rank):
     assert lines[-4:-1] == [f"  rank {rank} raised AssertionError: I am {rank} at test_it.py:8" for rank in range(3)]
 
 
-def test_known_errors_come_with_their_cause_and_what_to_try(run):
-    result = run("""
+def test_known_errors_come_with_their_cause_and_what_to_try(fails):
+    failure = fails("""
 @pytest.mark.ranks(2)
 def test_unused(rank):
     class Half(torch.nn.Module):
@@ -87,66 +68,33 @@ def test_unused(rank):
     model = torch.nn.parallel.DistributedDataParallel(Half())
     for _ in range(2):
         model(torch.ones(1, 1)).sum().backward()
-
-@pytest.mark.ranks(2)
-def test_own(rank):
-    raise ValueError("of its own")
 """)
-
-    *_, summary, cause, remedy, _ = report_of(result, "test_unused")
+    *_, summary, cause, remedy, _ = failure.lines
     assert summary.startswith("  ranks 0, 1 raised RuntimeError: Expected to have finished reduction in the prior")
     assert cause.startswith("  cause   ")
     assert "unused.weight, unused.bias" in cause
     assert remedy.startswith("  try     ")
-    *_, heading, summary, _ = report_of(result, "test_own")
+    *_, heading, summary, _ = fails(marked("raise ValueError('of its own')")).lines
     assert heading.strip("-") == " ddpsim "
-    assert summary == "  ranks 0, 1 raised ValueError: of its own at test_it.py:22"
+    assert summary == "  ranks 0, 1 raised ValueError: of its own at test_it.py:8"
 
 
-def test_a_deadlock_is_its_diagnosis_and_nothing_else(run):
-    result = run(WAITS)
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_hangs")
-    assert lines[0] == "DEADLOCK  deadlock.missing_rank  at step 9"
-    assert lines[1].split("  ")[1:3] == ["rank 0", "waits in barrier #0"]
-    assert [line[:9] for line in lines[5:]] == ["  cause  ", "  try    ", "  replay "]
-    assert replay_of(result, "test_hangs")[0] == "test_it.py::test_hangs"
+def test_a_deadlock_is_its_diagnosis_and_nothing_else(fails):
+    failure = fails(marked("if rank != 2:\n    dist.barrier()", "ranks(4)"))
+    assert failure.lines[0] == "DEADLOCK  deadlock.missing_rank  at step 9"
+    assert failure.lines[1].split("  ")[1:3] == ["rank 0", "waits in barrier #0"]
+    assert [line[:9] for line in failure.lines[5:]] == ["  cause  ", "  try    ", "  replay "]
+    assert failure.token
 
 
-def test_a_mismatch_is_its_diagnosis_and_nothing_else(run):
-    result = run("""
-@pytest.mark.ranks(2)
-def test_sizes(rank):
-    dist.all_reduce(torch.ones(2 + rank))
-""")
-
-    lines = report_of(result, "test_sizes")
-    assert lines[0].startswith("MISMATCH  mismatch.shape")
-    assert replay_of(result, "test_sizes")[0] == "test_it.py::test_sizes"
-    result.stdout.fnmatch_lines(["FAILED test_it.py::test_sizes - mismatch.shape: *"])
+def test_a_mismatch_is_its_diagnosis_and_nothing_else(fails):
+    failure = fails(marked("dist.all_reduce(torch.ones(2 + rank))"))
+    assert failure.lines[0].startswith("MISMATCH  mismatch.shape")
+    assert failure.token
+    assert failure.summary.startswith("mismatch.shape: ")
 
 
-def test_a_budget_that_ran_out_is_no_pass(run):
-    result = run("""
-@pytest.mark.ranks(2, budget={"steps": 10})
-def test_long(rank):
-    for _ in range(100):
-        dist.barrier()
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_long")[0] == "UNKNOWN  budget"
-
-
-FOR_EVER = """
-from ddpsim import Budget
-
-@pytest.mark.ranks(2{options})
-def test_for_ever(rank):
-    while True:
-        dist.barrier()
-"""
+FOR_EVER = "from ddpsim import Budget\n" + marked("while True:\n    dist.barrier()", "ranks(2{options})")
 
 
 @pytest.mark.parametrize(
@@ -158,23 +106,16 @@ def test_for_ever(rank):
         (", budget=Budget(steps=3000)", 3000),
     ],
 )
-def test_a_program_that_never_ends_takes_so_many_steps(run, monkeypatch, options, steps):
+def test_a_budget_that_ran_out_is_no_pass_and_a_test_has_so_many_steps(fails, monkeypatch, options, steps):
     assert running._MOST_STEPS == 1_000_000
     monkeypatch.setattr(running, "_MOST_STEPS", 1000)
-
-    result = run(FOR_EVER.replace("{options}", options))
-
-    result.assert_outcomes(failed=1)
-    assert f"  the run took more than {steps} steps" in report_of(result, "test_for_ever")
+    lines = fails(FOR_EVER.replace("{options}", options)).lines
+    assert lines[:2] == ["UNKNOWN  budget", f"  the run took more than {steps} steps"]
 
 
-def test_an_exploration_of_a_program_that_never_ends_takes_as_many_in_each_run(run, monkeypatch):
+def test_an_exploration_of_a_program_that_never_ends_takes_as_many_in_each_run(fails, monkeypatch):
     monkeypatch.setattr(running, "_MOST_STEPS", 1000)
-
-    result = run(FOR_EVER.replace("{options}", ", explore=True"))
-
-    result.assert_outcomes(failed=1)
-    assert "        1  unknown  budget rank 0" in report_of(result, "test_for_ever")
+    assert "        1  unknown  budget rank 0" in fails(FOR_EVER.replace("{options}", ", explore=True")).lines
 
 
 def test_the_line_at_the_end_runs_exactly_that_again(run):
@@ -190,46 +131,33 @@ def test_order(rank, n):
         dist.recv(got)
 """
     first = run(source)
-    failed = re.findall(r"FAILED test_it.py::(\S+) - rank 0: assert (\d) == \d", first.stdout.str())
+    failed = re.findall(r"FAILED test_it.py::(\S+) - (rank 0: assert \d ==) \d", first.stdout.str())
     assert len(failed) == 4  # under each seed one of two messages is the first
 
-    name, got = failed[0]
+    name, summary = failed[0]
     node, token = replay_of(first, name)
     assert node == f"test_it.py::{name}"
-    again = run("", node, "--ddpsim-replay", token)
-
-    again.assert_outcomes(failed=1)
-    assert report_of(again, name)[-4:] == report_of(first, name)[-4:]
-    again.stdout.fnmatch_lines([f"FAILED * - rank 0: assert {got} == *"])
+    again = Failure(run("", node, "--ddpsim-replay", token))
+    assert again.lines[-4:] == report_of(first, name)[-4:]
+    assert again.summary.startswith(summary)
 
 
 def test_the_token_does_not_depend_on_where_pytest_is_started(run, pytester, monkeypatch):
     folder = pytester.mkpydir("below")
-    (folder / "test_there.py").write_text("import pytest\nimport torch.distributed as dist\n" + WAITS)
-    from_above = run("", "below/test_there.py", "--import-mode=importlib")
+    (folder / "test_there.py").write_text("import pytest\nimport torch.distributed as dist\n" + marked(HANGS))
+    above = replay_of(run("", "below/test_there.py", "--import-mode=importlib"), "test_it")
     monkeypatch.chdir(folder)
-    from_within = run("", "test_there.py", "--import-mode=importlib")
-
-    above, within = (replay_of(result, "test_hangs") for result in (from_above, from_within))
-    assert above == ("below/test_there.py::test_hangs", within[1])
-    assert within[0] == "test_there.py::test_hangs"
+    within = replay_of(run("", "test_there.py", "--import-mode=importlib"), "test_it")
+    assert above == ("below/test_there.py::test_it", within[1])
+    assert within[0] == "test_there.py::test_it"
 
 
-def test_a_line_with_parameters_that_need_quotes_can_be_pasted(run):
-    first = run("""
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("text", ["it's; $(rm -r)"])
-def test_hangs(rank, text):
-    if rank:
-        dist.barrier()
-""")
-
-    import shlex
-
-    *_, last = report_of(first, "test_hangs[it's; $(rm -r)]")
+def test_a_line_with_parameters_that_need_quotes_can_be_pasted(fails):
+    parameters = 'parametrize("text", ["it\'s; $(rm -r)"])\n@pytest.mark.ranks(2)'
+    *_, last = fails(marked(HANGS, parameters, arguments="rank, text")).lines
     words = shlex.split(last)
-    assert words[:3] == ["replay", "pytest", "test_it.py::test_hangs[it's; $(rm -r)]"]
-    run("", *words[2:]).assert_outcomes(failed=1)
+    assert words[:3] == ["replay", "pytest", "test_it.py::test_it[it's; $(rm -r)]"]
+    fails("", *words[2:])
 
 
 def test_an_error_made_in_a_helper_or_with_a_cause_keeps_all_of_it(run):
@@ -246,7 +174,6 @@ def test_fails(rank):
         helper(rank)
     dist.barrier()
 """)
-
     result.stdout.fnmatch_lines(
         [
             "E           KeyError: 'key'",
@@ -259,42 +186,26 @@ def test_fails(rank):
     )
 
 
-def test_the_replicas_of_a_model_are_compared_on_request(run):
-    source = """
-@pytest.mark.ranks(2{check})
-def test_diverges(rank):
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + rank)
-    model(torch.ones(1, 1)).sum().backward()
-    optimizer.step()
-"""
-    run(source.replace("{check}", "")).assert_outcomes(passed=1)
-    result = run(source.replace("{check}", ", check='replicas'"))
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_diverges")[0].startswith("DIVERGENCE  divergence.parameters")
+def test_the_replicas_of_a_model_are_compared_on_request(run, fails):
+    body = """\
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(1, 1))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + rank)
+model(torch.ones(1, 1)).sum().backward()
+optimizer.step()"""
+    run(marked(body)).assert_outcomes(passed=1)
+    assert fails(marked(body, "ranks(2, check='replicas')")).lines[0].startswith("DIVERGENCE  divergence.parameters")
 
 
-def test_faults_strike_the_ranks_they_name(run):
-    source = """
-from ddpsim import Crash
-
-@pytest.mark.ranks(2, faults=[Crash(rank=1, before_call=1)])
-def test_crashes(rank):
-    dist.barrier()
-    dist.barrier()
-"""
-    result = run(source)
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["  rank 1 raised InjectedCrashError: injected crash*"])
+def test_faults_strike_the_ranks_they_name(run, fails):
+    source = "from ddpsim import Crash\n" + marked(
+        "dist.barrier()\ndist.barrier()", "ranks(2, faults=[Crash(rank=1, before_call=1)])"
+    )
+    fails(source).stdout.fnmatch_lines(["  rank 1 raised InjectedCrashError: injected crash*"])
     run(source.replace("before_call=1", "before_call=2")).assert_outcomes(passed=1)
 
 
 def test_a_passing_test_tells_its_hazards_on_request(run):
-    source = """
-@pytest.mark.ranks(2)
-def test_passes(rank):
-    dist.all_reduce(torch.ones(1), async_op=True)
-"""
+    source = marked("dist.all_reduce(torch.ones(1), async_op=True)")
     result = run(source, "-rP")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*Captured findings call*", "*hazard.unwaited_work*"])
@@ -302,47 +213,20 @@ def test_passes(rank):
 
 
 def test_gloo_moves_the_data_on_request(run):
-    result = run("""
-@pytest.mark.ranks(2, transport="gloo")
-def test_real(rank):
-    each = torch.ones(1)
-    dist.all_reduce(each)
-    assert each == 2
-""")
-
-    result.assert_outcomes(passed=1)
+    body = "each = torch.ones(1)\ndist.all_reduce(each)\nassert each == 2"
+    run(marked(body, 'ranks(2, transport="gloo")')).assert_outcomes(passed=1)
 
 
-PLACES = """
-@pytest.mark.ranks(2)
-def test_hangs(rank):
-    if rank:
-        dist.barrier()
-
-@pytest.mark.ranks(2, expect="deadlock.cycle")
-def test_expects(rank):
-    dist.barrier()
-
-@pytest.mark.ranks(2)
-def test_raises(rank):
-    assert not rank
-
-@pytest.mark.ranks(0)
-def test_unusable(rank):
-    pass
-
-@pytest.mark.ranks(2)
-def test_elsewhere(rank):
-    import library
-    library.leaves(rank)
-"""
-LIBRARY = """
-import torch.distributed as dist
-
-def leaves(rank):
-    if rank:
-        dist.barrier()
-"""
+PLACES = "".join(
+    [
+        marked(HANGS, name="test_hangs"),
+        marked("dist.barrier()", 'ranks(2, expect="deadlock.cycle")', name="test_expects"),
+        marked("assert not rank", name="test_raises"),
+        marked("pass", "ranks(0)", name="test_unusable"),
+        marked("import library\nlibrary.leaves(rank)", name="test_elsewhere"),
+    ]
+)
+LIBRARY = "import torch.distributed as dist\n\ndef leaves(rank):\n    if rank:\n        dist.barrier()\n"
 
 
 def test_in_one_line_a_failure_stands_where_the_user_wrote_it(run, pytester):

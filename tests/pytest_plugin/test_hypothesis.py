@@ -6,7 +6,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from tests.pytest_plugin.reading import replay_of, report_of
+from tests.pytest_plugin.reading import marked, report_of
 
 HYPOTHESIS = """
 from hypothesis import assume, given, note, settings, HealthCheck, strategies as st
@@ -17,6 +17,11 @@ ORDERS = {
     "marker below": "@given(x=st.integers(0, 1000))\n@pytest.mark.ranks(2)",
     "settings": "@settings(max_examples=50)\n@pytest.mark.ranks(2)\n@given(x=st.integers(0, 1000))",
 }
+
+
+def drawn(strategy, body, mark="ranks(2)", *, name="test_it"):
+    """A test on ranks that draws `x`."""
+    return marked(body, f"{mark}\n@given(x={strategy})", name=name, arguments="rank, x")
 
 
 @pytest.fixture
@@ -30,26 +35,23 @@ def run(run, pytester):
 
 
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_failing_example_shrinks_and_names_the_rank(run, order):
-    result = run(f"""
+def test_a_failing_example_shrinks_and_names_the_rank(fails, order):
+    failure = fails(f"""
 {ORDERS[order]}
 def test_it(rank, x):
     dist.barrier()
     if rank == 1:
         assert x < 37
 """)
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_it")
-    assert "E           assert 37 < 37" in lines
-    assert "E               x=37," in lines
-    assert lines[-2].startswith("  rank 1 raised AssertionError: assert 37 < 37")
-    assert replay_of(result, "test_it")[0] == "test_it.py::test_it"
+    assert "E           assert 37 < 37" in failure.lines
+    assert "E               x=37," in failure.lines
+    assert failure.lines[-2].startswith("  rank 1 raised AssertionError: assert 37 < 37")
+    assert failure.token
 
 
 @pytest.mark.parametrize("order", ORDERS)
 def test_examples_that_all_pass_are_as_many_as_asked_for(run, order):
-    result = run(f"""
+    run(f"""
 {ORDERS[order]}
 def test_it(rank, world_size, x):
     each = torch.tensor([x])
@@ -60,69 +62,41 @@ def test_it(rank, world_size, x):
 def test_seen():
     assert len(seen) == 2 * {50 if order == "settings" else 100}
     assert [rank for rank, _ in seen].count(0) == len(seen) / 2
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
 
 
-def test_a_deadlock_shrinks_to_its_simplest_example(run):
-    result = run("""
-@pytest.mark.ranks(3)
-@given(steps=st.lists(st.integers(0, 3)))
-def test_it(rank, steps):
-    for step in steps:
-        if step != 2 or rank:
-            dist.barrier()
-""")
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_it")
-    assert lines[0].startswith("DEADLOCK  deadlock.missing_rank")
-    assert "      steps=[2]," in lines
-    assert replay_of(result, "test_it")[0] == "test_it.py::test_it"
+def test_a_deadlock_shrinks_to_its_simplest_example(fails):
+    body = "for step in x:\n    if step != 2 or rank:\n        dist.barrier()"
+    failure = fails(drawn("st.lists(st.integers(0, 3))", body, "ranks(3)"))
+    assert failure.lines[0].startswith("DEADLOCK  deadlock.missing_rank")
+    assert "      x=[2]," in failure.lines
+    assert failure.token
 
 
-def test_the_database_brings_the_failure_back_at_once(run):
-    source = """
-@pytest.mark.ranks(2)
-@given(x=st.integers(0, 10**6))
-def test_it(rank, x):
-    if not rank:
-        print("drew", x)
-        seen.append(x)
-    assert x < 4321
-
-def test_seen():
-    assert EXPECTED
-"""
-    run(source.replace("EXPECTED", "len(seen) > 4")).assert_outcomes(failed=1, passed=1)
-    again = run(source.replace("EXPECTED", "set(seen) == {4321}"))
-    again.assert_outcomes(failed=1, passed=1)
+def test_the_database_brings_the_failure_back_at_once(fails):
+    source = drawn("st.integers(0, 10**6)", "if not rank:\n    print('drew', x)\n    seen.append(x)\nassert x < 4321")
+    fails(source + "\ndef test_seen():\n    assert len(seen) > 4", passed=1)
+    fails(source + "\ndef test_seen():\n    assert set(seen) == {4321}", passed=1)
 
 
-def test_the_token_replays_the_schedule_with_the_example_of_the_database(run):
-    first = run("""
-@pytest.mark.ranks(3, policy="random", seed=1)
-@given(wrong=st.integers(1, 2))
-def test_it(rank, wrong):
-    got = torch.zeros(1)
-    if rank:
-        dist.send(torch.ones(1) * rank, 0)
-    else:
-        dist.recv(got)
-        assert got != wrong
-        dist.recv(got)
-""")
-    _, token = replay_of(first, "test_it")
+RECEIVES = """\
+got = torch.zeros(1)
+if rank:
+    dist.send(torch.ones(1) * rank, 0)
+else:
+    dist.recv(got)
+    assert {holds}
+    dist.recv(got)"""
 
-    again = run("", "--ddpsim-replay", token)
 
-    again.assert_outcomes(failed=1)
-    assert replay_of(again, "test_it")[1] == token
+def test_the_token_replays_the_schedule_with_the_example_of_the_database(fails):
+    body = RECEIVES.format(holds="got != x")
+    token = fails(drawn("st.integers(1, 2)", body, "ranks(3, policy='random', seed=1)")).token
+    assert fails("", "--ddpsim-replay", token).token == token
 
 
 def test_what_hypothesis_offers_inside_a_test_works_on_ranks(run):
-    result = run("""
+    run("""
 @settings(max_examples=20)
 @pytest.mark.ranks(2)
 @given(data=st.data(), even=st.integers(0, 100))
@@ -136,13 +110,11 @@ def test_it(rank, data, even):
 
 def test_seen():
     assert len(seen) == 40
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
 
 
 def test_seeds_parameters_methods_and_own_fixtures(run):
-    result = run("""
+    run("""
 @per_rank
 def box():
     return []
@@ -156,105 +128,49 @@ class TestIt:
         assert box == [] and isinstance(self, TestIt)  # a new one for each example
         box.append(x)
         dist.barrier()
-""")
-
-    result.assert_outcomes(passed=4)
+""").assert_outcomes(passed=4)
 
 
-def test_an_exploration_of_each_example(run):
-    result = run("""
-@pytest.mark.ranks(3, explore=True)
-@given(late=st.booleans())
-def test_it(rank, late):
-    got = torch.zeros(1)
-    if rank:
-        dist.send(torch.ones(1) * rank, 0)
-    else:
-        dist.recv(got)
-        assert got == 1 or not late
-        dist.recv(got)
-""")
-
-    result.assert_outcomes(failed=1)
-    assert "E               late=True," in report_of(result, "test_it")
+def test_an_exploration_of_each_example(fails):
+    body = RECEIVES.format(holds="got == 1 or not x")
+    assert "E               x=True," in fails(drawn("st.booleans()", body, "ranks(3, explore=True)")).lines
 
 
-def test_an_expected_finding_of_every_example(run):
-    result = run("""
-@settings(max_examples=10)
-@pytest.mark.ranks(2, expect="deadlock.missing_rank")
-@given(x=st.integers(0, 9))
-def test_all(rank, x):
-    if rank:
-        dist.barrier()
-
-@settings(max_examples=100)
-@pytest.mark.ranks(2, expect="deadlock.missing_rank")
-@given(x=st.integers(0, 9))
-def test_some(rank, x):
-    if rank or x > 4:
-        dist.barrier()
-""")
-
-    result.assert_outcomes(passed=1, failed=1)
-    assert report_of(result, "test_some")[0].startswith("not as expected: found pass; expected fail, deadlock")
-    assert "      x=5," in report_of(result, "test_some")
+def test_an_expected_finding_of_every_example(fails):
+    mark = 'ranks(2, expect="deadlock.missing_rank")'
+    body = "if rank or x > {least}:\n    dist.barrier()"
+    passing = drawn("st.integers(0, 9)", body.format(least=9), mark, name="test_all")
+    failure = fails(passing + drawn("st.integers(0, 9)", body.format(least=4), mark), passed=1)
+    assert failure.lines[0].startswith("not as expected: found pass; expected fail, deadlock")
+    assert "      x=5," in failure.lines
 
 
-def test_a_deadline_holds_only_where_a_test_sets_one(run):
-    result = run(
-        """
-import time
-
-@pytest.mark.ranks(1)
-@settings(max_examples=2)
-@given(x=st.booleans())
-def test_slow(rank, x):
-    end = BUSY() + 0.25
-    while BUSY() < end:
-        pass
-
-@pytest.mark.ranks(1)
-@settings(max_examples=2, deadline=50)
-@given(x=st.booleans())
-def test_limited(rank, x):
-    end = BUSY() + 0.1
-    while BUSY() < end:
-        pass
-""".replace("BUSY", "time.process_time")
+def test_a_deadline_holds_only_where_a_test_sets_one(fails):
+    source = "import time\n" + "".join(
+        drawn(
+            "st.booleans()",
+            f"end = time.process_time() + {seconds}\nwhile time.process_time() < end:\n    pass",
+            f"ranks(1)\n@settings(max_examples=2{deadline})",
+            name=name,
+        )
+        for name, seconds, deadline in [("test_slow", 0.25, ""), ("test_limited", 0.1, ", deadline=50")]
     )
+    failure = fails(source, passed=1)
+    assert failure.name == "test_limited"
+    failure.stdout.fnmatch_lines(["E * hypothesis.errors.DeadlineExceeded: *deadline of 50.00ms*"])
+    failure.stdout.no_fnmatch_line("*replay*")
 
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["E * hypothesis.errors.DeadlineExceeded: *deadline of 50.00ms*"])
-    result.stdout.no_fnmatch_line("*replay*")
 
-
-def test_an_async_test_is_one_line(run):
-    result = run("""
-@pytest.mark.ranks(2)
-@given(x=st.integers())
-async def test_it(rank, x):
-    pass
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_it") == [
+def test_an_async_test_is_one_line(fails):
+    assert fails(drawn("st.integers()", "pass").replace("def", "async def")).lines == [
         "@pytest.mark.ranks: test_it is async, expected a plain function: ranks are threads, not tasks"
     ]
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no exception groups")
 def test_two_ways_to_fail_are_both_told(run):
-    result = run("""
-@pytest.mark.ranks(2)
-@given(x=st.integers(0, 9))
-def test_it(rank, x):
-    if x > 7 and rank:
-        assert x < 8
-    if x != 3 or rank:
-        dist.barrier()
-""")
-
+    body = "if x > 7 and rank:\n    assert x < 8\nif x != 3 or rank:\n    dist.barrier()"
+    result = run(drawn("st.integers(0, 9)", body))
     result.assert_outcomes(failed=1)
     lines = report_of(result, "test_it")
     assert [line.strip(" |") for line in lines if "  x=" in line] == ["x=8,", "x=3,"]
@@ -267,17 +183,6 @@ def test_it(rank, x):
     result.stdout.no_fnmatch_line("*- ddpsim -*")
 
 
-def test_an_explicit_example_fails_as_any_other(run):
-    result = run("""
-from hypothesis import example
-
-@pytest.mark.ranks(2)
-@example(x=-1)
-@given(x=st.integers(0, 1000))
-def test_it(rank, x):
-    if x >= 0 or rank:
-        dist.barrier()
-""")
-
-    result.assert_outcomes(failed=1)
-    assert "      x=-1," in report_of(result, "test_it")
+def test_an_explicit_example_fails_as_any_other(fails):
+    body, mark = "if x >= 0 or rank:\n    dist.barrier()", "ranks(2)\n@example(x=-1)"
+    assert "      x=-1," in fails("from hypothesis import example\n" + drawn("st.integers(0, 1000)", body, mark)).lines

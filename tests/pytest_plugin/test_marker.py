@@ -9,13 +9,9 @@ import torch
 from ddpsim import Budget, Code
 from ddpsim.scenarios.pytest_plugin import marker
 from ddpsim.simulator.policies.catalog import DRAWING, EXPLORING, RUNNING, listed
-from tests.pytest_plugin.reading import report_of
+from tests.pytest_plugin.reading import marked
 
-GOOD = """
-@pytest.mark.ranks(2)
-def test_good(rank):
-    dist.barrier()
-"""
+GOOD = marked("dist.barrier()", name="test_good")
 LINES = {
     "ranks()": "no world size is given, expected a whole number: write ranks(4) for instance",
     "ranks(0)": "world size is 0, expected a whole number from 1 on: say how many ranks run the test",
@@ -82,90 +78,56 @@ LINES_OF_THE_SIMULATOR = {
         *LINES_OF_THE_SIMULATOR.items(),
     ],
 )
-def test_an_option_that_cannot_be_worked_with_is_one_line(run, mark, line):
-    result = run(f"@pytest.mark.{mark}\ndef test_bad(rank):\n    dist.barrier()\n" + GOOD)
-
-    result.assert_outcomes(failed=1, passed=1)
-    assert report_of(result, "test_bad") == [line]
+def test_an_option_that_cannot_be_worked_with_is_one_line(fails, mark, line):
+    assert fails(marked("dist.barrier()", mark) + GOOD, passed=1).lines == [line]
 
 
+RANKS = "@pytest.mark.ranks(2)\n"
+PARAMETER = '@pytest.mark.parametrize("{name}", [pytest.param(1, marks=pytest.mark.ranks({options}))])\n'
 ELSEWHERE = {
-    "class TestIt:\n    def test_a(self):\n        pass\n    def test_b(self):\n        pass\n": (
-        "TestIt",
-        "stands on class TestIt, expected a test function: mark each of its methods",
+    f"{RANKS}class TestIt:\n    def test_a(self):\n        pass\n    def test_b(self):\n        pass\n": (
+        "stands on class TestIt, expected a test function: mark each of its methods"
     ),
-    "async def test_it(rank):\n    pass\n": (
-        "test_it",
-        "test_it is async, expected a plain function: ranks are threads, not tasks",
+    f"{RANKS}async def test_it(rank):\n    pass\n": (
+        "test_it is async, expected a plain function: ranks are threads, not tasks"
     ),
-    "async def test_it(rank):\n    yield\n": (
-        "test_it",
-        "test_it is async, expected a plain function: ranks are threads, not tasks",
+    f"{RANKS}async def test_it(rank):\n    yield\n": (
+        "test_it is async, expected a plain function: ranks are threads, not tasks"
     ),
-    "def test_it(rank):\n    yield\n": (
-        "test_it",
-        "test_it is a generator, expected a plain function: a test does not yield",
+    f"{RANKS}def test_it(rank):\n    yield\n": (
+        "test_it is a generator, expected a plain function: a test does not yield"
     ),
-    "@pytest.mark.ranks(3)\ndef test_it(rank):\n    pass\n": (
-        "test_it",
-        "stands 2 times on test_it, expected once: keep one of them",
+    f"{RANKS}@pytest.mark.ranks(3)\ndef test_it(rank):\n    pass\n": (
+        "stands 2 times on test_it, expected once: keep one of them"
+    ),
+    PARAMETER.format(name="n", options="2, seeds=range(3)") + "def test_a(n, rank):\n    pass\n": (
+        "seeds= stands in pytest.param, expected on the function: write seed= there"
+    ),
+    PARAMETER.format(name="n", options=2) + PARAMETER.format(name="m", options=3) + "def test_a(n, m, rank): pass\n": (
+        "stands 2 times in the parameters of test_a[1-1], expected once: keep one of them"
     ),
 }
 
 
-@pytest.mark.parametrize(("source", "name", "line"), [(source, *rest) for source, rest in ELSEWHERE.items()])
-def test_what_the_marker_cannot_stand_on_is_one_line(run, source, name, line):
-    result = run(f"@pytest.mark.ranks(2)\n{source}{GOOD}")
-
-    result.assert_outcomes(failed=1, passed=1)
-    assert report_of(result, name) == [f"@pytest.mark.ranks: {line}"]
+@pytest.mark.parametrize(("source", "line"), ELSEWHERE.items())
+def test_what_the_marker_cannot_stand_on_is_one_line(fails, source, line):
+    assert fails(source + GOOD, passed=1).lines == [f"@pytest.mark.ranks: {line}"]
 
 
-def test_a_mark_on_the_module_or_a_base_class_fails_each_test(run):
-    result = run(
-        """
-pytestmark = pytest.mark.ranks(2)
-
-def test_a():
-    pass
-"""
-    )
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_a") == [
+def test_a_mark_on_the_module_or_a_base_class_fails_each_test(fails):
+    assert fails("pytestmark = pytest.mark.ranks(2)\n\ndef test_a():\n    pass\n").lines == [
         "@pytest.mark.ranks: stands on module test_it.py, expected a test function: mark the functions that need it"
     ]
 
 
-def test_a_method_of_a_unittest_case_is_one_line(run):
-    result = run("""
-import unittest
-
-class TestCase(unittest.TestCase):
-    @pytest.mark.ranks(2)
-    def test_a(self):
-        pass
-
-    def test_b(self):
-        pass
-""")
-
-    result.assert_outcomes(failed=1, passed=1)
-    assert report_of(result, "TestCase.test_a") == [
+def test_a_method_of_a_unittest_case_is_one_line(fails):
+    failure = fails(
+        f"import unittest\nclass TestCase(unittest.TestCase):\n    {RANKS}    def test_a(self): pass\n"
+        "    def test_b(self): pass\n",
+        passed=1,
+    )
+    assert failure.lines == [
         "@pytest.mark.ranks: test_a is of a unittest.TestCase, expected a function, or a method of a plain class"
-    ]
-
-
-def test_seeds_of_a_parameter_are_one_line(run):
-    result = run("""
-@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.ranks(2, seeds=range(3)))])
-def test_a(n, rank):
-    pass
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_a[1]") == [
-        "@pytest.mark.ranks: seeds= stands in pytest.param, expected on the function: write seed= there"
     ]
 
 
@@ -190,45 +152,14 @@ def test_a(n, rank):
     result.stdout.fnmatch_lines([f"@pytest.mark.ranks: {line}"])
 
 
-def test_two_markers_of_parameters_are_one_line(run):
-    result = run("""
-@pytest.mark.parametrize("n", [pytest.param(1, marks=pytest.mark.ranks(2))])
-@pytest.mark.parametrize("m", [pytest.param(1, marks=pytest.mark.ranks(3))])
-def test_a(n, m, rank):
-    pass
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_a[1-1]") == [
-        "@pytest.mark.ranks: stands 2 times in the parameters of test_a[1-1], expected once: keep one of them"
-    ]
+def test_fixtures_of_an_unusable_test_are_not_made(fails):
+    loud = "@pytest.fixture\ndef loud():\n    print('MADE')\n"
+    fails(loud + marked("pass", "ranks(0)", arguments="loud"), "-s").stdout.no_fnmatch_line("*MADE*")
 
 
-def test_fixtures_of_an_unusable_test_are_not_made(run):
-    result = run(
-        """
-@pytest.fixture
-def loud():
-    print("MADE")
-
-@pytest.mark.ranks(0)
-def test_a(loud):
-    pass
-""",
-        "-s",
-    )
-
-    result.assert_outcomes(failed=1)
-    result.stdout.no_fnmatch_line("*MADE*")
-
-
-def test_torch_distributed_in_use_outside_is_one_line(run, monkeypatch):
+def test_torch_distributed_in_use_outside_is_one_line(fails, monkeypatch):
     monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-
-    result = run(GOOD)
-
-    result.assert_outcomes(failed=1)
-    (line,) = report_of(result, "test_good")
+    (line,) = fails(GOOD).lines
     assert line.startswith("torch.distributed is initialised in this process")
 
 

@@ -1,5 +1,7 @@
 """What ranks print: captured for each rank apart, or let through."""
 
+from tests.pytest_plugin.reading import marked
+
 PRINTS = """
 import logging, sys, threading
 
@@ -35,10 +37,7 @@ def sections(result):
 
 
 def test_each_rank_has_sections_of_its_own(run):
-    result = run(source(passes=False, options=", policy='random', seed=4"))
-
-    result.assert_outcomes(failed=1)
-    assert sections(result) == {
+    assert sections(run(source(passes=False, options=", policy='random', seed=4"))) == {
         f"Captured {stream} rank {rank} call": lines
         for rank in (0, 1)
         for stream, lines in (
@@ -65,7 +64,7 @@ def test_with_s_it_goes_straight_through(run):
 
 
 def test_capsys_reads_what_the_ranks_print(run):
-    result = run("""
+    run("""
 @pytest.mark.ranks(2)
 def test_capsys(rank, capsys):
     print("from", rank)
@@ -76,9 +75,7 @@ def test_capfd(rank, capfd):
     import os
     os.write(1, b"below %d\\n" % rank)
     assert capfd.readouterr().out == f"below {rank}\\n"
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
 
 
 def test_what_is_written_below_python_stays_with_the_test(run):
@@ -121,20 +118,12 @@ def test_it(loud, rank):
 
 
 def test_logging_is_captured_with_the_test(run):
-    result = run("""
-import logging
-
-@pytest.mark.ranks(2)
-def test_it(rank):
-    logging.warning("from %d", rank)
-    assert False
-""")
-
+    result = run("import logging\n" + marked('logging.warning("from %d", rank)\nassert False'))
     assert [line.split()[-1] for line in sections(result)["Captured log call"]] == ["0", "1"]
 
 
 def test_the_streams_of_the_process_are_back_afterwards(run):
-    result = run("""
+    run("""
 import sys
 before = []
 
@@ -148,6 +137,4 @@ def streams():
 def test_it(rank):
     assert sys.stdout is not before[-1] and not sys.stdout.isatty()
     dist.barrier()
-""")
-
-    result.assert_outcomes(passed=1)
+""").assert_outcomes(passed=1)

@@ -19,7 +19,7 @@ def a_plain_process(monkeypatch):
 def test_what_ranks_write_to_environ_does_not_reach_the_process(run):
     before = dict(os.environ)
 
-    result = run("""
+    run("""
 import os
 
 @per_rank
@@ -38,14 +38,12 @@ def test_all(rank, monkeypatch, patched):
 
 def test_after():
     assert "RANK" not in os.environ and "MASTER_PORT" not in os.environ and os.environ["OURS"] == "host"
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
     assert {name: os.environ.get(name) for name in VARIABLES} == {name: before.get(name) for name in VARIABLES}
 
 
 def test_nor_if_the_test_fails_or_is_explored_or_drawn(run):
-    result = run("""
+    run("""
 from hypothesis import given, strategies as st
 
 @pytest.mark.ranks(2)
@@ -67,13 +65,11 @@ def test_drawn(rank, monkeypatch, x):
 def test_after(n):
     import os
     assert "RANK" not in os.environ
-""")
-
-    result.assert_outcomes(failed=1, passed=3)
+""").assert_outcomes(failed=1, passed=3)
 
 
 def test_what_a_fixture_outside_wrote_is_taken_back_whatever_ranks_do(run):
-    result = run("""
+    run("""
 import os
 
 @pytest.fixture
@@ -90,9 +86,7 @@ def test_sees(rank, written, monkeypatch):
 
 def test_after():
     assert os.environ["OURS"] == "host" and "RANK" not in os.environ
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
 
 
 def test_streams_and_arguments_are_each_ranks_own(run):
@@ -123,7 +117,7 @@ def test_after():
 
 
 def test_an_attribute_that_all_share_is_put_back_in_the_end(run):
-    result = run("""
+    run("""
 class Shared:
     value = "first"
 
@@ -135,6 +129,4 @@ def test_all(rank, monkeypatch):
 
 def test_after():
     assert Shared.value == "first"
-""")
-
-    result.assert_outcomes(passed=5)
+""").assert_outcomes(passed=5)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pytest_plugin.reading import report_of
+from tests.pytest_plugin.reading import marked
 
 PASSING = {
     ("each rank makes its own with communication", 1): """
@@ -79,7 +79,7 @@ def test_it_passes(run, name, passed):
 
 
 def test_what_stands_behind_yield_runs_in_turn_whatever_happens(run):
-    result = run("""
+    run("""
 told = {}
 
 @per_rank
@@ -104,78 +104,40 @@ def test_all_ways_out(rank, inner):
 
 def test_all_are_gone():
     assert told == {rank: ["outer", "inner", "inner gone", "outer gone"] for rank in range(3)}
-""")
-
-    result.assert_outcomes(failed=1, passed=1)
+""").assert_outcomes(failed=1, passed=1)
 
 
-def test_a_failure_in_one_is_shown_where_it_is(run):
-    result = run("""
-@per_rank
-def model(rank):
-    assert rank != 1, "no model"
-
-@pytest.mark.ranks(2)
-def test_it(model):
-    dist.barrier()
-""")
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_it")
-    assert '>       assert rank != 1, "no model"' in lines
-    assert lines[-3] == "  rank 1 raised AssertionError: no model at test_it.py:8"
-    result.stdout.no_fnmatch_line("*fixtures.py*")
+def model(body):
+    """A fixture of the rank's own of these statements, and a test that asks for it."""
+    return f"@per_rank\ndef model(rank):\n    {body}\n" + marked("dist.barrier()", arguments="model")
 
 
-def test_a_failure_behind_the_yield_fails_the_test_on_that_rank(run):
-    result = run("""
-@per_rank
-def model(rank):
-    yield
-    assert rank != 1, "still in use"
-
-@pytest.mark.ranks(2)
-def test_it(model):
-    pass
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_it")[-2] == "  rank 1 raised AssertionError: still in use at test_it.py:9"
+def test_a_failure_in_one_is_shown_where_it_is(fails):
+    failure = fails(model('assert rank != 1, "no model"'))
+    assert '>       assert rank != 1, "no model"' in failure.lines
+    assert failure.lines[-3] == "  rank 1 raised AssertionError: no model at test_it.py:7"
+    failure.stdout.no_fnmatch_line("*fixtures.py*")
 
 
-def test_an_ordinary_fixture_that_asks_for_one_is_told_about_per_rank(run):
-    result = run("""
-@pytest.fixture
-def model(rank):
-    return rank
+def test_a_failure_behind_the_yield_fails_the_test_on_that_rank(fails):
+    failure = fails(model('yield\n    assert rank != 1, "still in use"'))
+    assert failure.lines[-2] == "  rank 1 raised AssertionError: still in use at test_it.py:8"
 
-@pytest.fixture
-def trained(model):
-    return model
 
-@pytest.mark.ranks(2)
-def test_it(trained):
-    pass
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_it") == [
+def test_an_ordinary_fixture_that_asks_for_one_is_told_about_per_rank(fails):
+    fixtures = "".join(
+        f"@pytest.fixture\ndef {name}({below}):\n    return {below}\n\n"
+        for name, below in [("model", "rank"), ("trained", "model")]
+    )
+    assert fails(fixtures + marked("pass", arguments="trained")).lines == [
         "@pytest.mark.ranks: fixture 'model' asks for 'rank', which is made on each rank, and is made once for all: "
         "make it with @per_rank (from ddpsim.scenarios import per_rank) in the place of @pytest.fixture"
     ]
 
 
 def test_a_fixture_that_asks_by_name_at_run_time_is_told_too(run):
-    result = run("""
-@pytest.fixture
-def model(request):
-    return request.getfixturevalue("rank")
-
-@pytest.mark.ranks(2)
-def test_it(model):
-    pass
-""")
-
+    fixture = "@pytest.fixture\ndef model(request):\n    return request.getfixturevalue('rank')\n"
+    result = run(fixture + marked("pass", arguments="model"))
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*fixture 'rank' is made on each rank, expected*from ddpsim.scenarios import per*"])
 
@@ -195,15 +157,13 @@ def test_it(request):
 """
 
 
-def test_a_test_that_asks_by_name_on_a_rank_is_told_to_take_an_argument(run):
-    result = run(ASKS_BY_NAME)
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_it")[0] == (
+def test_a_test_that_asks_by_name_on_a_rank_is_told_to_take_an_argument(run, fails):
+    failure = fails(ASKS_BY_NAME)
+    assert failure.lines[0] == (
         "@pytest.mark.ranks: fixture 'model' is asked for by name while a rank runs, and is made before that, "
         "expected an argument of the test: write model there, and use that"
     )
-    result.stdout.no_fnmatch_line("*outcomes.py*")
+    failure.stdout.no_fnmatch_line("*outcomes.py*")
     run(ASKS_BY_NAME.replace("test_it(request)", "test_it(request, model)")).assert_outcomes(failed=1)
     run(
         ASKS_BY_NAME.replace("(request)", "(model)").replace(
@@ -212,24 +172,16 @@ def test_a_test_that_asks_by_name_on_a_rank_is_told_to_take_an_argument(run):
     ).assert_outcomes(passed=1)
 
 
-def test_a_test_that_is_not_marked_is_told_the_name_it_asked_for(run):
-    result = run(ASKS_BY_NAME.replace("@pytest.mark.ranks(2)", ""))
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["fixture 'model' is made on each rank, expected a test marked @pytest.mark.ranks*"])
+def test_a_test_that_is_not_marked_is_told_the_name_it_asked_for(fails):
+    fails(ASKS_BY_NAME.replace("@pytest.mark.ranks(2)", "")).stdout.fnmatch_lines(
+        ["fixture 'model' is made on each rank, expected a test marked @pytest.mark.ranks*"]
+    )
 
 
 @pytest.mark.parametrize("way", ["fail('on purpose', pytrace=False)", "fail('on purpose')"])
-def test_the_place_of_pytests_own_failures_is_the_tests_line(run, way):
-    result = run(f"""
-@pytest.mark.ranks(2)
-def test_it(rank):
-    if rank:
-        pytest.{way}
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_it")[-2] == "  rank 1 raised Failed: on purpose at test_it.py:9"
+def test_the_place_of_pytests_own_failures_is_the_tests_line(fails, way):
+    failure = fails(marked(f"if rank:\n    pytest.{way}"))
+    assert failure.lines[-2] == "  rank 1 raised Failed: on purpose at test_it.py:9"
 
 
 def test_a_test_without_the_marker_is_told_to_be_marked(run):
@@ -260,7 +212,7 @@ def size(request):
 def box(size, rank):
     return [rank] * size
 """)
-    result = run("""
+    run("""
 @pytest.mark.ranks(2)
 def test_boxes(box, rank):
     assert box in ([rank] * 2, [rank] * 3)
@@ -273,52 +225,21 @@ class TestOwn:
     @pytest.mark.ranks(2)
     def test_replaced(self, box, rank):
         assert box == [rank]
-""")
-
-    result.assert_outcomes(passed=3)
+""").assert_outcomes(passed=3)
 
 
-def test_one_that_asks_for_the_one_it_replaces_is_told_so(run, pytester):
+def test_one_that_asks_for_the_one_it_replaces_is_told_so(fails, pytester):
     pytester.makeconftest("import pytest\n@pytest.fixture\ndef box():\n    return []\n")
-    result = run("""
-@per_rank
-def box(box, rank):
-    return [*box, rank]
-
-@pytest.mark.ranks(2)
-def test_it(box):
-    pass
-""")
-
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_it") == [
+    source = "@per_rank\ndef box(box, rank):\n    return [*box, rank]\n"
+    assert fails(source + marked("pass", arguments="box")).lines == [
         "@pytest.mark.ranks: fixture 'box' asks for the one it replaces, which fixtures made per rank cannot"
     ]
 
 
-def test_yielding_twice_or_never_is_one_line(run):
-    result = run("""
-@per_rank
-def twice():
-    yield
-    yield
-
-@per_rank
-def never():
-    if False:
-        yield
-
-@pytest.mark.ranks(1)
-def test_twice(twice):
-    pass
-
-@pytest.mark.ranks(1)
-def test_never(never):
-    pass
-""")
-
-    result.assert_outcomes(failed=2)
-    for name, found in (("twice", "yields twice"), ("never", "did not yield")):
-        assert report_of(result, f"test_{name}") == [
-            f"@pytest.mark.ranks: fixture '{name}' {found}, expected one yield"
-        ]
+@pytest.mark.parametrize(
+    ("body", "found"), [("yield\n    yield", "yields twice"), ("if False:\n        yield", "did not yield")]
+)
+def test_yielding_twice_or_never_is_one_line(fails, body, found):
+    assert fails(model(body).replace("ranks(2)", "ranks(1)")).lines == [
+        f"@pytest.mark.ranks: fixture 'model' {found}, expected one yield"
+    ]

@@ -2,16 +2,16 @@
 
 import pytest
 
-from tests.pytest_plugin.reading import replay_of
+from tests.pytest_plugin.reading import HANGS, Failure, marked
 from tests.pytest_plugin.test_reports import documents
 
-HANGS = """
-@pytest.mark.ranks(2{options})
-def test_hangs(rank):
-    if rank:
-        dist.barrier()
-"""
 MISSING = "fail, deadlock.missing_rank, rank 0"
+RAISES = "class ParseError(Exception):\n    line = {line}\n" + marked("raise ParseError")
+"""An error of the test's own may have a line."""
+
+
+def hangs(options="", arguments="rank"):
+    return marked(HANGS, f"ranks(2{options})", arguments=arguments)
 
 
 def shown(run, pytester, test, *arguments):
@@ -33,59 +33,39 @@ def shown(run, pytester, test, *arguments):
     ],
 )
 def test_how_a_test_was_run(run, pytester, options, arguments, how):
-    test = HANGS.format(options=options)
-    document = shown(
-        run, pytester, test.replace("(rank)", "(rank, ddpsim_seed)") if "seeds" in options else test, *arguments
-    )
-
+    test = hangs(options, "rank, ddpsim_seed" if "seeds" in options else "rank")
+    document = shown(run, pytester, test, *arguments)
     assert [each.how for each in document.runs] == [how]
     assert how in (next((pytester.path / "made").glob("*/report.txt"))).read_text().partition("\n")[0]
 
 
 def test_how_a_replay_was_run(run, pytester):
-    _, token = replay_of(run(HANGS.format(options="")), "test_hangs")
-
-    assert shown(run, pytester, HANGS.format(options=""), "--ddpsim-replay", token).runs[0].how == "replayed"
+    token = Failure(run(hangs())).token
+    assert shown(run, pytester, hangs(), "--ddpsim-replay", token).runs[0].how == "replayed"
 
 
 @pytest.mark.parametrize(
     ("explore", "how"), [("True", "policy dpor"), ("{'policy': 'dfs', 'preemptions': 2}", "policy dfs")]
 )
 def test_how_an_exploration_was_made(run, pytester, explore, how):
-    document = shown(run, pytester, HANGS.format(options=f", explore={explore}"))
-
+    document = shown(run, pytester, hangs(f", explore={explore}"))
     assert document.runs[0].how == how
     assert document.exploration.conclusion == "not as expected: found fail; expected pass"
 
 
-def test_what_was_found_and_expected_of_a_deadlock(run, pytester):
-    document = shown(run, pytester, HANGS.format(options=""))
-
-    assert document.runs[0].conclusion == f"not as expected: found {MISSING}; expected pass"
+@pytest.mark.parametrize(
+    ("test", "conclusion"),
+    [
+        (hangs(), f"found {MISSING}; expected pass"),
+        (marked("assert not rank"), "found fail, rank_error, rank 1; expected pass"),
+        (hangs(", expect='deadlock.cycle'"), f"found {MISSING}; expected fail, deadlock.cycle"),
+        *(
+            (RAISES.format(line=line), "found fail, rank_error, ranks 0, 1; expected pass")
+            for line in (5, "'import os'")
+        ),
+    ],
+)
+def test_what_was_found_and_expected(run, pytester, test, conclusion):
+    document = shown(run, pytester, test)
+    assert document.runs[0].conclusion == f"not as expected: {conclusion}"
     assert document.runs[0].is_expected is False
-
-
-def test_what_was_found_and_expected_of_an_error(run, pytester):
-    document = shown(run, pytester, "@pytest.mark.ranks(2)\ndef test_fails(rank):\n    assert not rank\n")
-
-    assert document.runs[0].conclusion == "not as expected: found fail, rank_error, rank 1; expected pass"
-
-
-def test_what_was_found_and_expected_where_the_marker_says_it(run, pytester):
-    document = shown(run, pytester, HANGS.format(options=", expect='deadlock.cycle'"))
-
-    assert document.runs[0].conclusion == f"not as expected: found {MISSING}; expected fail, deadlock.cycle"
-
-
-def test_an_error_of_the_tests_own_may_have_a_line(run, pytester):
-    test = """
-class ParseError(Exception):
-    line = {line!r}
-
-@pytest.mark.ranks(2)
-def test_parses(rank):
-    raise ParseError
-"""
-    for line in (5, "import os"):
-        conclusion = shown(run, pytester, test.format(line=line)).runs[0].conclusion
-        assert conclusion == "not as expected: found fail, rank_error, ranks 0, 1; expected pass"

@@ -8,40 +8,24 @@ import pytest
 from ddpsim.reports.forms.json_form import from_json
 from ddpsim.scenarios.pytest_plugin import reporting
 from ddpsim.scenarios.pytest_plugin.reporting import folder_name
-from tests.pytest_plugin.reading import replay_of, report_of
+from tests.pytest_plugin.reading import HANGS, marked, report_of
 
-FAILURES = """
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("n", [1, 2])
-def test_hangs(rank, n):
-    if rank == n:
-        dist.barrier()
-
-@pytest.mark.ranks(2)
-def test_fails(rank):
-    dist.barrier()
-    assert not rank
-
-@pytest.mark.xfail
-@pytest.mark.ranks(2)
-def test_known(rank):
-    assert not rank
-
-@pytest.mark.ranks(2, explore=True)
-def test_explored(rank):
-    assert not rank
-
-@pytest.mark.ranks(2, expect="deadlock.cycle")
-def test_expects(rank):
-    dist.barrier()
-
-@pytest.mark.ranks(0)
-def test_unusable(rank):
-    pass
-
-def test_plain():
-    assert False
-"""
+FAILURES = "".join(
+    [
+        marked(
+            "if rank == n:\n    dist.barrier()",
+            'ranks(2)\n@pytest.mark.parametrize("n", [1, 2])',
+            name="test_hangs",
+            arguments="rank, n",
+        ),
+        marked("dist.barrier()\nassert not rank", name="test_fails"),
+        marked("assert not rank", "xfail\n@pytest.mark.ranks(2)", name="test_known"),
+        marked("assert not rank", "ranks(2, explore=True)", name="test_explored"),
+        marked("dist.barrier()", 'ranks(2, expect="deadlock.cycle")', name="test_expects"),
+        marked("pass", "ranks(0)", name="test_unusable"),
+        "\ndef test_plain():\n    assert False\n",
+    ]
+)
 
 
 def documents(folder):
@@ -102,71 +86,48 @@ def no_json(monkeypatch):
     monkeypatch.setattr(json, "dumps", None)
     monkeypatch.setattr("builtins.open", None)
 
-@pytest.mark.ranks(2)
-def test_patched(rank, no_json):
-    if rank:
-        dist.barrier()
-"""
+""" + marked(HANGS, name="test_patched", arguments="rank, no_json")
 
 
-def test_what_a_test_has_patched_is_taken_back_before_its_report_is_written(run, pytester):
-    result = run(PATCHED, "--ddpsim-report", "made")
-
-    result.assert_outcomes(failed=1)
-    result.stdout.no_fnmatch_line("*a bug of ddpsim*")
+def test_what_a_test_has_patched_is_taken_back_before_its_report_is_written(fails, pytester):
+    fails(PATCHED, "--ddpsim-report", "made").stdout.no_fnmatch_line("*a bug of ddpsim*")
     assert list(documents(pytester.path / "made")) == ["test_patched"]
 
 
-def test_a_test_whose_teardown_fails_has_its_report(run, pytester):
-    source = """
-@pytest.fixture
-def breaks():
-    yield
-    assert 0
-
-@pytest.mark.ranks(2)
-def test_hangs(rank, breaks):
-    if rank:
-        dist.barrier()
-"""
-    result = run(source, "--ddpsim-report", "made")
-
-    result.assert_outcomes(failed=1, errors=1)
-    result.stdout.fnmatch_lines(["ddpsim: 1 report in *"])
-    assert list(documents(pytester.path / "made")) == ["test_hangs"]
+def test_a_test_whose_teardown_fails_has_its_report(fails, pytester):
+    fixture = "\n@pytest.fixture\ndef breaks():\n    yield\n    assert 0\n"
+    failure = fails(fixture + marked(HANGS, arguments="rank, breaks"), "--ddpsim-report", "made", errors=1)
+    failure.stdout.fnmatch_lines(["ddpsim: 1 report in *"])
+    assert list(documents(pytester.path / "made")) == ["test_it"]
 
 
-GATHERED = """
-@pytest.mark.ranks(3)
-def test_gathered(rank):
-    print("here is", rank)
-    for sender in range(1, 3):
-        if rank == sender:
-            dist.send(torch.ones(1), 0)
-        elif not rank:
-            dist.recv(torch.ones(1))
-    assert rank != 2
-"""
+GATHERED = """\
+print("here is", rank)
+for sender in {senders}:
+    if rank == sender:
+        dist.send(torch.ones(1), 0)
+    elif not rank:
+        dist.recv(torch.ones(1))
+assert rank != 2"""
 
 
-def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(run, pytester):
-    _, token = replay_of(run(GATHERED, "--ddpsim-policy=random"), "test_gathered")
-    changed = GATHERED.replace("range(1, 3)", "range(2, 2)")
+def test_a_replay_that_diverges_has_a_report_of_how_it_went_on(fails, pytester):
+    recorded, changed = (marked(GATHERED.format(senders=senders), "ranks(3)") for senders in ((1, 2), ()))
+    token = fails(recorded, "--ddpsim-policy=random").token
 
-    result = run(changed, "--ddpsim-replay", token, "--ddpsim-report", "made")
+    failure = fails(changed, "--ddpsim-replay", token, "--ddpsim-report", "made")
 
-    result.assert_outcomes(failed=1)
-    diverged, *_ = report_of(result, "test_gathered")
+    diverged, *_ = failure.lines
     assert diverged.startswith("replay diverged")
-    *_, table, place = [line for line in report_of(result, "test_gathered") if line]
-    assert place == f"  report  made/{folder_name('test_it.py::test_gathered')}/report.html"
+    *_, table, place = [line for line in failure.lines if line]
+    assert place == f"  report  made/{folder_name('test_it.py::test_it')}/report.html"
     assert re.match(r" +\d+ +0 s ", table), table
-    result.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made/index.html"])
-    (found,) = documents(pytester.path / "made")["test_gathered"].runs
+    failure.stdout.fnmatch_lines(["here is 2", "ddpsim: 1 report in *made/index.html"])
+    (found,) = documents(pytester.path / "made")["test_it"].runs
     assert found.conclusion == f"{diverged}; it went on from there, with each answer made to fit"
     assert found.is_expected is False
     assert [(finding.code, finding.ranks) for finding in found.findings] == [("rank_error", (2,))]
-    assert found.replay != f"pytest test_it.py::test_gathered --ddpsim-replay {token}"
+    assert found.replay != f"pytest test_it.py::test_it --ddpsim-replay {token}"
 
 
 def test_without_the_option_nothing_is_written_or_said(run, pytester):
@@ -177,7 +138,7 @@ def test_without_the_option_nothing_is_written_or_said(run, pytester):
 
 
 def test_a_session_that_passes_leaves_no_page_of_one_that_failed(run, pytester):
-    failed, passed = (f"@pytest.mark.ranks(2)\ndef test_it(rank):\n    assert {each}\n" for each in (False, True))
+    failed, passed = (marked(f"assert {each}") for each in (False, True))
     made = pytester.path / "made"
     run(failed, "--ddpsim-report", "made")
     assert "test_it" in (made / "index.html").read_text()
@@ -192,8 +153,7 @@ def test_a_session_that_passes_leaves_no_page_of_one_that_failed(run, pytester):
 
 
 def test_a_session_that_passes_has_no_reports(run, pytester):
-    run("\n@pytest.mark.ranks(2)\ndef test_passes(rank):\n    dist.barrier()\n", "--ddpsim-report", "made")
-
+    run(marked("dist.barrier()"), "--ddpsim-report", "made")
     assert sorted(path.name for path in (pytester.path / "made").iterdir()) == ["index.html", "junit.xml"]
 
 
@@ -210,27 +170,17 @@ def test_a_folder_that_cannot_be_written_is_one_line_before_anything_runs(run, p
     assert result.outlines == []
 
 
-def test_a_report_that_cannot_be_written_later_is_told_with_the_test(run, pytester):
-    result = run(
-        """
+def test_a_report_that_cannot_be_written_later_is_told_with_the_test(fails):
+    fixture = """
 import pathlib
 
 @pytest.fixture
 def in_the_way(request):
     from ddpsim.scenarios.pytest_plugin.reporting import folder_name
     pathlib.Path("made", folder_name(request.node.nodeid)).touch()
-
-@pytest.mark.ranks(2)
-def test_hangs(rank, in_the_way):
-    if rank:
-        dist.barrier()
-""",
-        "--ddpsim-report",
-        "made",
-    )
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*ddpsim report*", "report folder *test_hangs* cannot be written*", "ddpsim: 0 rep*"])
+"""
+    failure = fails(fixture + marked(HANGS, arguments="rank, in_the_way"), "--ddpsim-report", "made")
+    failure.stdout.fnmatch_lines(["*ddpsim report*", "report folder *test_it* cannot be written*", "ddpsim: 0 rep*"])
 
 
 def test_a_bug_of_ours_in_a_report_does_not_end_the_session(run, monkeypatch):

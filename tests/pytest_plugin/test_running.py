@@ -8,7 +8,7 @@ import pytest
 
 from ddpsim import Budget, simulate
 from ddpsim.scenarios.pytest_plugin import running
-from tests.pytest_plugin.reading import report_of
+from tests.pytest_plugin.reading import HANGS, marked
 
 PASSING = {
     ("every rank runs it with its own number", 1): """
@@ -123,156 +123,75 @@ def test_it_passes(run, name, passed):
     run(PASSING[name, passed]).assert_outcomes(passed=passed)
 
 
-def test_a_skip_on_all_ranks_skips_the_test(run):
-    result = run(
-        """
-@pytest.mark.ranks(2)
-def test_skips(rank):
-    pytest.skip("not today")
-""",
-        "-rs",
-    )
-
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("pytest.skip('not here')", "not here"),
+        ("if rank in (1, 2):\n    pytest.skip('not here')\ndist.barrier()", "not here (ranks 1, 2 of 4)"),
+    ],
+)
+def test_a_skip_on_all_ranks_or_some_skips_the_test_and_says_so(run, body, told):
+    result = run(marked(body, "ranks(4)"), "-rs")
     result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*: not today"])
-
-
-def test_a_skip_on_some_ranks_skips_the_test_and_says_so(run):
-    result = run(
-        """
-@pytest.mark.ranks(4)
-def test_skips(rank):
-    if rank in (1, 2):
-        pytest.skip("not here")
-    dist.barrier()
-""",
-        "-rs",
-    )
-
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*: not here (ranks 1, 2 of 4)"])
+    result.stdout.fnmatch_lines([f"SKIPPED*: {told}"])
 
 
 def test_a_failure_of_another_rank_wins_over_a_skip(run):
-    result = run("""
-@pytest.mark.ranks(2)
-def test_both(rank):
-    if rank == 0:
-        pytest.skip("no")
-    assert not rank
-""")
-
-    result.assert_outcomes(failed=1)
+    run(marked("if rank == 0:\n    pytest.skip('no')\nassert not rank")).assert_outcomes(failed=1)
 
 
-def test_xfail_fail_and_raises_mean_the_same_on_a_rank(run):
-    result = run("""
-@pytest.mark.ranks(2)
-def test_xfail(rank):
-    pytest.xfail("known")
-
-@pytest.mark.ranks(2)
-def test_fail(rank):
-    pytest.fail("on purpose")
-
-@pytest.mark.ranks(2)
-def test_raises(rank):
-    with pytest.raises(ZeroDivisionError):
-        rank / 0
-    dist.barrier()
-""")
-
-    result.assert_outcomes(xfailed=1, failed=1, passed=1)
-    result.stdout.fnmatch_lines(["E       Failed: on purpose"])
+def test_xfail_fail_and_raises_mean_the_same_on_a_rank(run, fails):
+    run(marked("pytest.xfail('known')")).assert_outcomes(xfailed=1)
+    run(marked("with pytest.raises(ZeroDivisionError):\n    rank / 0\ndist.barrier()")).assert_outcomes(passed=1)
+    assert "E       Failed: on purpose" in fails(marked("pytest.fail('on purpose')")).lines
 
 
-def test_a_strict_xfail_is_met_by_a_deadlock_and_broken_by_a_pass(run):
-    result = run("""
-@pytest.mark.xfail(strict=True)
-@pytest.mark.ranks(2)
-def test_hangs(rank):
-    if rank:
-        dist.barrier()
-
-@pytest.mark.xfail(strict=True)
-@pytest.mark.ranks(2)
-def test_runs(rank):
-    dist.barrier()
-
-@pytest.mark.xfail(raises=AssertionError)
-@pytest.mark.ranks(2)
-def test_asserts(rank):
-    assert not rank
-
-@pytest.mark.xfail(raises=AssertionError)
-@pytest.mark.ranks(2)
-def test_other(rank):
-    if rank:
-        dist.barrier()
-""")
-
-    result.assert_outcomes(xfailed=2, failed=2)
-    result.stdout.fnmatch_lines(["*XPASS(strict)*"])
+@pytest.mark.parametrize(
+    ("terms", "body", "outcome"),
+    [
+        ("strict=True", HANGS, "xfailed"),
+        ("strict=True", "dist.barrier()", "failed"),
+        ("raises=AssertionError", "assert not rank", "xfailed"),
+        ("raises=AssertionError", HANGS, "failed"),
+    ],
+)
+def test_an_xfail_is_met_by_a_deadlock_and_broken_by_a_pass_or_another_error(run, terms, body, outcome):
+    result = run(marked(body, f"xfail({terms})\n@pytest.mark.ranks(2)"))
+    result.assert_outcomes(**{outcome: 1})
+    assert ("XPASS(strict)" in result.stdout.str()) == (body == "dist.barrier()")
 
 
 def test_exit_on_a_rank_ends_the_session(run):
-    result = run("""
-@pytest.mark.ranks(2)
-def test_exits(rank):
-    pytest.exit("enough")
-
-def test_never():
-    pass
-""")
-
+    result = run(marked("pytest.exit('enough')") + "\ndef test_never():\n    pass\n")
     result.assert_outcomes()
     result.stdout.fnmatch_lines(["*Exit: enough*"])
 
 
+def of_four(body):
+    """A test that has the numbers from 0 to 3, and fails for some of them."""
+    return marked(body, 'ranks(2)\n@pytest.mark.parametrize("n", range(4))', arguments="rank, n")
+
+
 def test_x_stops_after_the_first_failure(run):
-    source = """
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("n", range(4))
-def test_hangs(rank, n):
-    if rank == n:
-        dist.barrier()
-"""
+    source = of_four("if rank == n:\n    dist.barrier()")
     run(source, "-x").assert_outcomes(failed=1)
     run(source, "--maxfail=2").assert_outcomes(failed=2)
     run(source).assert_outcomes(failed=2, passed=2)
 
 
-def test_last_failed_runs_the_failing_one_again(run):
-    source = """
-@pytest.mark.ranks(2)
-@pytest.mark.parametrize("n", range(4))
-def test_hangs(rank, n):
-    if rank == n == 1:
-        dist.barrier()
-"""
+def test_last_failed_runs_the_failing_one_again(run, fails):
+    source = of_four("if rank == n == 1:\n    dist.barrier()")
     run(source, "-p", "cacheprovider").assert_outcomes(failed=1, passed=3)
-    result = run("", "-p", "cacheprovider", "--lf")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["run-last-failure: rerun previous 1 failure"])
+    again = fails("", "-p", "cacheprovider", "--lf")
+    again.stdout.fnmatch_lines(["run-last-failure: rerun previous 1 failure"])
 
 
-def test_pdb_looks_at_the_rank_that_failed_afterwards(run, monkeypatch):
+def test_pdb_looks_at_the_rank_that_failed_afterwards(fails, monkeypatch):
     typed = iter(["p ('here', rank, own)", "c"])
     monkeypatch.setattr("builtins.input", lambda prompt="": next(typed))
 
-    result = run(
-        """
-@pytest.mark.ranks(3)
-def test_fails(rank):
-    own = rank * 10
-    dist.barrier()
-    assert own < 20
-""",
-        "--pdb",
-    )
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*('here', 2, 20)"])
+    failure = fails(marked("own = rank * 10\ndist.barrier()\nassert own < 20", "ranks(3)"), "--pdb")
+    failure.stdout.fnmatch_lines(["*('here', 2, 20)"])
 
 
 @pytest.mark.parametrize("option", ["--pdb", "--trace"])
@@ -283,37 +202,16 @@ def test_a_debugger_stops_in_each_rank_and_has_time(run, monkeypatch, option):
         running, "simulate", lambda *rest, budget, **named: given.append(budget) or simulate(*rest, **named)
     )
 
-    result = run(
-        f"""
-@pytest.mark.ranks(2, budget={{"stuck_seconds": 0.05, "steps": 1000}})
-def test_stops(rank):
-    {"breakpoint()" if option == "--pdb" else "pass"}
-    dist.barrier()
-""",
-        option,
-    )
-
-    result.assert_outcomes(passed=1)
+    body = ("breakpoint()\n" if option == "--pdb" else "") + "dist.barrier()"
+    run(marked(body, "ranks(2, budget={'stuck_seconds': 0.05, 'steps': 1000})"), option).assert_outcomes(passed=1)
     assert given == [Budget(seconds=inf, stuck_seconds=inf, steps=1000)]
     assert stops == ["(Pdb) "] * 2
 
 
 @pytest.mark.parametrize("style", ["short", "line", "native", "no", "long"])
 def test_styles_of_tracebacks(run, style):
-    result = run(
-        """
-@pytest.mark.ranks(2)
-def test_fails(rank):
-    assert rank == 0
-
-@pytest.mark.ranks(2)
-def test_hangs(rank):
-    if rank:
-        dist.barrier()
-""",
-        f"--tb={style}",
-    )
-
+    source = marked("assert rank == 0", name="test_fails") + marked(HANGS, name="test_hangs")
+    result = run(source, f"--tb={style}")
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(
         [
@@ -325,12 +223,7 @@ def test_hangs(rank):
 
 
 def test_full_traces_and_locals_are_shown_on_demand(run):
-    source = """
-@pytest.mark.ranks(2)
-def test_fails(rank):
-    own = rank + 70
-    assert rank == 0
-"""
+    source = marked("own = rank + 70\nassert rank == 0")
     run(source, "--showlocals").stdout.fnmatch_lines(["own        = 71"])
     run(source, "--full-trace").stdout.fnmatch_lines(["*running.py*"])
     run(source).stdout.no_fnmatch_line("*running.py*")
@@ -339,99 +232,50 @@ def test_fails(rank):
 # --- pytest's fixtures inside ranks -----------------------------------------------------------------------------------
 
 
-def test_a_warning_of_a_rank_is_counted_and_can_be_an_error(run):
-    source = """
-import warnings
-
-@pytest.mark.ranks(2)
-def test_warns(rank):
-    warnings.warn("careful", DeprecationWarning)
-    dist.barrier()
-"""
+def test_a_warning_of_a_rank_is_counted_and_can_be_an_error(run, fails):
+    source = "import warnings\n" + marked("warnings.warn('careful', DeprecationWarning)\ndist.barrier()")
     result = run(source)
     result.assert_outcomes(passed=1, warnings=2)
     result.stdout.fnmatch_lines(["*DeprecationWarning: careful"])
 
-    result = run(source, "-W", "error::DeprecationWarning")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E       DeprecationWarning: careful"])
+    assert "E       DeprecationWarning: careful" in fails(source, "-W", "error::DeprecationWarning").lines
 
 
-def test_a_test_that_returns_something_is_warned_about_as_ever(run):
-    source = """
-@pytest.mark.ranks(2)
-def test_returns(rank):
-    return rank or None
-"""
+def test_a_test_that_returns_something_is_warned_about_as_ever(run, fails):
+    source = marked("return rank or None", name="test_returns")
     result = run(source)
     result.assert_outcomes(passed=1, warnings=1)
     result.stdout.fnmatch_lines(["*PytestReturnNotNoneWarning: test_it.py::test_returns returned something*"])
     result.stdout.fnmatch_lines(["*test_it.py:6: PytestReturnNotNoneWarning*"])
     run(source.replace("rank or None", "None")).assert_outcomes(passed=1)
-
-    result = run(source, "-W", "error")
-    result.assert_outcomes(failed=1)
-    assert report_of(result, "test_returns") == [
+    assert fails(source, "-W", "error").lines == [
         "PytestReturnNotNoneWarning: test_it.py::test_returns returned something, expected None: "
         "did you mean to assert?"
     ]
 
 
-def test_a_test_that_fails_and_returns_something_is_its_failure(run):
-    result = run(
-        """
-@pytest.mark.ranks(2)
-def test_hangs(rank):
-    if rank:
-        dist.barrier()
-    return 3
-""",
-        "-W",
-        "error",
-    )
-
-    result.assert_outcomes(failed=1, warnings=0)
-    assert report_of(result, "test_hangs")[0] == "DEADLOCK  deadlock.missing_rank  at step 3"
+def test_a_test_that_fails_and_returns_something_is_its_failure(fails):
+    failure = fails(marked(f"{HANGS}\nreturn 3"), "-W", "error", warnings=0)
+    assert failure.lines[0] == "DEADLOCK  deadlock.missing_rank  at step 3"
 
 
-def test_without_the_plugins_for_capturing_and_debugging(run):
-    source = """
-@pytest.mark.ranks(2)
-def test_prints(rank):
-    print("from", rank)
-    assert not rank
-"""
-    result = run(source, "-p", "no:capture", "-p", "no:debugging", "-p", "no:logging")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*from 0", "from 1"])
+def test_without_the_plugins_for_capturing_and_debugging(fails):
+    without = [word for name in ("capture", "debugging", "logging") for word in ("-p", f"no:{name}")]
+    failure = fails(marked('print("from", rank)\nassert not rank'), *without)
+    failure.stdout.fnmatch_lines(["*from 0", "from 1"])
 
 
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="there are no exception groups")
-def test_an_exception_group_says_whose_it_is(run):
-    result = run("""
-@pytest.mark.ranks(2)
-def test_group(rank):
-    raise ExceptionGroup("several", [ValueError(1), KeyError(2)])
-""")
-
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*ranks 0, 1 raised ExceptionGroup: several (2 sub-exceptions) at test_it.py:8"])
+def test_an_exception_group_says_whose_it_is(fails):
+    failure = fails(marked('raise ExceptionGroup("several", [ValueError(1), KeyError(2)])'))
+    failure.stdout.fnmatch_lines(["*ranks 0, 1 raised ExceptionGroup: several (2 sub-exceptions) at test_it.py:8"])
 
 
 def test_a_rank_that_is_stuck_is_told_with_its_stack(run, monkeypatch):
     monkeypatch.setattr(sys, "lock_of_this_test", lock := threading.Lock(), raising=False)
     with lock:  # once it is released, the thread left behind ends
-        result = run("""
-import sys
-
-@pytest.mark.ranks(2, budget={"stuck_seconds": 0.2})
-def test_stuck(rank):
-    if rank == 1:
-        lock = sys.lock_of_this_test
-        lock.acquire()
-    dist.barrier()
-""")
-
+        body = "if rank == 1:\n    lock = sys.lock_of_this_test\n    lock.acquire()\ndist.barrier()"
+        result = run("import sys\n" + marked(body, 'ranks(2, budget={"stuck_seconds": 0.2})', name="test_stuck"))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["STUCK  stuck", "*lock.acquire()*", "  replay  pytest test_it.py::test_stuck*"])
     result.stdout.no_fnmatch_line("*running.py*")

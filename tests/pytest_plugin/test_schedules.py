@@ -3,48 +3,33 @@
 import pytest
 
 from ddpsim.simulator.policies.catalog import DRAWING, listed
-from tests.pytest_plugin.reading import replay_of, report_of
+from tests.pytest_plugin.reading import HANGS, marked, replay_of
 
-RACE = """
-@pytest.mark.ranks(3{options})
-def test_race(rank):
-    got = torch.zeros(1)
-    if rank:
-        dist.send(torch.ones(1) * rank, 0)
-    else:
-        dist.recv(got)
-        print("first", int(got))
-        assert got == 1
-        dist.recv(got)
-"""
-"""It fails if rank 2's message is taken first: never under round robin."""
+
+def with_options(options):
+    return f"ranks(3{options and ', '}{options})"
 
 
 def race(options=""):
-    return RACE.replace("{options}", options and f", {options}")
-
-
-HANGS = """
-@pytest.mark.ranks(3{options})
-def test_hangs(rank):
-    if rank:
-        dist.barrier()
-"""
+    """It fails if rank 2's message is taken first: never under round robin."""
+    body = """\
+got = torch.zeros(1)
+if rank:
+    dist.send(torch.ones(1) * rank, 0)
+else:
+    dist.recv(got)
+    print("first", int(got))
+    assert got == 1
+    dist.recv(got)"""
+    return marked(body, with_options(options), name="test_race")
 
 
 def hangs(options=""):
-    return HANGS.replace("{options}", options and f", {options}")
-
-
-PASSES = """
-@pytest.mark.ranks(3{options})
-def test_passes(rank):
-    dist.barrier()
-"""
+    return marked(HANGS, with_options(options), name="test_hangs")
 
 
 def passes(options=""):
-    return PASSES.replace("{options}", options and f", {options}")
+    return marked("dist.barrier()", with_options(options), name="test_passes")
 
 
 # --- seeds ------------------------------------------------------------------------------------------------------------
@@ -71,17 +56,9 @@ def test_a_policy_is_repeated_by_its_seed_and_default_is_round_robin(run):
 
 
 def test_seeds_come_behind_parameters_and_can_be_asked_for(run):
-    result = run(
-        """
-@pytest.mark.parametrize("n", ["a", "b"])
-@pytest.mark.ranks(2, seeds=[5, 1])
-def test_it(n, ddpsim_seed, rank):
-    assert ddpsim_seed in (1, 5)
-    dist.barrier()
-""",
-        "-v",
-    )
-
+    parameters = 'parametrize("n", ["a", "b"])\n@pytest.mark.ranks(2, seeds=[5, 1])'
+    body = "assert ddpsim_seed in (1, 5)\ndist.barrier()"
+    result = run(marked(body, parameters, arguments="n, ddpsim_seed, rank"), "-v")
     result.assert_outcomes(passed=4)
     names = [line.split()[0] for line in result.outlines if "PASSED" in line]
     assert names == [f"test_it.py::test_it[{n}-seed{seed}]" for n in "ab" for seed in (5, 1)]
@@ -90,21 +67,19 @@ def test_it(n, ddpsim_seed, rank):
 # --- explorations -----------------------------------------------------------------------------------------------------
 
 
-def test_an_exploration_finds_the_order_that_fails_and_shows_only_its_output(run):
-    result = run(race("explore=True"))
+def test_an_exploration_finds_the_order_that_fails_and_shows_only_its_output(fails):
+    failure = fails(race("explore=True"))
+    for line in (
+        "E           assert tensor([2.]) == 1",
+        "FAIL  test_it.py::test_race on 3 ranks",
+        "  All interleavings covered: 2 executions",  # one for each message that may be the first
+    ):
+        assert line in failure.lines
+    assert failure.stdout.str().count("\nfirst ") == 1
+    failure.stdout.fnmatch_lines(["*Captured stdout rank 0 call*", "first 2"])
 
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_race")
-    assert "E           assert tensor([2.]) == 1" in lines
-    assert "FAIL  test_it.py::test_race on 3 ranks" in lines
-    assert "  All interleavings covered: 2 executions" in lines  # one for each message that may be the first
-    node, token = replay_of(result, "test_race")
-    assert result.stdout.str().count("\nfirst ") == 1
-    result.stdout.fnmatch_lines(["*Captured stdout rank 0 call*", "first 2"])
-
-    again = run("", node, "--ddpsim-replay", token)  # one run, no exploration
-    again.assert_outcomes(failed=1)
-    assert "FAIL  test_it.py::test_race on 3 ranks" not in report_of(again, "test_race")
+    again = fails("", "test_it.py::test_race", "--ddpsim-replay", failure.token)  # one run, no exploration
+    assert "FAIL  test_it.py::test_race on 3 ranks" not in again.lines
     again.stdout.fnmatch_lines(["first 2"])
 
 
@@ -117,19 +92,15 @@ def test_a_bounded_exploration_fails_if_it_finds_something(run):
     run(race("explore={'policy': 'dfs', 'preemptions': 0}")).assert_outcomes(failed=1)
 
 
-def test_an_exploration_that_runs_out_of_budget_is_no_pass(run):
-    result = run(race("explore='dfs', budget={'executions': 1}"))
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_race")
-    assert lines[:2] == [
+def test_an_exploration_that_runs_out_of_budget_is_no_pass(fails):
+    assert fails(race("explore='dfs', budget={'executions': 1}")).lines[:2] == [
         "UNKNOWN  test_it.py::test_race on 3 ranks",
         "  Not all interleavings covered: the budget ran out after 1 execution",
     ]
 
 
 def test_ranks_have_fixtures_of_their_own_in_each_execution(run):
-    result = run("""
+    run("""
 made = []
 
 @per_rank
@@ -145,9 +116,7 @@ def test_it(own, rank):
 
 def test_made():
     assert len(made) > 2 and made.count(0) == made.count(1)
-""")
-
-    result.assert_outcomes(passed=2)
+""").assert_outcomes(passed=2)
 
 
 # --- expectations -----------------------------------------------------------------------------------------------------
@@ -170,71 +139,45 @@ def test_drawn_schedules_may_look_for_what_is_expected(run, policy):
     run(race(f"expect='rank_error', explore='{policy}', seed=3")).assert_outcomes(passed=1)
 
 
-def test_something_else_than_expected_is_one_text(run):
-    result = run(hangs("expect='deadlock.cycle'") + passes("expect='rank_error'"))
-
-    result.assert_outcomes(failed=2)
-    lines = report_of(result, "test_hangs")
-    assert lines[:3] == [
+def test_something_else_than_expected_is_one_text(fails):
+    failure = fails(hangs("expect='deadlock.cycle'"))
+    assert failure.lines[:3] == [
         "not as expected: found fail, deadlock.missing_rank, rank 0; expected fail, deadlock.cycle",
         "",
         "DEADLOCK  deadlock.missing_rank  at step 6",
     ]
-    assert replay_of(result, "test_hangs")[0] == "test_it.py::test_hangs"
-    assert report_of(result, "test_passes")[:3] == [
+    assert failure.token
+    assert failure.summary.startswith("not as expected: found fail, deadlock")
+    assert fails(passes("expect='rank_error'")).lines[:3] == [
         "not as expected: found pass; expected fail, rank_error",
         "",
         "PASS  test_it.py::test_passes on 3 ranks  11 events",
     ]
-    result.stdout.fnmatch_lines(["FAILED test_it.py::test_hangs - not as expected: found fail, deadlock*"])
 
 
-def test_the_text_of_an_unexpected_error_has_the_lines_of_the_test_only(run):
-    result = run("""
-@per_rank
-def model(rank):
-    assert rank != 1
-
-@pytest.mark.ranks(2, expect="deadlock.cycle")
-def test_it(model):
-    dist.barrier()
-""")
-
-    lines = report_of(result, "test_it")
+def test_the_text_of_an_unexpected_error_has_the_lines_of_the_test_only(fails):
+    fixture = "\n@per_rank\ndef model(rank):\n    assert rank != 1\n"
+    lines = fails(fixture + marked("dist.barrier()", 'ranks(2, expect="deadlock.cycle")', arguments="model")).lines
     start = lines.index("  Traceback (the user's frames):")
     assert lines[start + 1].endswith(", line 8, in model")
     assert lines[start + 3].strip() == "AssertionError: assert 1 != 1"
 
 
-def test_an_exploration_without_what_is_expected_tells_its_outcomes(run):
-    result = run(race("expect='deadlock.cycle', explore=True"))
-
-    result.assert_outcomes(failed=1)
-    lines = report_of(result, "test_race")
-    assert lines[0] == "not as expected: found fail; expected fail, deadlock.cycle"
-    assert "        1  fail  deadlock.dead_rank rank 0  rank_error rank 0" in lines
-    assert replay_of(result, "test_race")[0] == "test_it.py::test_race"
+def test_an_exploration_without_what_is_expected_tells_its_outcomes(fails):
+    failure = fails(race("expect='deadlock.cycle', explore=True"))
+    assert failure.lines[0] == "not as expected: found fail; expected fail, deadlock.cycle"
+    assert "        1  fail  deadlock.dead_rank rank 0  rank_error rank 0" in failure.lines
+    assert failure.token
 
 
 def test_a_hazard_is_expected_of_a_run_that_passes(run):
-    source = """
-@pytest.mark.ranks(2, expect="hazard.unwaited_work")
-def test_it(rank):
-    dist.all_reduce(torch.ones(1), async_op=True)
-    HANG
-"""
-    run(source.replace("HANG", "")).assert_outcomes(passed=1)
-    run(source.replace("HANG", "if rank: dist.barrier()")).assert_outcomes(failed=1)
+    body, mark = "dist.all_reduce(torch.ones(1), async_op=True)\n", 'ranks(2, expect="hazard.unwaited_work")'
+    run(marked(body, mark)).assert_outcomes(passed=1)
+    run(marked(body + HANGS, mark)).assert_outcomes(failed=1)
 
 
 def test_an_expected_error_of_a_rank_still_skips_and_xfails(run):
-    result = run("""
-@pytest.mark.ranks(2, expect="rank_error")
-def test_it(rank):
-    pytest.skip("not here")
-""")
-
-    result.assert_outcomes(skipped=1)
+    run(marked('pytest.skip("not here")', 'ranks(2, expect="rank_error")')).assert_outcomes(skipped=1)
 
 
 # --- the command line -------------------------------------------------------------------------------------------------
@@ -278,20 +221,15 @@ def test_a_replay_takes_no_heed_of_a_policy(run):
     run("", node, "--ddpsim-replay", token, "--ddpsim-policy=round_robin").assert_outcomes(failed=1)
 
 
-def test_one_seed_takes_the_place_of_many_and_stands_in_the_line(run):
-    result = run(hangs("seeds=range(3)"), "--ddpsim-seed", "17")
-
-    result.assert_outcomes(failed=1)
-    *_, last = report_of(result, "test_hangs[seed17]")
+def test_one_seed_takes_the_place_of_many_and_stands_in_the_line(fails):
+    *_, last = fails(hangs("seeds=range(3)"), "--ddpsim-seed", "17").lines
     assert last.startswith("  replay  pytest 'test_it.py::test_hangs[seed17]' --ddpsim-seed 17 --ddpsim-replay s1:")
-    run("", *last.replace("'", "").split()[2:]).assert_outcomes(failed=1)
+    fails("", *last.replace("'", "").split()[2:])
 
 
-def test_a_replay_runs_only_what_the_token_belongs_to(run):
-    first = run(hangs() + passes())
-    _, token = replay_of(first, "test_hangs")
-
-    run("", "--ddpsim-replay", token).assert_outcomes(failed=1, deselected=1)
+def test_a_replay_runs_only_what_the_token_belongs_to(fails):
+    token = fails(hangs() + passes(), passed=1).token
+    fails("", "--ddpsim-replay", token, deselected=1)
 
 
 @pytest.mark.parametrize(
@@ -321,11 +259,9 @@ def test_a_damaged_token_is_one_line(run, token, line):
     assert [each for each in result.errlines + result.outlines if each.startswith("ERROR")] == [line]
 
 
-def test_a_token_of_no_test_here_is_one_line(run):
-    _, token = replay_of(run(hangs()), "test_hangs")
-
+def test_a_token_of_no_test_here_is_one_line(run, fails):
+    token = fails(hangs()).token
     result = run(passes(), "--ddpsim-replay", token)
-
     assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     assert [each for each in result.errlines + result.outlines if token in each] == [
         f"ddpsim: replay token {token} belongs to none of the tests that were collected: name the file and the test as "
@@ -333,14 +269,12 @@ def test_a_token_of_no_test_here_is_one_line(run):
     ]
 
 
-def test_a_token_of_several_tests_runs_all_and_says_so(run, pytester):
+def test_a_token_of_several_tests_runs_all_and_says_so(run, fails, pytester):
     for folder in ("one", "two"):
         (pytester.mkdir(folder) / "test_same.py").write_text(
             "import pytest\nimport torch.distributed as dist\n" + hangs(), encoding="utf-8"
         )
-    first = run("", "one", "--import-mode=importlib")
-    _, token = replay_of(first, "test_hangs")
-
+    token = fails("", "one", "--import-mode=importlib").token
     both = run("", "--import-mode=importlib", "--ddpsim-replay", token)
     both.assert_outcomes(failed=2)
     both.stdout.fnmatch_lines(
@@ -349,19 +283,13 @@ def test_a_token_of_several_tests_runs_all_and_says_so(run, pytester):
             "test as the replay line does"
         ]
     )
-    one = run("", "one/test_same.py", "--import-mode=importlib", "--ddpsim-replay", token)
-    one.assert_outcomes(failed=1)
+    one = fails("", "one/test_same.py", "--import-mode=importlib", "--ddpsim-replay", token)
     one.stdout.no_fnmatch_line("*may belong*")
 
 
-def test_a_test_that_has_changed_shows_both_sides(run):
-    first = run(race("explore=True"))
-    _, token = replay_of(first, "test_race")
-
-    changed = run("@pytest.mark.ranks(3)\ndef test_race(rank):\n    pass\n", "--ddpsim-replay", token)
-
-    changed.assert_outcomes(failed=1)
-    diverged, recorded, *_ = report_of(changed, "test_race")
+def test_a_test_that_has_changed_shows_both_sides(fails):
+    token = fails(race("explore=True")).token
+    diverged, recorded, *_ = fails(marked("pass", "ranks(3)", name="test_race"), "--ddpsim-replay", token).lines
     assert diverged.startswith("replay diverged: the run ended after 2 choices, but the schedule has 6 more")
     assert recorded == "  recorded   goes on with 0x5.1"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.pytest_plugin.reading import replay_of, report_of
+from tests.pytest_plugin.reading import marked, replay_of, report_of
 
 pytestmark = pytest.mark.skipif(not hasattr(pytest, "Subtests"), reason="pytest has subtests from 9 on")
 
@@ -40,53 +40,30 @@ def test_a_failing_subtest_says_its_rank_and_the_test_how_to_replay_it(run):
 
 
 def test_subtests_that_pass_and_skip_change_nothing(run):
-    result = run(
-        """
-@pytest.mark.ranks(2)
-def test_values(rank, subtests):
-    with subtests.test():
-        dist.barrier()
-    with subtests.test():
-        pytest.skip("not here")
-    dist.barrier()
-""",
-        "-v",
-    )
-
+    body = "with subtests.test():\n    dist.barrier()\nwith subtests.test():\n    pytest.skip('no')\ndist.barrier()"
+    result = run(marked(body, arguments="rank, subtests"), "-v")
     assert result.parseoutcomes() == {"passed": 1, "skipped": 2, "subtests": 2}
 
 
 def test_a_deadlock_in_a_subtest_is_told_once(run):
-    result = run(
-        """
-@pytest.mark.ranks(3)
-def test_hangs(rank, subtests):
-    with subtests.test("meets"):
-        if rank:
-            dist.barrier()
-""",
-        "-v",
-    )
-
+    body = "with subtests.test('meets'):\n    if rank:\n        dist.barrier()"
+    result = run(marked(body, "ranks(3)", name="test_hangs", arguments="rank, subtests"), "-v")
     assert result.parseoutcomes() == {"failed": 1, "skipped": 2, "subtests": 1}
     assert report_of(result, "test_hangs")[0] == "DEADLOCK  deadlock.missing_rank  at step 6"
     result.stdout.no_fnmatch_line("*RankUnwound*")
 
 
 def test_an_exploration_ends_at_the_first_execution_with_a_failed_subtest(run):
-    result = run("""
-@pytest.mark.ranks(3, explore=True)
-def test_race(rank, subtests):
-    got = torch.zeros(1)
-    if rank:
-        dist.send(torch.ones(1) * rank, 0)
-    for _ in range(0 if rank else 2):
-        dist.recv(got)
-    if not rank:
-        with subtests.test("last"):
-            assert got == 2
-""")
-
+    body = """\
+got = torch.zeros(1)
+if rank:
+    dist.send(torch.ones(1) * rank, 0)
+for _ in range(0 if rank else 2):
+    dist.recv(got)
+if not rank:
+    with subtests.test("last"):
+        assert got == 2"""
+    result = run(marked(body, "ranks(3, explore=True)", name="test_race", arguments="rank, subtests"))
     assert result.parseoutcomes() == {"failed": 2}  # the subtest, and the test
     lines = report_of(result, "test_race")
     assert "        1  fail  rank_error rank 0" in lines
@@ -107,20 +84,9 @@ def test_at_the_first_failure_a_subtest_ends_the_session_on_request(run):
 
 
 def test_a_report_is_written_for_failed_subtests(run, pytester):
-    result = run(values(), "--ddpsim-report", "made")
-
-    result.stdout.fnmatch_lines(["ddpsim: 1 report in *made/index.html"])
+    run(values(), "--ddpsim-report", "made").stdout.fnmatch_lines(["ddpsim: 1 report in *made/index.html"])
 
 
 def test_what_another_fixture_calls_subtests_is_left_alone(run):
-    result = run("""
-@pytest.fixture
-def subtests():
-    return ["a", "b"]
-
-@pytest.mark.ranks(2)
-def test_own(rank, subtests):
-    assert subtests == ["a", "b"]
-""")
-
-    result.assert_outcomes(passed=1)
+    fixture = "@pytest.fixture\ndef subtests():\n    return ['a', 'b']\n"
+    run(fixture + marked("assert subtests == ['a', 'b']", arguments="rank, subtests")).assert_outcomes(passed=1)
