@@ -219,7 +219,7 @@ def _execute(
             partial(_call, program, tuple(args)),
             kernel,
             isolation=Isolation(world_size),
-            transport=mover.move,
+            move_data=mover.move,
             enter_rank=lambda rank: backend.rank_entered(rank),
             enter_thread=lambda: backend.thread_entered(),
             hazards=HazardWatch(world_size),

@@ -54,7 +54,7 @@ class ChoicePoint(NamedTuple):
     """Where a choice is made. What is said of ranks holds of threads that they start, each by a number of its own."""
 
     kind: ChoiceKind
-    step: int
+    number: int
     """How many choice points came before, in this execution."""
     rank: int
     """The rank that stands at the point."""

@@ -34,7 +34,7 @@ class ReplayDivergedError(SimulatorError):
         text: str,
         *,
         choice: int = 0,
-        step: int = 0,
+        choice_points: int = 0,
         rank: int | None = None,
         answer: int = 0,
         options: tuple[int, ...] = (),
@@ -42,7 +42,7 @@ class ReplayDivergedError(SimulatorError):
         super().__init__(text)
         self.choice = choice
         """How many choices came before; up to here the run followed the recording."""
-        self.step = step
+        self.choice_points = choice_points
         """How many choice points came before."""
         self.rank = rank
         """Who stood there; None if the run had ended, and the recording goes on."""

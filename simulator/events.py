@@ -41,7 +41,7 @@ class Event(NamedTuple):
 
     kind: EventKind
     rank: int
-    step: int
+    choice_points: int
     """How many choice points came before it."""
     time: float
     """Virtual seconds since the start."""
@@ -55,8 +55,8 @@ class Event(NamedTuple):
         call = self.call
         who = f"{self.rank} {self.thread!r}" if self.thread else self.rank
         if call is None:
-            return f"{self.step} {self.time!r} {who} {self.kind.value} {self.text}"
+            return f"{self.choice_points} {self.time!r} {who} {self.kind.value} {self.text}"
         return (
-            f"{self.step} {self.time!r} {who} {self.kind.value} {call.group}#{call.sequence} {call.signature} "
+            f"{self.choice_points} {self.time!r} {who} {self.kind.value} {call.group}#{call.sequence} {call.signature} "
             f"{call.peer} {call.tag} {call.site} {call.origin} {self.text}"
         )

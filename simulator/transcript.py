@@ -72,7 +72,9 @@ def transcript_of(trace: Trace, choices: Sequence[Choice] = ()) -> list[Line]:
             steps += _alone(waiting, time)
             waiting = None
         time = item.time
-        steps.append(Line(item.step, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting))
+        steps.append(
+            Line(item.choice_points, item.time, item.rank, item.thread, item.kind.value, event_text(item), waiting)
+        )
         waiting = None
     return [*steps, *_alone(waiting, time)]
 
@@ -122,7 +124,7 @@ def _options_text(options: Sequence[int]) -> str:
 
 def _leads_to(choice: Choice, event: Event) -> bool:
     """True if an event is what came of a choice: of the rank that runs next, or of the one that receives."""
-    return event.step == choice.point.step and _who(event) == choice.leads_to
+    return event.choice_points == choice.point.number and _who(event) == choice.leads_to
 
 
 def _who(event: Event) -> Who:
@@ -132,7 +134,7 @@ def _who(event: Event) -> Who:
 def _alone(choice: Choice | None, time: float) -> list[Line]:
     if choice is None:
         return []
-    return [Line(choice.point.step, time, *choice.leads_to, "", "", choice)]
+    return [Line(choice.point.number, time, *choice.leads_to, "", "", choice)]
 
 
 def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choice]:
@@ -143,11 +145,12 @@ def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choic
     events = trace.events
     at = 0
     for choice in choices:
-        while at < len(events) and events[at].step < choice.point.step:
+        now = choice.point.number
+        while at < len(events) and events[at].choice_points < now:
             yield events[at]
             at += 1
         end = at
-        while end < len(events) and events[end].step == choice.point.step and not _is_just_before(choice, events[end]):
+        while end < len(events) and events[end].choice_points == now and not _is_just_before(choice, events[end]):
             end += 1
         if end < len(events) and _is_just_before(choice, events[end]):
             yield from events[at : end + 1]
@@ -158,7 +161,7 @@ def _in_order(trace: Trace, choices: Sequence[Choice]) -> Iterator[Event | Choic
 
 def _is_just_before(choice: Choice, event: Event) -> bool:
     point = choice.point
-    if _who(event) != point.who(point.rank) or event.step != point.step:
+    if _who(event) != point.who(point.rank) or event.choice_points != point.number:
         return False
     if point.kind is ChoiceKind.SOURCE:
         return event.kind is EventKind.ISSUE

@@ -51,7 +51,7 @@ def test_without_choices_there_are_the_events():
     result = simulate(adds, 2)
     steps = transcript_of(result.trace)
     assert [(step.number, step.rank, step.kind) for step in steps] == [
-        (event.step, event.rank, event.kind.value) for event in result.trace
+        (event.choice_points, event.rank, event.kind.value) for event in result.trace
     ]
     assert not any(step.choice for step in steps)
 

@@ -92,7 +92,7 @@ class _Making:
     def _event(self, index: int, event: TraceEvent) -> Event:
         self._met.take(index, event)
         call = None if event.call is None else self._call(event.call)
-        return Event(event.kind, event.rank, event.step, event.time, call, event.text, event.thread)
+        return Event(event.kind, event.rank, event.choice_points, event.time, call, event.text, event.thread)
 
     def _call(self, call: IssuedCall) -> int:
         alike = call[1:]

@@ -34,7 +34,7 @@ def waiting_lines(snapshot: Snapshot) -> list[str]:
 def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines = [
-        heading("DEADLOCK", reading.code, snapshot.step),
+        heading("DEADLOCK", reading.code, snapshot.choice_points),
         *table([row for rank in ranks for row in _rows(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]

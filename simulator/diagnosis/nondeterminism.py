@@ -22,9 +22,9 @@ class Offer(NamedTuple):
     options: tuple[int, ...]
 
     @property
-    def step(self) -> int:
-        """When."""
-        return self.point.step
+    def choice_points(self) -> int:
+        """How many choice points came before."""
+        return self.point.number
 
     @property
     def rank(self) -> int:
@@ -36,7 +36,7 @@ class Offer(NamedTuple):
         who = [self.point.who(number) for number in self.options]  # in their order, which may be what differs
         ranks = "ranks " + ", ".join(str(each.rank) for each in who)
         names = "; ".join(map(str, who)) if any(each.thread for each in who) else ranks
-        return f"{self.point.who(self.point.rank)} has a choice at step {self.step}, which of {names} {what}"
+        return f"{self.point.who(self.point.rank)} has a choice at step {self.choice_points}, which of {names} {what}"
 
 
 class Run(NamedTuple):
@@ -52,7 +52,7 @@ def runs_differ(first: Run, second: Run) -> Finding | None:
     event = next(((one, other) for one, other in events if _line(one) != _line(other)), None)
     offers = zip_longest(first.offers, second.offers)
     offer = next(((one, other) for one, other in offers if one != other), None)
-    if event is not None and (offer is None or _step(*event) <= _step(*offer)):
+    if event is not None and (offer is None or _choice_points(*event) <= _choice_points(*offer)):
         return events_differ(*event)
     return None if offer is None else offers_differ(*offer)
 
@@ -61,7 +61,7 @@ def events_differ(first: Event | None, second: Event | None) -> Finding:
     """The finding for an event that is another one in the second run; None stands for a run that had ended by then."""
     one, other = _event_text(first), _event_text(second)
     if one == other and first is not None and second is not None:  # then they differ in when they happened
-        one, other = (f"{one}  at step {event.step}, {event.time:g} s" for event in (first, second))
+        one, other = (f"{one}  at step {event.choice_points}, {event.time:g} s" for event in (first, second))
     calls = [event.call for event in (first, second) if event is not None and event.call is not None]
     sites = tuple(dict.fromkeys(call.site for call in calls if call.site != NOWHERE))
     return _finding(first, second, one, other, sites)
@@ -88,18 +88,18 @@ def _event_text(event: Event | None) -> str:
     return f"{Who(event.rank, event.thread)}  {event.kind.value}  {what}".rstrip()
 
 
-def _step(*there: Event | Offer | None) -> int:
-    return min(each.step for each in there if each is not None)
+def _choice_points(*there: Event | Offer | None) -> int:
+    return min(each.choice_points for each in there if each is not None)
 
 
 def _finding(
     first: Event | Offer | None, second: Event | Offer | None, one: str, other: str, sites: tuple[Site, ...] = ()
 ) -> Finding:
     ranks = sorted({each.rank for each in (first, second) if each is not None})
-    step = _step(first, second)
-    summary = f"two runs of one schedule differ from step {step} on: {one}, and then {other}"
+    choice_points = _choice_points(first, second)
+    summary = f"two runs of one schedule differ from step {choice_points} on: {one}, and then {other}"
     lines = [
-        heading("NONDETERMINISM", Code.NONDETERMINISM, step),
+        heading("NONDETERMINISM", Code.NONDETERMINISM, choice_points),
         indent("first", one),
         indent("again", other),
         *Cause.RUNS_DIFFER.lines(who=rank_list(ranks)),

@@ -84,7 +84,7 @@ class Snapshot:
 
     ranks: tuple[RankSnapshot, ...]
     open_slots: tuple[OpenSlot, ...]
-    step: int = 0
+    choice_points: int = 0
     issued: tuple[Call, ...] = ()
     """All calls that were made so far."""
 

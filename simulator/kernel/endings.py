@@ -18,8 +18,8 @@ from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
 
 
-class Left(Exception):
-    """Leaves a script: the request gets an answer that goes on nowhere."""
+class RequestEnded(Exception):
+    """Ends a request from inside its script, by an answer after which its caller does not go on."""
 
     def __init__(self, answer: Unwind | Strike | Refuse = UNWIND) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     if run.observer is not None:
         run.observer.cut_short([number for number, task in run.tasks.items() if task.is_enabled])
     run.life.stop(ending)
-    raise Left
+    raise RequestEnded
 
 
 def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:

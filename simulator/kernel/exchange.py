@@ -11,7 +11,7 @@ from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
-from ddpsim.simulator.kernel.endings import Left, fail
+from ddpsim.simulator.kernel.endings import RequestEnded, fail
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import Announce, IsComplete, Missing, OthersDeliver
 from ddpsim.simulator.kernel.run import Run
@@ -52,7 +52,7 @@ class Exchange:
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
         if me.fault is not None:  # a crash stays one, whatever the program does on its way out
-            raise Left(Strike(*me.fault))
+            raise RequestEnded(Strike(*me.fault))
         rank = me.rank
         number = rank.calls_made
         rank.calls_made += 1  # before the faults: another thread of the rank may make calls, too
@@ -66,7 +66,7 @@ class Exchange:
                 yield from self._pauses.sleep(me, fault.seconds)
             else:
                 me.fault = fault, number
-                raise Left(Strike(fault, number))
+                raise RequestEnded(Strike(fault, number))
 
     # --- issuing ------------------------------------------------------------------------------------------------------
 

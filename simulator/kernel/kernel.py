@@ -14,7 +14,7 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
-from ddpsim.simulator.kernel.endings import Left, limit_passed
+from ddpsim.simulator.kernel.endings import RequestEnded, limit_passed
 from ddpsim.simulator.kernel.exchange import Exchange
 from ddpsim.simulator.kernel.groups import Groups
 from ddpsim.simulator.kernel.key_values import KeyValues
@@ -69,8 +69,8 @@ class Kernel:
             ask.Returned: lifecycle.returned,
             ask.Raised: lifecycle.raised,
             ask.Touch: self._touch,
-            ask.Leave: self._leave,
-            ask.Follow: self._follow,
+            ask.Release: self._release,
+            ask.Acquire: self._acquire,
             ask.Note: self._note,
             ask.StepDone: self._count_step,
         }
@@ -83,8 +83,8 @@ class Kernel:
         assert me is not None, "nobody has the baton"
         try:
             served = self._serve[type(request)](me, request)
-        except Left as left:
-            return left.answer
+        except RequestEnded as ended:
+            return ended.answer
         if type(served) is GeneratorType:
             me.scripts.append(served)
             return self._advance(me, None)
@@ -96,8 +96,8 @@ class Kernel:
         assert me is not None, "nobody has the baton"
         try:
             script = self._exchange.begin(me, intent)
-        except Left as left:
-            return left.answer
+        except RequestEnded as ended:
+            return ended.answer
         if script is None:
             return GO_ON
         me.scripts.append(script)
@@ -119,8 +119,8 @@ class Kernel:
         assert me is not None, "nobody has the baton"
         try:
             served = self._exchange.wait_for(me, handles, timeout_seconds)
-        except Left as left:
-            return left.answer
+        except RequestEnded as ended:
+            return ended.answer
         if isinstance(served, bool):
             return IN_TIME
         me.scripts.append(served)
@@ -152,9 +152,9 @@ class Kernel:
             me.scripts.pop()
             value = done.value
             return GO_ON if value is None else IN_TIME if value is True else GoOn(value)
-        except Left as left:
+        except RequestEnded as ended:
             me.scripts.pop()
-            return left.answer
+            return ended.answer
         except BaseException:
             me.scripts.pop()
             raise
@@ -185,7 +185,7 @@ class Kernel:
     def abandon(self, task: Task) -> None:
         """A task does not come back, and the execution stops: the others are unwound without it."""
         task.change(Change.ABANDON)
-        self._turns.leave(task)
+        self._turns.disable(task)
 
     def never_started(self, task: Task) -> None:
         """The host could not start a task: it has nothing to be carried out of."""
@@ -210,11 +210,11 @@ class Kernel:
             for access in request.accesses:
                 self.run.observer.touched(me.number, access)
 
-    def _leave(self, me: Task, request: ask.Leave) -> None:
+    def _release(self, me: Task, request: ask.Release) -> None:
         if self.run.observer is not None:
             self.run.observer.created(me.number, request.object)
 
-    def _follow(self, me: Task, request: ask.Follow) -> None:
+    def _acquire(self, me: Task, request: ask.Acquire) -> None:
         if self.run.observer is not None:
             self.run.observer.needs(me.number, request.object)
 

@@ -11,7 +11,7 @@ from typing import Any
 from ddpsim.simulator.accesses import ALL_KEYS, Access, Accesses, Mode
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.kernel.answers import Refuse
-from ddpsim.simulator.kernel.endings import Left
+from ddpsim.simulator.kernel.endings import RequestEnded
 from ddpsim.simulator.kernel.pauses import Pauses
 from ddpsim.simulator.kernel.requests import StoreOperation
 from ddpsim.simulator.kernel.run import Run
@@ -80,7 +80,7 @@ class KeyValues:
             for key, value in zip(request.keys, request.values, strict=True):
                 self._put(me, key, value)
         except ValueError as error:
-            raise Left(Refuse("ValueError", str(error))) from error
+            raise RequestEnded(Refuse("ValueError", str(error))) from error
 
     def _get(self, me: Task, request: StoreOperation) -> Script:
         """The values of keys, once all are there."""
@@ -99,7 +99,7 @@ class KeyValues:
         try:
             total = int(self._values.get(key, b"0")) + request.amount
         except ValueError as error:
-            raise Left(Refuse("ValueError", str(error))) from error
+            raise RequestEnded(Refuse("ValueError", str(error))) from error
         self._put(me, key, str(total).encode())
         return total
 

@@ -120,7 +120,7 @@ class Pauses:
             run.clock.set_alarm(me.number, timeout_seconds)
         me.wait = wait
         me.change(_WAIT)
-        turns.leave(me)
+        turns.disable(me)
         successor = turns.next_enabled(me.number)
         if successor is None:
             successor = yield from turns.next(me.number)

@@ -187,14 +187,14 @@ class Touch(NamedTuple):
     accesses: Accesses
 
 
-class Leave(NamedTuple):
-    """The caller gives an object away: whoever follows knows what came before."""
+class Release(NamedTuple):
+    """The caller gives an object away: whoever acquires it knows what came before."""
 
     object: Object
 
 
-class Follow(NamedTuple):
-    """The caller has got an object that somebody left."""
+class Acquire(NamedTuple):
+    """The caller has got an object that somebody released."""
 
     object: Object
 
@@ -260,6 +260,6 @@ class Looked(NamedTuple):
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
     | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | OthersDeliver
-    | StartThread | SawEnd | Touch | Leave | Follow | Note | StepDone | Returned | Raised
+    | StartThread | SawEnd | Touch | Release | Acquire | Note | StepDone | Returned | Raised
 )  # fmt: skip
 Reply = Delivered | Moved | StackTold | Looked

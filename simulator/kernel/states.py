@@ -128,5 +128,5 @@ _NEXT: dict[tuple[State, Change], State] = {
 """Who has ended stays as it is: an interrupt may let it say so twice."""
 
 
-follows: Callable[[tuple[State, Change]], State] = _NEXT.__getitem__
+state_after: Callable[[tuple[State, Change]], State] = _NEXT.__getitem__
 """The state after a change. KeyError where it must not happen, as for a task to wait that waits."""

@@ -9,7 +9,7 @@ from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.faults import Crash, EarlyReturn
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import RankError
-from ddpsim.simulator.kernel.states import UNFINISHED, Change, State, follows
+from ddpsim.simulator.kernel.states import UNFINISHED, Change, State, state_after
 from ddpsim.simulator.waits import Wait
 
 Script = Generator[Answer, Any, Any]
@@ -90,7 +90,7 @@ class Task:
 
     def change(self, change: Change) -> None:
         """Let something happen to it."""
-        self.state = follows((self.state, change))
+        self.state = state_after((self.state, change))
 
     @property
     def is_main(self) -> bool:

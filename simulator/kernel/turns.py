@@ -14,9 +14,9 @@ from typing import Any, overload
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.answers import Answer, Switch
-from ddpsim.simulator.kernel.endings import Left, nobody_enabled
+from ddpsim.simulator.kernel.endings import RequestEnded, nobody_enabled
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Change, Phase, State, follows
+from ddpsim.simulator.kernel.states import Change, Phase, State, state_after
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.policies.round_robin import RoundRobin
 
@@ -84,19 +84,19 @@ class Turns:
         """The caller takes a step, unless it is to be unwound."""
         run = self._run
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
-            raise Left
+            raise RequestEnded
         run.steps += 1
 
     def check(self, me: Task) -> None:
-        """Raise Left for a task that has the baton only to leave."""
+        """End the request of a task that has the baton only to leave its program."""
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
-            raise Left
+            raise RequestEnded
 
     def at_choice_point(self, me: Task) -> int:
         """The caller takes a step, unless it is to be unwound: who runs before it? The default is the caller."""
         run, enabled = self._run, self._enabled
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
-            raise Left
+            raise RequestEnded
         run.steps += 1
         if self._is_choosy and len(enabled) > 1:
             here = bisect_left(enabled, me.number)
@@ -128,7 +128,7 @@ class Turns:
         """How often in a row all enabled tasks have looked in vain."""
         return self._vain_rounds
 
-    def leave(self, me: Task) -> None:
+    def disable(self, me: Task) -> None:
         """A task is no longer enabled."""
         index = bisect_left(self._enabled, me.number)
         if index < len(self._enabled) and self._enabled[index] == me.number:
@@ -179,7 +179,7 @@ class Turns:
         if run.observer is not None:
             run.observer.woke(None if from_outside or run.running is None else run.running.number, number)
         woken.wait = None
-        woken.state = follows((woken.state, change))
+        woken.state = state_after((woken.state, change))
         run.clock.cancel(number)
         insort(self._enabled, number)
 
@@ -199,7 +199,7 @@ class Turns:
         run = self._run
         me.change(change)
         self.note_progress()
-        self.leave(me)
+        self.disable(me)
         run.clock.cancel(me.number)
         for number in me.joiners:
             self.wake(number)

@@ -14,4 +14,4 @@ def is_poll_in_vain(point: ChoicePoint, options: Sequence[int]) -> bool:
 
 def may_go_on(point: ChoicePoint, options: Sequence[int]) -> bool:
     """True where the running rank could simply go on, so that every choice but 0 is a preemption."""
-    return point.kind is ChoiceKind.RANK and point.step > 0 and options[0] == point.rank
+    return point.kind is ChoiceKind.RANK and point.number > 0 and options[0] == point.rank

@@ -44,7 +44,7 @@ class Divergence:
                 f"schedule has {len(self.choices)} more: {_CHANGED}"
             )
         return (
-            f"replay diverged at step {point.step}: choice {self.number} of the schedule takes option "
+            f"replay diverged at step {point.number}: choice {self.number} of the schedule takes option "
             f"{self.choices[0]} of {_QUESTIONS[point.kind]}, but only {len(self.options)} are open: {_CHANGED}"
         )
 
@@ -101,7 +101,7 @@ def diverged(divergence: Divergence, trace: Trace, choices: Sequence[Choice]) ->
     return ReplayDivergedError(
         "\n".join(lines),
         choice=divergence.number,
-        step=_last_step(trace) if point is None else point.step,
+        choice_points=_last_choice_point(trace) if point is None else point.number,
         rank=None if point is None else point.rank,
         answer=divergence.choices[0],
         options=divergence.options,
@@ -118,8 +118,8 @@ def _events_before(divergence: Divergence, trace: Trace) -> int:
     if point is None:
         return len(trace)
     for index, event in enumerate(trace):
-        is_later = event.step > point.step
-        if is_later or (event.step == point.step and not _is_over(event, point, divergence.options)):
+        is_later = event.choice_points > point.number
+        if is_later or (event.choice_points == point.number and not _is_over(event, point, divergence.options)):
             return index
     return len(trace)
 
@@ -186,5 +186,5 @@ _DID = {kind: f"last: {kind.value}" for kind in EventKind} | {
 _DOES_NEXT = {kind: f"next: {kind.value}" for kind in EventKind} | {EventKind.DONE: "next: goes on after"}
 
 
-def _last_step(trace: Trace) -> int:
-    return trace.events[-1].step if trace.events else 0
+def _last_choice_point(trace: Trace) -> int:
+    return trace.events[-1].choice_points if trace.events else 0

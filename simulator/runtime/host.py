@@ -94,7 +94,7 @@ def _ignore() -> None:
     """Nobody asked for the completion."""
 
 
-class HazardWatch(Protocol):
+class CallWatch(Protocol):
     """Looks for what passes here and may fail elsewhere."""
 
     def issued(self, pending: Pending) -> None:
@@ -122,7 +122,7 @@ class Host(Protocol):
     world_size: int
     is_observed: bool
     """Somebody explores, and wants to know what each step touches."""
-    hazards: HazardWatch
+    hazards: CallWatch
 
     @property
     def me(self) -> RunningThread:

@@ -17,8 +17,8 @@ from contextlib import suppress
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.runtime.baton import Baton
-from ddpsim.simulator.runtime.ending import stop_signalling
 from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.runtime.thread_exit import stop_signalling
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _WATCH_SECONDS = 0.05
@@ -82,8 +82,8 @@ def _drain(baton: Baton, grace_seconds: float = _GRACE_SECONDS) -> None:
         elif rank is not None and time.monotonic() - waited_since > grace_seconds:
             if not interrupted:
                 interrupted, waited_since = True, time.monotonic()
-                rank.ending.interrupt(rank.ident)
-            elif rank.ending.claim():  # else it is just leaving
+                rank.exit.interrupt(rank.ident)
+            elif rank.exit.claim():  # else it is just leaving
                 baton.abandon(rank)
                 stop_signalling()
 

@@ -10,8 +10,8 @@ from typing import Any
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.runtime.ending import Ending
 from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.runtime.thread_exit import ThreadExit
 
 
 class RankUnwound(BaseException):  # not an error: it carries a thread out
@@ -55,7 +55,7 @@ class RankThread:
 
     __slots__ = (
         "baton",
-        "ending",
+        "exit",
         "fault",
         "ident",
         "is_daemon",
@@ -96,7 +96,7 @@ class RankThread:
         """How often it stood before a lock with nothing else in between, and at which step it did so last."""
         self.ident = 0
         """Of the thread, once it has started; 0 before."""
-        self.ending = Ending(RankUnwound)
+        self.exit = ThreadExit(RankUnwound)
         self.thread: threading.Thread | None = None
         """None once a thread that the rank started has ended."""
 

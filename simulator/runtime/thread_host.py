@@ -50,7 +50,7 @@ from ddpsim.simulator.kernel.requests import (
 from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
-from ddpsim.simulator.runtime.host import HazardWatch, Pending
+from ddpsim.simulator.runtime.host import CallWatch, Pending
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
 from ddpsim.simulator.waits import CallWait
@@ -61,7 +61,7 @@ _MOST_UNWINDS = 1_000
 _DELIVERED = Delivered()
 _MOVED = Moved()
 
-Transport = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
+MoveData = Callable[[Signature, Sequence[Pending], Sequence[int]], Exception | None]
 """Moves the data of calls that have met: what agrees, their pendings, the members of the group -> what went wrong."""
 
 
@@ -74,8 +74,8 @@ class ThreadHost:
         body: Callable[[RankThread], None],
         *,
         switch: Callable[[int | None, int | None], None],
-        transport: Transport,
-        hazards: HazardWatch,
+        move_data: MoveData,
+        hazards: CallWatch,
         enter_thread: Callable[[], object],
         share_core: bool = True,
     ) -> None:
@@ -88,7 +88,7 @@ class ThreadHost:
         self.is_observed = kernel.run.observer is not None
         """Somebody explores, and wants to know what each step touches."""
         self.baton = Baton(kernel, self.ranks, switch, share_core=share_core)
-        self._transport = transport
+        self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()
         """How often each thread was carried out of its program, by ident."""
@@ -128,7 +128,7 @@ class ThreadHost:
         if me is None or me.ident != _thread_ident():
             self._refuse_stranger(me)
         answer = self.kernel.handle(request)
-        return answer.value if type(answer) is GoOn else self._follow(me, answer)
+        return answer.value if type(answer) is GoOn else self._obey(me, answer)
 
     def _enter(self) -> RankThread:
         """The caller, if it may ask."""
@@ -137,7 +137,7 @@ class ThreadHost:
             self._refuse_stranger(me)
         return me
 
-    def _follow(self, me: RankThread, answer: Answer) -> Any:
+    def _obey(self, me: RankThread, answer: Answer) -> Any:
         """Do what answers say until the request is served."""
         kernel = self.kernel
         while True:
@@ -160,7 +160,7 @@ class ThreadHost:
         me = self._enter()
         answer = self.kernel.begin_call(intent)
         if answer is not GO_ON:
-            self._follow(me, answer)
+            self._obey(me, answer)
         return me
 
     def issue(self, pending: Pending) -> None:
@@ -171,7 +171,7 @@ class ThreadHost:
         self.hazards.issued(pending)
         answer = self.kernel.issue(pending.handle, pending.call)
         if answer is not GO_ON:
-            self._follow(me, answer)
+            self._obey(me, answer)
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
@@ -179,7 +179,7 @@ class ThreadHost:
         if pendings[0].owner is not me.of:
             return self._wait_for_others(pendings, timeout_seconds)
         handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
-        return bool(self._follow(me, self.kernel.wait_for(handles, timeout_seconds)))
+        return bool(self._obey(me, self.kernel.wait_for(handles, timeout_seconds)))
 
     def _wait_for_others(self, pendings: Sequence[Pending], timeout_seconds: float | None) -> bool:
         """Wait for another rank's calls, which a program has got hold of: nobody says when these are complete."""
@@ -204,8 +204,8 @@ class ThreadHost:
         """
         if me.is_abandoned:
             return
-        successor = self._leave(me, how)
-        if me.ending.claim():
+        successor = self._ask_to_finish(me, how)
+        if me.exit.claim():
             self.baton.pass_on(me, successor)
 
     # --- what answers say ---------------------------------------------------------------------------------------------
@@ -235,7 +235,7 @@ class ThreadHost:
         else:
             pendings[1].source, pendings[1].members = pendings[0].call.rank, move.members
         with self.threads.aside:  # a transport may have threads of its own
-            error = self._transport(move.signature, pendings, move.members)
+            error = self._move_data(move.signature, pendings, move.members)
         for pending in pendings:
             pending.is_complete = True
             pending.error = error and copy(error)  # one for each: what raises it adds frames
@@ -282,7 +282,7 @@ class ThreadHost:
             child.of.has_started_threads = True
             child.of.threads.append(child)
 
-    def _leave(self, me: RankThread, how: Change) -> int | None:
+    def _ask_to_finish(self, me: RankThread, how: Change) -> int | None:
         """Who has the baton after a thread that makes no more requests."""
         answer = self.kernel.handle(Finish(how))
         while isinstance(answer, LookOutside):
@@ -302,7 +302,7 @@ class ThreadHost:
         if self._unwinds[ident] > _MOST_UNWINDS:
             me = self.baton.running
             if me is not None and me.ident == ident and not self.is_stopping:  # a rank that is over, and not the run
-                self.baton.pass_on(me, self._leave(me, Change.ABANDON))
+                self.baton.pass_on(me, self._ask_to_finish(me, Change.ABANDON))
             for_ever = _allocate_lock()
             for_ever.acquire()
             while True:

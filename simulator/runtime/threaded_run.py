@@ -12,9 +12,9 @@ from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime import limits, outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
 from ddpsim.simulator.runtime.garbage import fewer_collections
-from ddpsim.simulator.runtime.host import HazardWatch
+from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
-from ddpsim.simulator.runtime.thread_host import ThreadHost, Transport
+from ddpsim.simulator.runtime.thread_host import MoveData, ThreadHost
 from ddpsim.simulator.verdict import Finding
 
 
@@ -40,10 +40,10 @@ class ThreadedRun:
         kernel: Kernel,
         *,
         isolation: Isolation,
-        transport: Transport,
+        move_data: MoveData,
         enter_rank: Callable[[int], AbstractContextManager[object]],
         enter_thread: Callable[[], object],
-        hazards: HazardWatch,
+        hazards: CallWatch,
         name_parameters: outcome.NameParameters | None = None,
         share_core: bool = True,
     ) -> None:
@@ -51,7 +51,7 @@ class ThreadedRun:
             kernel,
             self._run_rank,
             switch=isolation.switch,
-            transport=transport,
+            move_data=move_data,
             hazards=hazards,
             enter_thread=enter_thread,
             share_core=share_core,

@@ -37,6 +37,7 @@ from ddpsim.simulator.kernel.requests import (
     StackTold,
     StartThread,
     WaitFor,
+    Wake,
 )
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.policies.round_robin import RoundRobin
@@ -56,8 +57,11 @@ class Start(NamedTuple):
 
 
 class Host:
-    def __init__(self, programs, *, policy=None, faults=(), budget=None, refuse=None, chains=None):
-        """`chains` has, by rank and handle, the generator that runs when a completion is delivered."""
+    def __init__(self, programs, *, policy=None, faults=(), budget=None, refuse=None, chains=None, outside=()):
+        """`chains` has, by rank and handle, the generator that runs when a completion is delivered.
+
+        `outside` has the numbers of those whom a thread outside wakes, one at each look.
+        """
         world_size = len(programs)
         policy = policy or RoundRobin()
         self.kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=FaultPlan(faults, world_size))
@@ -68,6 +72,7 @@ class Host:
         """By kind, all requests, answers and replies."""
         self._refuse = refuse
         self._chains = chains or {}
+        self._outside = list(outside)
         self._stacks = {rank: [program] for rank, program in enumerate(programs)}
         self._ends = {}
         self._play()
@@ -120,9 +125,15 @@ class Host:
             elif isinstance(answer, TellStack):
                 answer = self._reply(StackTold('  File "train.py", line 1'))
             elif isinstance(answer, LookOutside):
-                answer = self._reply(Looked(woke_somebody=False))
+                answer = self._reply(Looked(self._look_outside()))
             else:
                 answer = self._step(me, answer)
+
+    def _look_outside(self):
+        if not self._outside:
+            return False
+        self._handle(Wake(self._outside.pop(0), from_outside=True))
+        return True
 
     def _chain(self, rank, handle):
         yield from self._chains.get((rank, handle), ())

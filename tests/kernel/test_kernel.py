@@ -22,6 +22,7 @@ from ddpsim.simulator.kernel.requests import (
     GivenUp,
     GiveUp,
     IsComplete,
+    Looked,
     Missing,
     NameGroup,
     Note,
@@ -36,7 +37,7 @@ from ddpsim.simulator.kernel.requests import (
     WaitFor,
     Wake,
 )
-from ddpsim.simulator.kernel.states import Change, Ending, Phase, State, follows
+from ddpsim.simulator.kernel.states import Change, Ending, Phase, State, state_after
 from ddpsim.simulator.waits import CallWait, LockWait, StoreWait, ThreadWait
 from tests.kernel.scripted import Host, Rank, Start, Struck, Unwound, calls
 
@@ -179,16 +180,19 @@ def test_whose_message_is_taken_is_a_choice():
 
 
 def test_calls_are_tested_for_without_waiting():
-    def program(rank):
+    """Rank 0's first look lets rank 1 fall asleep; the next take a millisecond each, and rank 1 comes in the third."""
+
+    def program(rank, *before):
         me = Rank(rank, 2)
+        yield from before
         handle = yield from me.issue("barrier")
-        looks = 0
-        while not (yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))):
-            looks += 1
+        looks = []
+        while not looks or not looks[-1]:
+            looks.append((yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))))
         return looks
 
-    host = Host([program(0), program(1)])
-    assert [what[2] for what in host.done("returned")] == [0, 0]
+    host = Host([program(0), program(1, Sleep(0.0025))])
+    assert sorted(host.done("returned")) == [("returned", 0, [False, False, False, True]), ("returned", 1, [True])]
 
 
 # --- deadlocks --------------------------------------------------------------------------------------------------------
@@ -413,6 +417,16 @@ def test_threads_wait_for_locks_and_for_each_other():
     ]
 
 
+def test_who_waits_is_woken_by_a_thread_outside_or_by_nobody():
+    looks = {
+        outside: Host([one(Block(LockWait(LOCK, "a lock"))), calls(1, 2)], outside=outside) for outside in [(), (0,)]
+    }
+    assert [(host.codes, host.done("returned")[1:], host.seen[Looked]) for host in looks.values()] == [
+        (["deadlock.threads"], [], [Looked(woke_somebody=False)]),
+        ([], [("returned", 0, True)], [Looked(woke_somebody=True)]),
+    ]
+
+
 def test_threads_that_wait_for_each_other_are_a_deadlock():
     def worker():
         yield Block(LockWait(LOCK, "a lock", 0))
@@ -497,8 +511,8 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
 
     def worker():
         yield Touch((Access(LOCK, Mode.WRITE),))
-        yield requests.Leave(LOCK)
-        yield requests.Follow(LOCK)
+        yield requests.Release(LOCK)
+        yield requests.Acquire(LOCK)
         yield Block(LockWait(LOCK))
 
     def program():
@@ -565,7 +579,7 @@ def test_what_is_dropped_leaves_the_task_as_if_it_had_not_asked():
 )
 def test_what_must_not_happen_to_a_task_has_no_state_after_it(state, change):
     with pytest.raises(KeyError):
-        follows((state, change))
+        state_after((state, change))
 
 
 @pytest.mark.tier("ci")

@@ -54,7 +54,7 @@ def test_the_error_says_it_in_fields_which_other_processes_get_too():
     error = caught(3, 3, 0, 2, 1, senders=1)
     again = pickle.loads(pickle.dumps(error))
     for each in (error, again):
-        assert (each.choice, each.step, each.rank, each.answer, each.options) == (1, 0, 3, 3, (0, 1, 2))
+        assert (each.choice, each.choice_points, each.rank, each.answer, each.options) == (1, 0, 3, 3, (0, 1, 2))
     assert str(again) == str(error)
 
 

@@ -284,7 +284,7 @@ def test_events_are_those_of_the_trace():
     result = simulate(lambda rank: time.sleep(1.5), 2)
     run = document_of(result).runs[0]
     assert [(event.kind, event.rank, event.step, event.time, event.text) for event in run.events] == [
-        (event.kind, event.rank, event.step, event.time, event.text) for event in result.trace
+        (event.kind, event.rank, event.choice_points, event.time, event.text) for event in result.trace
     ]
     assert run.virtual_seconds == 1.5
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from ddpsim.simulator.accesses import Access, Accesses, Object
-from ddpsim.simulator.kernel.requests import Checkpoint, Follow, Leave, Poll, Request, Touch
+from ddpsim.simulator.kernel.requests import Acquire, Checkpoint, Poll, Release, Request, Touch
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime.rank_thread import RankThread
 
@@ -130,14 +130,14 @@ class LockSteps:
         if self.host.is_observed and me.of.has_started_threads:
             self.host.ask(Touch(accesses))
 
-    def leave(self, me: RankThread, lock: Object) -> bool:
+    def release(self, me: RankThread, lock: Object) -> bool:
         """Let whoever takes the lock next know what came before; False if nobody explores that."""
         if not self.host.is_observed or not me.of.has_started_threads:
             return False
-        self.host.ask(Leave(lock))
+        self.host.ask(Release(lock))
         return True
 
-    def follow(self, me: RankThread, lock: Object) -> None:
+    def acquire(self, me: RankThread, lock: Object) -> None:
         """Know what came before the lock was given back."""
         if self.host.is_observed:
-            self.host.ask(Follow(lock))
+            self.host.ask(Acquire(lock))

@@ -31,7 +31,7 @@ class RankLock:
 
     __slots__ = (
         "__weakref__",
-        "_has_been_left",
+        "_has_been_released",
         "_holder",
         "_is_inner",
         "_object",
@@ -54,7 +54,7 @@ class RankLock:
         self._waiting: list[RankThread] = []
         """In the order in which they asked."""
         self._is_inner = is_inner
-        self._has_been_left = False
+        self._has_been_released = False
         self._object: Object = ("lock", maker.number, maker.locks_made)
         maker.locks_made += 1
 
@@ -69,8 +69,8 @@ class RankLock:
         self._ask(me, may_wait=may_wait)
         if self._real.acquire(False):
             self._holder = me
-            if self._has_been_left:
-                self._steps.follow(me, self._object)
+            if self._has_been_released:
+                self._steps.acquire(me, self._object)
             return True
         if not may_wait:
             return False
@@ -167,7 +167,7 @@ class RankLock:
 
     def _give_back(self, me: RankThread) -> None:
         self._touch_quietly(me)
-        self._has_been_left = self._steps.leave(me, self._object) or self._has_been_left
+        self._has_been_released = self._steps.release(me, self._object) or self._has_been_released
         self._pass_on()
 
     def take_from_outside(self) -> bool:

@@ -67,7 +67,7 @@ class RankSimpleQueue:
                 return
         self._puts += 1
         key: Object = (*self._object, self._puts)
-        self._real.put((key if steps.leave(me, key) else None, item))
+        self._real.put((key if steps.release(me, key) else None, item))
 
     def get(self, block: bool = True, timeout: float | None = None) -> Any:
         """Take the oldest item; raise queue.Empty if there is none in time."""
@@ -81,7 +81,7 @@ class RankSimpleQueue:
         if not self._real.empty():
             key, item = self._real.get_nowait()
             if key is not None:
-                self._steps.follow(me, key)
+                self._steps.acquire(me, key)
             return item
         if not may_wait:
             raise queue.Empty

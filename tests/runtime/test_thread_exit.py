@@ -7,9 +7,9 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import Budget, simulate
-from ddpsim.simulator.kernel.states import Ending as EndingOfRun
-from ddpsim.simulator.runtime.ending import Ending
+from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
+from ddpsim.simulator.runtime.thread_exit import ThreadExit
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 
@@ -39,53 +39,53 @@ def test_an_interrupt_comes_to_a_thread_that_computes():
     thread = threading.Thread(target=work)
     thread.start()
     started.wait()
-    Ending(Interrupted).interrupt(thread.ident)
+    ThreadExit(Interrupted).interrupt(thread.ident)
     thread.join(10)
     is_over.append(True)
     assert told == ["interrupted"]
 
 
 def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
-    def work(ending, told):
+    def work(its_exit, told):
         try:
             started.set()
-            is_its_own = ending.claim()
+            is_its_own = its_exit.claim()
         except Interrupted:
-            is_its_own = ending.claim()
+            is_its_own = its_exit.claim()
         told.extend([is_its_own] * 100)
 
     for _ in range(200):
-        ending, told, started = Ending(Interrupted), [], threading.Event()
-        thread = threading.Thread(target=work, args=(ending, told))
+        its_exit, told, started = ThreadExit(Interrupted), [], threading.Event()
+        thread = threading.Thread(target=work, args=(its_exit, told))
         thread.start()
         started.wait()
-        ending.interrupt(thread.ident)  # one, as limits do: before, while or after the thread claims
+        its_exit.interrupt(thread.ident)  # one, as limits do: before, while or after the thread claims
         thread.join(10)
         assert told == [True] * 100
 
 
 def test_an_end_is_claimed_by_one():
-    ending, told = Ending(Interrupted), []
-    assert ending.claim()
-    thread = threading.Thread(target=lambda: told.append(ending.claim()))
+    its_exit, told = ThreadExit(Interrupted), []
+    assert its_exit.claim()
+    thread = threading.Thread(target=lambda: told.append(its_exit.claim()))
     thread.start()
     thread.join(10)
     assert told == [False]
-    assert ending.claim()
+    assert its_exit.claim()
 
 
 @pytest.mark.parametrize("interrupted", [0, 2], ids=["program", "thread"])
 def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, interrupted):
-    def claim(ending):
-        is_ours = own_claim(ending)
-        if ending is threads[interrupted] and not told:
+    def claim(its_exit):
+        is_ours = own_claim(its_exit)
+        if its_exit is threads[interrupted] and not told:
             told.append("interrupted")
             raise RankUnwound  # as one that came just before
         return is_ours
 
-    def made(ending, error):
-        own_init(ending, error)
-        threads.append(ending)
+    def made(its_exit, error):
+        own_init(its_exit, error)
+        threads.append(its_exit)
 
     def program(rank):
         thread = threading.Thread(target=lambda: None)
@@ -94,9 +94,9 @@ def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, in
         dist.barrier()
         return rank
 
-    own_claim, own_init, threads, told = Ending.claim, Ending.__init__, [], []
-    monkeypatch.setattr(Ending, "claim", claim)
-    monkeypatch.setattr(Ending, "__init__", made)
+    own_claim, own_init, threads, told = ThreadExit.claim, ThreadExit.__init__, [], []
+    monkeypatch.setattr(ThreadExit, "claim", claim)
+    monkeypatch.setattr(ThreadExit, "__init__", made)
     result = simulate(program, 2, budget=Budget(seconds=60, stuck_seconds=10))
     assert (result.returns, result.findings, told) == ((0, 1), (), ["interrupted"])
 
@@ -120,7 +120,7 @@ def test_an_interrupt_may_come_before_a_started_thread_is_known(monkeypatch):
     def interrupted(host, child):
         if not came:
             came.append(child)
-            host.kernel.stop(EndingOfRun.INTERRUPTED)
+            host.kernel.stop(Ending.INTERRUPTED)
             raise RankUnwound
         adopt(host, child)
 

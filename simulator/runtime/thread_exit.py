@@ -7,7 +7,7 @@ from _thread import allocate_lock as _allocate_lock
 from threading import get_ident
 
 
-class Ending:
+class ThreadExit:
     """The end of one thread. Whoever claims it first has it; until then the thread can be interrupted."""
 
     __slots__ = ("_error", "_lock", "_owner")
