@@ -18,7 +18,7 @@ from typing import Any
 
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.runtime.call_sites import is_users
-from ddpsim.simulator.runtime.threaded_run import ThreadedRun
+from ddpsim.simulator.runtime.rank_body import RankBody
 
 DECLARATION = "__ddp_phases__"
 
@@ -111,7 +111,7 @@ def _find(frame: FrameType) -> Reader:
     name, module = frame.f_code.co_name, frame.f_globals.get("__name__", "")
     if module in _ISSUING:
         return issues
-    if module == ThreadedRun.__module__:
+    if module == RankBody.__module__:
         return program_begins
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:

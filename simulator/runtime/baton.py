@@ -1,18 +1,14 @@
-"""The baton: which thread of a rank runs, how the baton goes from one to the next, and how the execution ends."""
+"""The baton: which thread of a rank runs, and how the baton goes from one to the next."""
 
 from __future__ import annotations
 
 import sys
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 
-from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import StackTold
-from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.runtime.call_sites import stack_text, waits_for_lock
-from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
+from ddpsim.simulator.runtime.kernel_port import KernelPort
 from ddpsim.simulator.runtime.rank_thread import Rank, RankThread
 
 
@@ -21,11 +17,9 @@ class Baton:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: KernelPort,
         ranks: Sequence[Rank],
         switch: Callable[[int | None, int | None], None],
-        *,
-        share_core: bool,
     ) -> None:
         self.running: RankThread | None = None
         """Who has it."""
@@ -36,46 +30,7 @@ class Baton:
         """Held until the execution has ended, that is, the last rank is finished."""
         self.over.acquire()
         self._kernel = kernel
-        self._ranks = ranks
         self._switch = switch
-        self._share_core = share_core
-
-    # --- called by the thread that starts the execution ---------------------------------------------------------------
-
-    def start(self) -> None:
-        """Start every rank's thread and hand the baton to the first one chosen."""
-        with threads_started_here_share_a_core() if self._share_core else nullcontext():
-            for rank in self._ranks:
-                try:
-                    rank.main.start()
-                except RuntimeError as error:
-                    raise UsageError(
-                        f"the system starts no thread for rank {rank.rank} ({error}), expected one for each of "
-                        f"{len(self._ranks)} ranks: take fewer ranks, or raise the limit of processes (`ulimit -u`)"
-                    ) from error
-        self.pass_on(None, self._kernel.start())
-
-    def end_from_outside(self) -> None:
-        """End the execution from the thread that started it, whether or not it got as far as handing over the baton."""
-        self._kernel.stop(Ending.INTERRUPTED)
-        if self.running is None and not self.has_ended:
-            for rank in self._ranks:
-                if not rank.main.ident:
-                    self._kernel.never_started(rank.main.task)
-            self.pass_on(None, self._kernel.next_unfinished())
-
-    def abandon(self, stuck: RankThread) -> None:
-        """Take the baton from a rank that does not come back, and unwind the others without it."""
-        self._kernel.abandon(stuck.task)
-        self._kernel.stop(Ending.STUCK)
-        self.pass_on(stuck, self._kernel.next_unfinished())
-
-    def stop_at_limit(self, ending: Ending, rank: RankThread | None) -> None:
-        """Stop because a limit of wall time has passed."""
-        stack = None if rank is None else stack_of(rank)
-        self._kernel.stop_at_limit(ending, None if rank is None else rank.task, stack)
-
-    # --- called by whoever has it -------------------------------------------------------------------------------------
 
     def pass_on(self, giver: RankThread | None, number: int | None) -> None:
         """Hand it from one thread to another; None stands for the thread that started the execution.

@@ -16,10 +16,9 @@ from contextlib import suppress
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.runtime.baton import Baton
 from ddpsim.simulator.runtime.rank_thread import RankThread
+from ddpsim.simulator.runtime.starter import Starter
 from ddpsim.simulator.runtime.thread_exit import stop_signalling
-from ddpsim.simulator.runtime.thread_host import ThreadHost
 
 _WATCH_SECONDS = 0.05
 _BUSY_SHARE = 0.1
@@ -33,29 +32,30 @@ _GRACE_SECONDS = 1.0
 abandoned."""
 
 
-def run(host: ThreadHost, budget: Budget) -> None:
+def run(starter: Starter, budget: Budget) -> None:
     """Start an execution and wait until it is over; a limit that passes ends it, and so does an interrupt (Ctrl-C)."""
-    baton = host.baton
+    baton = starter.host.baton
     try:
-        baton.start()
-        _watch(host, budget)
+        starter.start()
+        _watch(starter, budget)
     except BaseException:
-        baton.end_from_outside()
+        starter.end_from_outside()
         while not baton.has_ended:
             try:
-                _drain(baton)
+                _drain(starter)
             except KeyboardInterrupt:  # impatience does not help: the ranks are being unwound
                 continue
         raise
 
 
-def _watch(host: ThreadHost, budget: Budget) -> None:
-    baton, start = host.baton, time.monotonic()
+def _watch(starter: Starter, budget: Budget) -> None:
+    host, start = starter.host, time.monotonic()
+    baton = host.baton
     seen: tuple[object, ...] = ()
     seen_at, cpu_seen = start, 0.0
     while not baton.over.acquire(timeout=_WATCH_SECONDS):
         if host.is_stopping:
-            return _drain(baton)
+            return _drain(starter)
         now = time.monotonic()
         rank = baton.running
         progress = (host.steps, rank and rank.number)
@@ -64,15 +64,16 @@ def _watch(host: ThreadHost, budget: Budget) -> None:
             seen, seen_at, cpu_seen = progress, now, cpu
         asleep = now - seen_at
         if rank is not None and asleep > budget.stuck_seconds and asleep > _patience(rank, budget):
-            baton.stop_at_limit(Ending.STUCK, rank)
-            return _drain(baton, grace_seconds=0.1)  # it has been asleep for long: it will not notice
+            starter.stop_at_limit(Ending.STUCK, rank)
+            return _drain(starter, grace_seconds=0.1)  # it has been asleep for long: it will not notice
         if now - start > budget.seconds:
-            baton.stop_at_limit(Ending.SECONDS, rank)
-            return _drain(baton)
+            starter.stop_at_limit(Ending.SECONDS, rank)
+            return _drain(starter)
 
 
-def _drain(baton: Baton, grace_seconds: float = _GRACE_SECONDS) -> None:
+def _drain(starter: Starter, grace_seconds: float = _GRACE_SECONDS) -> None:
     """Wait until every rank is out of its program; interrupt one that does not notice, and then leave it behind."""
+    baton = starter.host.baton
     rank = baton.running
     waited_since = time.monotonic()
     interrupted = False
@@ -84,7 +85,7 @@ def _drain(baton: Baton, grace_seconds: float = _GRACE_SECONDS) -> None:
                 interrupted, waited_since = True, time.monotonic()
                 rank.exit.interrupt(rank.ident)
             elif rank.exit.claim():  # else it is just leaving
-                baton.abandon(rank)
+                starter.abandon(rank)
                 stop_signalling()
 
 

@@ -21,7 +21,6 @@ from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import InjectedCrashError, UsageError
 from ddpsim.simulator.faults import Crash
-from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import (
     GO_ON,
     Answer,
@@ -51,6 +50,7 @@ from ddpsim.simulator.kernel.states import Change, Phase
 from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.baton import Baton, stack_of
 from ddpsim.simulator.runtime.host import CallWatch, Pending
+from ddpsim.simulator.runtime.kernel_port import KernelPort
 from ddpsim.simulator.runtime.rank_thread import Rank, RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.threads import Threads
 from ddpsim.simulator.waits import CallWait
@@ -70,24 +70,24 @@ class ThreadHost:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: KernelPort,
+        world_size: int,
         body: Callable[[RankThread], None],
         *,
         switch: Callable[[int | None, int | None], None],
         move_data: MoveData,
         hazards: CallWatch,
         enter_thread: Callable[[], object],
-        share_core: bool = True,
     ) -> None:
         """`body` is what the thread of a rank runs; `switch` swaps what a process owns, from one rank to another."""
         self.kernel = kernel
         self.hazards = hazards
         self.ranks = [Rank(record, body) for record in kernel.run.ranks]
-        self.world_size = len(self.ranks)
+        self.world_size = world_size
         self.threads = Threads(self, enter_thread)
         self.is_observed = kernel.run.observer is not None
         """Somebody explores, and wants to know what each step touches."""
-        self.baton = Baton(kernel, self.ranks, switch, share_core=share_core)
+        self.baton = Baton(kernel, self.ranks, switch)
         self._move_data = move_data
         self._process = os.getpid()
         self._unwinds: Counter[int] = Counter()

@@ -7,13 +7,11 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.requests import Raised, RankError, Returned
-from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime import limits, outcome
-from ddpsim.simulator.runtime.call_sites import site_of_error
 from ddpsim.simulator.runtime.garbage import fewer_collections
 from ddpsim.simulator.runtime.host import CallWatch
-from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.rank_body import RankBody
+from ddpsim.simulator.runtime.starter import Starter
 from ddpsim.simulator.runtime.thread_host import MoveData, ThreadHost
 from ddpsim.simulator.verdict import Finding
 
@@ -47,21 +45,21 @@ class ThreadedRun:
         name_parameters: outcome.NameParameters | None = None,
         share_core: bool = True,
     ) -> None:
+        self.errors: dict[int, BaseException] = {}
+        """What ranks raised, in the order they did."""
+        body = RankBody(program, enter_rank=enter_rank, record_error=self.errors.__setitem__)
         self.host = ThreadHost(
             kernel,
-            self._run_rank,
+            len(kernel.run.ranks),
+            lambda me: body.run(self.host, me),
             switch=isolation.switch,
             move_data=move_data,
             hazards=hazards,
             enter_thread=enter_thread,
-            share_core=share_core,
         )
-        self.errors: dict[int, BaseException] = {}
-        """What ranks raised, in the order they did."""
+        self._starter = Starter(self.host, kernel, share_core=share_core)
         self._kernel = kernel
-        self._program = program
         self._isolation = isolation
-        self._enter_rank = enter_rank
         self._name_parameters = name_parameters
 
     def run(self) -> None:
@@ -70,7 +68,7 @@ class ThreadedRun:
         self._isolation.install()
         try:
             with fewer_collections(len(host.ranks)):
-                limits.run(host, self._kernel.run.budget)
+                limits.run(self._starter, self._kernel.run.budget)
         finally:
             self._isolation.uninstall()
             for rank in host.ranks:
@@ -99,62 +97,3 @@ class ThreadedRun:
             )  # the rank's own recursion left the machinery no room
         elif life.failure is not None:
             raise life.failure
-
-    # --- on the thread of a rank --------------------------------------------------------------------------------------
-
-    def _run_rank(self, me: RankThread) -> None:
-        how = Change.UNWIND
-        try:
-            how = self._run_program(me)
-            self._end_rank(me, how)
-        except RankUnwound:  # of an interrupt that came as the program ended: the baton is still here
-            self._end_rank(me, how)
-
-    def _end_rank(self, me: RankThread, how: Change) -> None:
-        host = self.host
-        try:
-            if how is Change.RETURN and not host.is_stopping:
-                host.ask(Returned())
-                host.hazards.rank_ended(me.rank)
-        except Exception as error:  # a bug of ours must not leave the others asleep
-            host.break_off_by_bug(error)
-        finally:
-            host.finish(me, how)
-
-    def _run_program(self, me: RankThread) -> Change:
-        __tracebackhide__ = True  # pytest then begins with the program
-        host, how = self.host, Change.UNWIND
-        try:
-            me.baton.acquire()  # inside: the end of a run may interrupt whoever has just got it
-            if not host.is_stopping:
-                with self._enter_rank(me.rank):
-                    value = self._program(me.rank)
-                    host.threads.outlast(me)
-                # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
-                if not host.is_stopping:
-                    me.of.value, how = value, Change.RETURN
-        except RankUnwound:
-            pass
-        except BaseException as error:
-            error = me.fault or error  # C++ may have wrapped what a fault raised
-            if isinstance(error, RankReturned):
-                how = Change.RETURN
-            elif not host.is_stopping:
-                how = Change.RAISE
-                self._record_error(me, error)
-            self._outlast_threads(me)
-        return how
-
-    def _outlast_threads(self, me: RankThread) -> None:
-        """Wait for the threads of a rank whose program has not come to its end."""
-        try:
-            self.host.threads.outlast(me)
-        except RankUnwound:
-            pass
-        except Exception as error:  # a bug of ours, as above
-            self.host.break_off_by_bug(error)
-
-    def _record_error(self, me: RankThread, error: BaseException) -> None:
-        self.errors[me.rank] = error
-        told = RankError(type(error).__name__, outcome.one_line(error), site_of_error(error))
-        self.host.ask(Raised(told))

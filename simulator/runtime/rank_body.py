@@ -1,0 +1,87 @@
+"""What the thread of a rank's program does from its beginning to its end, in whatever process it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ddpsim.simulator.kernel.requests import Raised, RankError, Returned
+from ddpsim.simulator.kernel.states import Change
+from ddpsim.simulator.runtime import outcome
+from ddpsim.simulator.runtime.call_sites import site_of_error
+from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.thread_host import ThreadHost
+
+Record = Callable[[int, BaseException], None]
+"""Keeps what a rank raised."""
+
+
+class RankBody:
+    """Runs a program on the thread of a rank: with what it is to find there, and catching what it raises."""
+
+    def __init__(
+        self,
+        program: Callable[[int], Any],
+        *,
+        enter_rank: Callable[[int], AbstractContextManager[object]],
+        record_error: Record,
+    ) -> None:
+        self._program = program
+        self._enter_rank = enter_rank
+        self._record_error = record_error
+
+    def run(self, host: ThreadHost, me: RankThread) -> None:
+        """Wait for the baton, run the program, tell what came of it, and give the baton away for good."""
+        how = Change.UNWIND
+        try:
+            how = self._run_program(host, me)
+            _end_rank(host, me, how)
+        except RankUnwound:  # of an interrupt that came as the program ended: the baton is still here
+            _end_rank(host, me, how)
+
+    def _run_program(self, host: ThreadHost, me: RankThread) -> Change:
+        __tracebackhide__ = True  # pytest then begins with the program
+        how = Change.UNWIND
+        try:
+            me.baton.acquire()  # inside: the end of a run may interrupt whoever has just got it
+            if not host.is_stopping:
+                with self._enter_rank(me.rank):
+                    value = self._program(me.rank)
+                    host.threads.outlast(me)
+                # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
+                if not host.is_stopping:
+                    me.of.value, how = value, Change.RETURN
+        except RankUnwound:
+            pass
+        except BaseException as error:
+            error = me.fault or error  # C++ may have wrapped what a fault raised
+            if isinstance(error, RankReturned):
+                how = Change.RETURN
+            elif not host.is_stopping:
+                how = Change.RAISE
+                self._record_error(me.rank, error)
+                host.ask(Raised(RankError(type(error).__name__, outcome.one_line(error), site_of_error(error))))
+            _outlast_threads(host, me)
+        return how
+
+
+def _end_rank(host: ThreadHost, me: RankThread, how: Change) -> None:
+    try:
+        if how is Change.RETURN and not host.is_stopping:
+            host.ask(Returned())
+            host.hazards.rank_ended(me.rank)
+    except Exception as error:  # a bug of ours must not leave the others asleep
+        host.break_off_by_bug(error)
+    finally:
+        host.finish(me, how)
+
+
+def _outlast_threads(host: ThreadHost, me: RankThread) -> None:
+    """Wait for the threads of a rank whose program has not come to its end."""
+    try:
+        host.threads.outlast(me)
+    except RankUnwound:
+        pass
+    except Exception as error:  # a bug of ours, as above
+        host.break_off_by_bug(error)
