@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,6 +35,25 @@ class Story:
     events: list[Event] = field(default_factory=list)
     calls: dict[Call, int] = field(default_factory=dict)
     slots: list[Slot] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, ranks: int, text: str) -> Story:
+        """`a:01` meet in group a, `a:0?2` rank 0 waits there for 2; `0>1` is a message, `1<0` one that 1 waits for."""
+        story, counts = cls(ranks), Counter[str]()
+        for word in text.split():
+            group, _, who = word.rpartition(":")
+            found = re.fullmatch(r"(\d+)(\D?)(\d*)", who)
+            assert found is not None
+            one, other = ([int(rank) for rank in found[part]] for part in (1, 3))
+            if group:
+                made = call(counts[group], group=group)
+                story.hang(made, one, other) if found[2] else story.meet(made, one)
+            else:
+                (sender,), (receiver,) = (one, other) if found[2] == ">" else (other, one)
+                sent = message(counts[group], "send", receiver), message(counts[group], "recv", sender)
+                story.send(*sent, first="send" if found[2] == ">" else "recv")
+            counts[group] += 1
+        return story
 
     def happen(self, kind: str, rank: int, call: Call | None = None, text: str = "", thread: str = "") -> int:
         """Add an event; return its index."""

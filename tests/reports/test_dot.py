@@ -1,8 +1,8 @@
 """The wait-for graph in Graphviz' language, drawn by Graphviz itself."""
 
-import dataclasses
 import re
 import subprocess
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -47,71 +47,56 @@ def red(svg, kind):
     return sum(any(part.get("stroke") == RED for part in each.iter()) for each in found)
 
 
-def test_waiters_alike_are_one_node_and_the_missing_rank_is_red(drawn):
-    svg = drawn(to_dot(document(MISSING)))
-    assert groups(svg, "node") == [["ranks 0, 2, 3", "waits"], ["rank 1", "returned"]]
-    assert groups(svg, "edge") == [["all_reduce #9"]]
-    assert (red(svg, "node"), red(svg, "edge")) == (1, 0)
-
-
-def test_a_cycle_is_red(drawn):
-    svg = drawn(to_dot(document(CYCLE)))
-    assert groups(svg, "node") == [[f"rank {rank}", "waits"] for rank in range(4)]
-    assert groups(svg, "edge") == [["send #0"]] * 4
-    assert (red(svg, "node"), red(svg, "edge")) == (4, 4)
-
-
-def test_groups_are_named_where_there_are_several(drawn):
-    svg = drawn(to_dot(document("groups-in-a-ring")))
-    assert groups(svg, "edge") == [[f'all_reduce #1 "{group}"'] for group in "1234"]
-
-
-def test_threads_are_nodes_of_their_own(drawn):
+def with_thread():
     waiting = Waiting(Who(0), "the end of its thread", waits_for=(Who(0, "reporter"),))
-    svg = drawn(to_dot(Document("t", (Story(1).run(waiting=(waiting,)),))))
-    assert groups(svg, "node") == [["rank 0", "waits"], ["rank 0, thread reporter"]]
-    assert groups(svg, "edge") == [["the end of its thread"]]
+    return Story(1).run(waiting=(waiting,))
 
 
-@pytest.mark.parametrize("name", [MISMATCH, THREADS])
-def test_where_calls_differ_it_says_that(name, drawn):
-    svg = drawn(to_dot(document(name)))
-    assert groups(svg, "node") == [["the calls that met differ, so nobody waited for one to come"]]
-    assert groups(svg, "edge") == []
+def for_one_of_several():
+    run = document(MISSING).runs[0]
+    return replace(run, waiting=tuple(replace(each, any_suffices=True) for each in run.waiting))
+
+
+def without_trace():
+    return replace(document(MISSING).runs[0], findings=(), calls=(), events=(), slots=(), waiting=())
+
+
+ALIKE = [["ranks 0, 2, 3", "waits"], ["rank 1", "returned"]]
+EACH = [[f"rank {rank}", "waits"] for rank in range(4)]
+DIFFER = [["the calls that met differ, so nobody waited for one to come"]]
+NOBODY = [["there is no trace, so nobody knows who waited for whom"]]
+DRAWN = {
+    "waiters alike are one node, and the missing rank is red": (MISSING, ALIKE, [["all_reduce #9"]], (1, 0)),
+    "a cycle is red": (CYCLE, EACH, [["send #0"]] * 4, (4, 4)),
+    "groups are named where there are several": (
+        *("groups-in-a-ring", EACH),
+        *([[f'all_reduce #1 "{group}"'] for group in "1234"], (4, 4)),
+    ),
+    "threads are nodes of their own": (
+        *(with_thread, [["rank 0", "waits"], ["rank 0, thread reporter"]]),
+        *([["the end of its thread"]], (0, 0)),
+    ),
+    "one of several is told": (for_one_of_several, ALIKE, [["all_reduce #9", "one is enough"]], (1, 0)),
+    "where calls differ it says that": (MISMATCH, DIFFER, [], (0, 0)),
+    "those of threads, too": (THREADS, DIFFER, [], (0, 0)),
+    "where nobody waits it says so": ("uneven-inputs", [["nobody waited for anybody"]], [], (0, 0)),
+    "without a trace it says that": (without_trace, NOBODY, [], (0, 0)),
+}
+
+
+@pytest.mark.parametrize(("made", "nodes", "edges", "reds"), DRAWN.values(), ids=DRAWN)
+def test_what_is_drawn(made, nodes, edges, reds, drawn):
+    svg = drawn(to_dot(document(made) if isinstance(made, str) else Document("t", (made(),))))
+    assert (groups(svg, "node"), groups(svg, "edge")) == (nodes, edges)
+    assert (red(svg, "node"), red(svg, "edge")) == reds
 
 
 def test_512_ranks_that_all_made_another_call_are_no_graph():
-    ranks = 512
-    run = (
-        Story(ranks)
-        .differ(*of_own_size(ranks))
-        .run(
-            findings=(Finding("mismatch.signature", Verdict.FAIL, (), "", "", slots=(0,)),),
-            waiting=tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(ranks)),
-        )
-    )
-    made = to_dot(Document("t", (run,)))
+    finding = Finding("mismatch.signature", Verdict.FAIL, (), "", "", slots=(0,))
+    waiting = tuple(Waiting(Who(rank), "all_reduce #0", slots=(0,)) for rank in range(512))
+    made = to_dot(Document("t", (Story(512).differ(*of_own_size(512)).run(findings=(finding,), waiting=waiting),)))
     assert made.count(b"->") == 0
     assert made.count(b"label=") == 2  # of the graph, and of the node that says why
-
-
-def test_where_nobody_waits_it_says_so(drawn):
-    svg = drawn(to_dot(document("uneven-inputs")))
-    assert groups(svg, "node") == [["nobody waited for anybody"]]
-    assert groups(svg, "edge") == []
-
-
-def test_without_a_trace_it_says_that(drawn):
-    run = dataclasses.replace(document(MISSING).runs[0], findings=(), calls=(), events=(), slots=(), waiting=())
-    svg = drawn(to_dot(Document("t", (run,))))
-    assert groups(svg, "node") == [["there is no trace, so nobody knows who waited for whom"]]
-
-
-def test_one_of_several_is_told(drawn):
-    made = document(MISSING)
-    waiting = [dataclasses.replace(each, any_suffices=True) for each in made.runs[0].waiting]
-    run = dataclasses.replace(made.runs[0], waiting=tuple(waiting))
-    assert groups(drawn(to_dot(Document("t", (run,)))), "edge") == [["all_reduce #9", "one is enough"]]
 
 
 def test_of_several_runs_each_that_waits_has_a_box(drawn):

@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -19,32 +18,11 @@ from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
 from ddpsim.reports.forms.view import Texts, colours_of, view_of
 from ddpsim.reports.layout.lanes import lanes_of
-from tests.reports.examples import HOSTILE, MISSING, document, hostile, run_of
+from tests.reports.examples import MISSING, document, run_of
 from tests.reports.made import Story, call, exploration, message, missing_rank, passing
+from tests.reports.tags import Tags
 
 ASSETS = Path(html.__file__).parent / "assets"
-
-
-class Tags(HTMLParser):
-    """The tags of a page with their attributes, and the text of its scripts and styles."""
-
-    def __init__(self, page: bytes) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str]]] = []
-        self.texts: dict[str, list[str]] = {"script": [], "style": []}
-        self._inside = ""
-        self.feed(page.decode())
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append((tag, dict(attrs)))
-        self._inside = tag if tag in self.texts else ""
-
-    def handle_endtag(self, tag):
-        self._inside = ""
-
-    def handle_data(self, data):
-        if self._inside:
-            self.texts[self._inside].append(data)
 
 
 @pytest.mark.parametrize("shown", [document(MISSING), exploration()], ids=["run", "exploration"])
@@ -71,12 +49,6 @@ def test_the_policy_allows_our_style_and_script_by_their_hashes_and_nothing_else
 def hash_of(text):
     """As a Content-Security-Policy names it."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: ascii(text[:16]))
-def test_hostile_names_add_no_tags(text):
-    plain = [tag for tag, _ in Tags(to_html(hostile("plain"))).tags]
-    assert [tag for tag, _ in Tags(to_html(hostile(text))).tags] == plain
 
 
 def raises_advice(rank):

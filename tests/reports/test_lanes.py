@@ -24,42 +24,46 @@ def columns(lanes: Lanes, lane: int) -> list[int]:
     return [item.column for item in lanes.items if item.lane == lane]
 
 
-def test_calls_that_met_stand_under_each_other():
-    story = Story(4)
-    story.meet(call(0, group="a"), (0, 1))
-    for step in range(3):
-        story.meet(call(step, group="b"), (2, 3))
-    story.meet(call(0), range(4))
-    lanes = lanes_of(story.run())
-    assert [columns(lanes, lane) for lane in range(4)] == [[0, 3], [0, 3], [0, 1, 2, 3], [0, 1, 2, 3]]
-    assert lanes.columns == 4
+STORIES = {
+    "calls that met stand under each other; who came earlier waits": (
+        *(4, "a:01 b:23 b:23 b:23 c:0123", "03 03 0123 0123"),
+        *([], [(0, 1, 3), (1, 1, 3)]),
+    ),
+    # A grid of 2 by 2: the lines of ranks 0 and 2, and of 1 and 3, would lie on top of each other. Nobody waits.
+    "calls that did not meet stand between none that did": (4, "e:02 o:13 e:02 o:13", "02 13 02 13", [], []),
+    "a message stands between no calls that met": (4, "a:02 1>3", "0 1 0 2", [], []),
+    "nothing stands between a call and its missing one": (3, "a:0?2 b:1", "0 1 -", [(2, 0, 0)], [(0, 0, None)]),
+    "a missing call stands behind what its lane has": (
+        *(2, "a:0?1 b:1?0", "0 0"),
+        *([(1, 1, 0), (0, 1, 1)], [(0, 0, None), (1, 0, None)]),
+    ),
+    # The line of group d is where the call of rank 1 would be missing.
+    "a missing call stands on no line of others": (
+        *(4, "a:0?1 b:1? c:2 d:02", "02 1 02 -"),
+        *([(1, 3, 0)], [(1, 1, None)]),
+    ),
+    "two missing calls of a lane stand apart": (
+        *(3, "a:0?2 b:1?2", "0 1 -"),
+        *([(2, 0, 0), (2, 1, 1)], [(0, 0, None), (1, 1, None)]),
+    ),
+    "a receive that waited stands to the right of the message": (2, "a:1 1<0", "0 01", [], []),
+    "it waits from where it is to where the message comes": (2, "a:1 1<0 0<1", "03 012", [], [(0, 1, 3)]),
+    "a message that was there is left of its receive, too": (2, "a:0 0>1", "01 2", [], []),
+}
 
 
-def test_calls_that_did_not_meet_do_not_stand_between_those_that_did():
-    # A grid of 2 by 2: the lines of ranks 0 and 2, and of 1 and 3, would lie on top of each other.
-    story = Story(4)
-    for step in range(2):
-        story.meet(call(step, group="even"), (0, 2))
-        story.meet(call(step, group="odd"), (1, 3))
-    lanes = lanes_of(story.run())
-    assert [columns(lanes, lane) for lane in range(4)] == [[0, 2], [1, 3], [0, 2], [1, 3]]
-    assert lanes.bars == ()  # nobody waited: the columns were taken
-
-
-def test_a_message_does_not_stand_between_calls_that_met():
-    story = Story(4)
-    story.meet(call(0, group="around"), (0, 2))
-    story.send(message(0, "send", 3), message(0, "recv", 1))
-    assert [columns(lanes_of(story.run()), lane) for lane in (0, 1, 2, 3)] == [[0], [1], [0], [2]]
-
-
-def test_nothing_stands_between_a_call_and_its_missing_one():
-    story = Story(3)
-    slot = story.hang(call(0, group="around"), [0], [2])
-    story.meet(call(0, group="own"), [1])
-    lanes = lanes_of(story.run())
-    assert lanes.missing == (Missing(2, 0, slot),)
-    assert columns(lanes, 1) == [1]
+@pytest.mark.parametrize(("ranks", "text", "shown", "missing", "bars"), STORIES.values(), ids=STORIES)
+def test_where_everything_stands(ranks, text, shown, missing, bars):
+    run = Story.of(ranks, text).run()
+    run = replace(run, waiting=tuple(Waiting(Who(lane), "for good") for lane, _, end in bars if end is None))
+    lanes = lanes_of(run)
+    stand = ["".join(map(str, columns(lanes, lane))) or "-" for lane in range(ranks)]
+    assert stand == shown.split()
+    assert lanes.columns == 1 + max([item.column for item in lanes.items] + [column for _, column, _ in missing])
+    assert lanes.missing == tuple(Missing(*each) for each in missing)
+    assert [(bar.lane, bar.start, bar.end) for bar in lanes.bars] == bars
+    arrivals = {(item.lane, item.arrival, item.column) for item in lanes.items}
+    assert arrivals >= {bar for bar in bars if bar[2] is not None}
 
 
 def test_the_next_call_of_a_group_is_further_right_whichever_thread_made_it():
@@ -85,21 +89,6 @@ def thread_meets(story, made, thread):
     story.slot(made, [issue], "matched", match)
 
 
-def test_a_wait_runs_from_where_the_rank_arrived_to_where_the_others_came():
-    story = Story(4)
-    for step in range(3):
-        story.meet(call(step, group="b"), (2, 3))
-    story.meet(call(0), range(4))
-    lanes = lanes_of(story.run())
-    assert [(bar.lane, bar.start, bar.end) for bar in lanes.bars] == [(0, 0, 3), (1, 0, 3)]
-    assert [(item.lane, item.arrival, item.column) for item in lanes.items if item.column == 3] == [
-        (0, 0, 3),
-        (1, 0, 3),
-        (2, 3, 3),
-        (3, 3, 3),
-    ]
-
-
 def test_a_wait_that_did_not_end_runs_on_and_the_missing_call_has_a_place():
     run = missing_rank(4, missing=1, steps=2)
     lanes = lanes_of(run)
@@ -108,31 +97,6 @@ def test_a_wait_that_did_not_end_runs_on_and_the_missing_call_has_a_place():
     assert lanes.bars == tuple(Bar(lane, 2, None, wait, None) for lane, wait in zip((0, 2, 3), waits, strict=True))
     assert [lane.end for lane in lanes.lanes] == ["waiting", "returned", "waiting", "waiting"]
     assert [lane.is_culprit for lane in lanes.lanes] == [False, True, False, False]
-
-
-def test_a_missing_call_stands_behind_what_its_lane_has():
-    story = Story(2)
-    story.hang(call(0, group="a"), [0], [1])
-    story.hang(call(0, group="b"), [1], [0])
-    assert lanes_of(story.run()).missing == (Missing(1, 1, 0), Missing(0, 1, 1))
-
-
-def test_a_missing_call_stands_on_no_line_of_others():
-    story = Story(4)
-    story.hang(call(0, group="a"), [0], [1])
-    story.hang(call(0, group="b"), [1], [])
-    story.meet(call(0, group="own"), [2])
-    story.meet(call(0, group="around"), (0, 2))  # its line is where the call of rank 1 would be missing
-    lanes = lanes_of(story.run())
-    assert [columns(lanes, lane) for lane in range(3)] == [[0, 2], [1], [0, 2]]
-    assert lanes.missing == (Missing(1, 3, 0),)
-
-
-def test_two_missing_calls_of_a_lane_stand_apart():
-    story = Story(3)
-    story.hang(call(0, group="a"), [0], [2])
-    story.hang(call(0, group="b"), [1], [2])
-    assert lanes_of(story.run()).missing == (Missing(2, 0, 0), Missing(2, 1, 1))
 
 
 def test_calls_issued_in_different_orders_stand_apart_and_cross():
@@ -144,29 +108,6 @@ def test_calls_issued_in_different_orders_stand_apart_and_cross():
     lanes = lanes_of(story.run())
     assert columns(lanes, 0) == [0, 1]
     assert columns(lanes, 1) == [1, 2]
-
-
-def test_a_receive_that_waited_stands_to_the_right_of_the_message():
-    story = Story(2)
-    story.meet(call(0, group="alone"), [1])
-    story.send(message(0, "send", 1), message(0, "recv", 0), first="recv")
-    lanes = lanes_of(story.run())
-    assert columns(lanes, 0) == [0]
-    assert columns(lanes, 1) == [0, 1]
-    story.send(message(0, "send", 0), message(0, "recv", 1), first="recv")
-    lanes = lanes_of(story.run())
-    assert columns(lanes, 1) == [0, 1, 2]
-    assert columns(lanes, 0) == [0, 3]
-    assert [(bar.lane, bar.start, bar.end) for bar in lanes.bars] == [(0, 1, 3)]
-
-
-def test_a_message_that_was_there_is_left_of_its_receive_too():
-    story = Story(2)
-    story.meet(call(0, group="alone"), [0])
-    story.send(message(0, "send", 1), message(0, "recv", 0))
-    lanes = lanes_of(story.run())
-    assert [columns(lanes, lane) for lane in (0, 1)] == [[0, 1], [2]]
-    assert lanes.bars == ()
 
 
 def test_a_rank_that_went_on_before_its_message_came_does_not_wait_for_it():

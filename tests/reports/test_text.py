@@ -14,7 +14,7 @@ from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
-from tests.reports.examples import CYCLE, HOSTILE, MISMATCH, MISSING, THREADS, document, hostile
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
 from tests.reports.made import Story, call
 
 
@@ -185,18 +185,6 @@ def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
         f"--- {MISSING}  world size 4  policy round_robin",
     ]
     assert lines[-1] == "as expected"
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_a_name_has_no_power_over_a_terminal(text):
-    shown = to_text(hostile(text)).decode()
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", shown)
-    lines = narrow_lanes(hostile(text).runs[0], 80).plain.splitlines()
-    heads = [line[:6] for line in lines]
-    assert heads[:4] == ["lanes ", "rank 0", "rank 1", "rank 1"]  # rank 1 has a thread
-    assert 5 <= len(lines) <= 6  # the legend may take two
-    assert all(line.startswith("  ") for line in lines[4:])
-    assert all(cell_len(line) <= 80 for line in lines)
 
 
 @pytest.mark.parametrize(
