@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ddpsim.reports.document import Document
+from ddpsim.reports.document import Document, Run
 from ddpsim.reports.forms.html import to_html
 from tests.outside import do_without, missing
 
@@ -174,3 +174,9 @@ def open_report(open_page) -> Iterator[Callable[..., Report]]:
         assert report.complaints == []
         assert report.requests == []
         assert report.dialogs == []
+
+
+@pytest.fixture
+def open_run(open_report) -> Callable[[Run], Report]:
+    """Opens the report of one run."""
+    return lambda run: open_report(Document("story", (run,)))
