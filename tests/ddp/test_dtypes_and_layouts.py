@@ -10,42 +10,22 @@ from torch import nn
 
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
-from tests.kit.running import TINY, average, calls, check, gradients, run
+from tests.kit.running import TINY, calls, check, check_backwards, run
 from tests.kit.training import Training, mean_square
 
 WORLDS = pytest.mark.parametrize("world_size", [2, 4])
 """Powers of two: dividing and multiplying by the reciprocal are the same, so gradients are equal to the last bit."""
 MODES = pytest.mark.parametrize("as_view", [None, False, True])
+GRAPH = pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
 DTYPES = [torch.float32, torch.float64, torch.half, torch.bfloat16, torch.complex64]
 
 
-def seeded(build):
-    torch.manual_seed(0)
-    return build()
+def of_rank(model, rank):
+    return model(rank)
 
 
-def reduced(rank, build, loss, options, steps=2):
-    """Gradients of the last of some steps, as they are on the rank, after clearing them; with the module."""
-    module = seeded(build)
-    model = DistributedDataParallel(module, **options)
-    for _ in range(steps):
-        module.zero_grad()
-        loss(model, rank).backward()
-    return module
-
-
-def check_gradients(build, loss, world_size, *, tolerance=0.0, **options):
-    """Compare every rank's with the average of what each has on its own; return rank 0's module."""
-    result = run(reduced, world_size, build, loss, options)
-    with torch.random.fork_rng():
-        expected = average(partial(seeded, build), [partial(_swapped, loss, rank) for rank in range(world_size)])
-    for module in result.returns:
-        torch.testing.assert_close(gradients(module), expected, rtol=tolerance, atol=tolerance)
-    return result
-
-
-def _swapped(loss, rank, module):
-    return loss(module, rank)
+def rows(model, rank):
+    return model(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
 
 
 # Dtypes.
@@ -64,6 +44,16 @@ class Product(nn.Module):
         return value.abs() if value.is_complex() else value
 
 
+class Products(nn.ModuleList):
+    """All dtypes in one module."""
+
+    def __init__(self):
+        super().__init__([Product(dtype) for dtype in DTYPES])
+
+    def forward(self, rank):
+        return sum(product(rank).double() for product in self)
+
+
 def travels_as(dtype):
     """torch sends complex numbers as pairs of real ones."""
     return "float32" if dtype.is_complex else str(dtype).removeprefix("torch.")
@@ -73,33 +63,15 @@ def travels_as(dtype):
 @MODES
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_dtypes(dtype, as_view, world_size):
-    def loss(module, rank):
-        return module(rank)
-
-    result = check_gradients(partial(Product, dtype), loss, world_size, gradient_as_bucket_view=as_view)
-    assert result.returns[0].matrix.grad.dtype is dtype
+    options = {"gradient_as_bucket_view": as_view}
+    result = check_backwards(partial(Product, dtype), of_rank, options=options, world_size=world_size)
+    assert result.returns[0][0].module.matrix.grad.dtype is dtype
     assert {call.signature.dtype for call in calls(result, Phase.BUCKET)} == {travels_as(dtype)}
 
 
 @WORLDS
 def test_all_of_them_in_one_module(world_size):
-    def build():
-        return nn.ModuleList([Product(dtype) for dtype in DTYPES])
-
-    def loss(module, rank):
-        products = module.module if isinstance(module, DistributedDataParallel) else module
-        return sum(product(rank).double() for product in products)
-
-    class Sum(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.products = build()
-
-        def forward(self, rank):
-            return loss(self.products, rank)
-
-    result = check_gradients(Sum, lambda module, rank: module(rank), world_size)
-    sent = calls(result, Phase.BUCKET)
+    sent = calls(check_backwards(Products, of_rank, world_size=world_size), Phase.BUCKET)
     assert len(sent) == 2 * len(DTYPES)  # two steps
     assert sorted(call.signature.dtype for call in sent[: len(DTYPES)]) == sorted(map(travels_as, DTYPES))
 
@@ -107,20 +79,19 @@ def test_all_of_them_in_one_module(world_size):
 # Memory formats.
 
 
-def convolutions(memory_format):
-    layers = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Tanh(), nn.Conv2d(4, 3, 1)).double()
-    return layers.to(memory_format=memory_format)
-
-
 @MODES
 @pytest.mark.parametrize("memory_format", [torch.channels_last, torch.contiguous_format], ids=str)
 def test_convolutions(memory_format, as_view):
+    def build():
+        layers = nn.Sequential(nn.Conv2d(3, 4, 2), nn.Tanh(), nn.Conv2d(4, 3, 1)).double()
+        return layers.to(memory_format=memory_format)
+
     def loss(module, rank):
         image = torch.linspace(-1, 1 + rank, 2 * 3 * 4 * 4, dtype=torch.float64).view(2, 3, 4, 4)
         return module(image.to(memory_format=memory_format)).pow(2).sum()
 
-    result = check_gradients(partial(convolutions, memory_format), loss, 2, gradient_as_bucket_view=as_view)
-    weight = result.returns[0][0].weight
+    result = check_backwards(build, loss, options={"gradient_as_bucket_view": as_view})
+    weight = result.returns[0][0].module[0].weight
     assert weight.is_contiguous(memory_format=memory_format)
     assert weight.grad.stride() == weight.stride()
     if as_view is not False:
@@ -138,18 +109,17 @@ class OddlyLaidOut(nn.Module):
         self.empty = nn.Parameter(torch.randn(0, 3, dtype=torch.float64))
 
     def forward(self, rank):
-        return (
-            (self.transposed.T @ self.transposed).sum() + self.with_gaps.pow(rank + 2).sum()
-        ) * self.scalar + self.empty.sum()
+        product = (self.transposed.T @ self.transposed).sum() + self.with_gaps.pow(rank + 2).sum()
+        return product * self.scalar + self.empty.sum()
 
 
 @MODES
 @pytest.mark.parametrize("cap_mb", [25, TINY])
 def test_odd_layouts(as_view, cap_mb):
-    result = check_gradients(
-        OddlyLaidOut, lambda module, rank: module(rank), 2, gradient_as_bucket_view=as_view, bucket_cap_mb=cap_mb
+    result = check_backwards(
+        OddlyLaidOut, of_rank, options={"gradient_as_bucket_view": as_view, "bucket_cap_mb": cap_mb}
     )
-    module = result.returns[0]
+    module = result.returns[0][0].module
     assert module.transposed.grad.stride() == module.transposed.stride() == (1, 3)
     assert module.with_gaps.grad.shape == (4, 3)
     assert module.scalar.grad.shape == ()
@@ -159,7 +129,7 @@ def test_odd_layouts(as_view, cap_mb):
 
 
 class Words(nn.Module):
-    """An embedding with sparse gradients, and a dense layer on top."""
+    """An embedding with sparse gradients, and a dense layer on top; without words, the layer alone."""
 
     def __init__(self, embed=nn.Embedding):
         super().__init__()
@@ -167,7 +137,7 @@ class Words(nn.Module):
         self.dense = nn.Linear(4, 2, dtype=torch.float64)
 
     def forward(self, words):
-        return self.dense(self.embed(words))
+        return self.dense(self.embed(words) if words.numel() else torch.ones(2, 4, dtype=torch.float64))
 
 
 WORDS = (
@@ -188,8 +158,9 @@ def read(module, rank):
 @pytest.mark.parametrize("embed", [nn.Embedding, nn.EmbeddingBag])
 def test_sparse_gradients(embed, as_view, world_size):
     # A word that comes several times has its rows added up in another order.
-    result = check_gradients(partial(Words, embed), read, world_size, tolerance=1e-14, gradient_as_bucket_view=as_view)
-    gradient = result.returns[0].embed.weight.grad
+    how = {"world_size": world_size, "tolerance": 1e-14}
+    result = check_backwards(partial(Words, embed), read, options={"gradient_as_bucket_view": as_view}, **how)
+    gradient = result.returns[0][0].module.embed.weight.grad
     assert gradient.is_sparse
     used = sorted(set(torch.cat([words.flatten() for words in WORDS[:world_size]]).tolist()))
     assert gradient.coalesce().indices().flatten().tolist() == used  # no more rows than somebody used
@@ -197,7 +168,7 @@ def test_sparse_gradients(embed, as_view, world_size):
 
 @pytest.mark.parametrize("options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=str)
 def test_sparse_gradients_in_a_searched_or_static_graph(options):
-    check_gradients(Words, read, 2, **options)
+    check_backwards(Words, read, options=options)
 
 
 def test_a_sparse_gradient_is_a_bucket_of_its_own():
@@ -217,14 +188,10 @@ def test_training_with_sparse_gradients(set_to_none, accumulate):
 
 
 def test_an_embedding_that_a_rank_does_not_use():
-    class Sometimes(Words):
-        def forward(self, words):
-            return self.dense(self.embed(words)) if words.numel() else self.dense(torch.ones(2, 4, dtype=torch.float64))
-
     def loss(module, rank):
         return module(WORDS[1] if rank == 1 else torch.tensor([])).pow(2).sum()
 
-    check_gradients(Sometimes, loss, 2, find_unused_parameters=True)
+    check_backwards(Words, loss, options={"find_unused_parameters": True})
 
 
 def test_a_sparse_gradient_where_a_dense_one_was_expected():
@@ -250,7 +217,7 @@ def test_a_sparse_gradient_where_a_dense_one_was_expected():
 class Tied(nn.Module):
     """An embedding whose table is the output layer's, too."""
 
-    def __init__(self, sparse=False):
+    def __init__(self, sparse):
         super().__init__()
         self.embed = nn.Embedding(7, 4, sparse=sparse, dtype=torch.float64)
         self.output = nn.Linear(4, 7, bias=False, dtype=torch.float64)
@@ -262,45 +229,33 @@ class Tied(nn.Module):
 
 @WORLDS
 @MODES
-def test_a_shared_parameter(as_view, world_size):
-    result = check_gradients(Tied, read, world_size, gradient_as_bucket_view=as_view)
-    assert len(calls(result, Phase.BUCKET)) == 2  # two steps, and one gradient in each
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_shared_parameter(sparse, as_view, world_size):
+    result = check_backwards(
+        partial(Tied, sparse), read, options={"gradient_as_bucket_view": as_view}, world_size=world_size
+    )
+    if not sparse:  # which travels in several calls
+        assert len(calls(result, Phase.BUCKET)) == 2  # two steps, and one gradient in each
 
 
-@WORLDS
-@MODES
-def test_a_shared_parameter_with_a_sparse_and_a_dense_gradient(as_view, world_size):
-    check_gradients(partial(Tied, sparse=True), read, world_size, gradient_as_bucket_view=as_view)
+@GRAPH
+def test_a_layer_used_three_times(options):
+    def build():
+        layer = nn.Linear(4, 4, dtype=torch.float64)
+        return nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), layer)
+
+    check_backwards(build, rows, options=options)
 
 
-def test_a_layer_used_three_times():
-    class Recurrent(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.step = nn.Linear(4, 4, dtype=torch.float64)
-
-        def forward(self, batch):
-            return self.step(self.step(self.step(batch).tanh()).tanh())
-
-    def loss(module, rank):
-        return module(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
-
-    for options in ({}, {"find_unused_parameters": True}, {"static_graph": True}):
-        check_gradients(Recurrent, loss, 2, **options)
-
-
-@pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)
+@GRAPH
 def test_frozen_parameters(options):
     def build():
         module = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)).double()
         module[1].requires_grad_(False)
         return module
 
-    def loss(module, rank):
-        return module(torch.ones(2, 4, dtype=torch.float64) + rank).pow(2).sum()
-
-    result = check_gradients(build, loss, 2, **options)
-    assert all(p.grad is None for p in result.returns[0][1].parameters())
+    result = check_backwards(build, rows, options=options)
+    assert all(p.grad is None for p in result.returns[0][0].module[1].parameters())
     assert all("1." not in name for call in calls(result, Phase.BUCKET) for name in call.origin.parameters)
 
 

@@ -11,35 +11,14 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
 from ddpsim.ddp.bucket import Bucket
 from ddpsim.simulator.calls import Phase
-from tests.kit.running import TINY, assert_equal, average, calls, gradients, run
+from tests.kit.networks import Chain
+from tests.kit.running import TINY, assert_equal, calls, check_backwards, expected, gradients, run
 
-CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])
-
-
-class Factors(nn.Module):
-    """Three vectors; a forward multiplies those it is told to, in that order."""
-
-    def __init__(self):
-        super().__init__()
-        for number, name in enumerate("abc"):
-            self.register_parameter(name, nn.Parameter(torch.linspace(1, 2 + number, 3, dtype=torch.float64)))
-
-    def forward(self, names, value):
-        for name in names:
-            value = (value * getattr(self, name)).tanh()
-        return value
-
-
-def value(rank):
-    return torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64) / (rank + 1)
+CAPS = pytest.mark.parametrize("cap_mb", [25, TINY / 2])
 
 
 def loss(model, names, rank):
-    return model(names, value(rank)).sum()
-
-
-def expected(*names_by_rank):
-    return average(Factors, [lambda m, n=n, r=r: loss(m, n, r) for r, n in enumerate(names_by_rank)])
+    return Chain.using(*[names] * 4)(model, rank)
 
 
 # A backward that left buckets open.
@@ -48,10 +27,10 @@ def expected(*names_by_rank):
 @CAPS
 def test_after_an_open_backward_training_goes_on(cap_mb):
     def program(rank):
-        model = DistributedDataParallel(Factors(), bucket_cap_mb=cap_mb)
+        model = DistributedDataParallel(Chain(), bucket_cap_mb=cap_mb)
         loss(model, "ab", rank).backward()
         with pytest.raises(OpenBackwardError, match=r"no gradient came for c on ranks 0, 1"):
-            model("abc", value(rank))
+            loss(model, "abc", rank)
         found = []
         for names in ("bca", "abc"):
             model.module.zero_grad()
@@ -60,8 +39,8 @@ def test_after_an_open_backward_training_goes_on(cap_mb):
         return found, [name for bucket in model.reducer.plan for name in bucket]
 
     for found, order in run(program, 2).returns:
-        assert_equal(found[0], expected("bca", "bca"))
-        assert_equal(found[1], expected("abc", "abc"))
+        assert_equal(found[0], expected(Chain, Chain.using("bca", "bca")))
+        assert_equal(found[1], expected(Chain, Chain.using("abc", "abc")))
         assert order == ["a", "c", "b"]  # that of the first whole backward
 
 
@@ -71,7 +50,7 @@ def test_after_an_open_backward_training_goes_on(cap_mb):
 @pytest.mark.parametrize("backwards_before", [0, 1, 2])
 def test_a_backward_past_the_wrapper_is_named(backwards_before):
     def program(rank):
-        model = DistributedDataParallel(Factors())
+        model = DistributedDataParallel(Chain())
         for _ in range(backwards_before):
             loss(model, "abc", rank).backward()
         with pytest.raises(BypassedBackwardError, match=r"a gradient of c came"):
@@ -90,14 +69,7 @@ def test_two_forwards_of_different_parameters_and_one_backward(cap_mb):
     def both(model, rank):
         return loss(model, "a", rank) + loss(model, "b", rank)
 
-    def program(rank):
-        model = DistributedDataParallel(Factors(), find_unused_parameters=True, bucket_cap_mb=cap_mb)
-        both(model, rank).backward()
-        return gradients(model.module)
-
-    wanted = average(Factors, [lambda m, r=r: both(m, r) for r in range(2)])
-    for found in run(program, 2).returns:
-        assert_equal(found, wanted)
+    check_backwards(Chain, both, options={"find_unused_parameters": True, "bucket_cap_mb": cap_mb})
 
 
 # What a parameter keeps that nobody used.
@@ -106,14 +78,14 @@ def test_two_forwards_of_different_parameters_and_one_backward(cap_mb):
 @pytest.mark.parametrize("as_view", [None, False, True])
 def test_a_kept_gradient_in_a_bucket_may_differ_between_ranks(as_view):
     def program(rank):
-        model = DistributedDataParallel(Factors(), find_unused_parameters=True, gradient_as_bucket_view=as_view)
+        model = DistributedDataParallel(Chain(), find_unused_parameters=True, gradient_as_bucket_view=as_view)
         for _ in range(2):
             loss(model, "abc", rank).backward()
         model.module.b.grad.fill_(rank + 1)
         loss(model, "a", rank).backward()
-        return model.module.b.grad.tolist()
+        return model.module.b.grad.item()
 
-    assert run(program, 2).returns == ([1.0] * 3, [2.0] * 3)
+    assert run(program, 2).returns == (1.0, 2.0)
 
 
 # What is left alone.
@@ -162,7 +134,7 @@ def test_a_bucket_is_reduced_when_it_is_finished(policy):
 
 def test_what_a_rank_used_before_it_joined_does_not_count():
     def program(rank):
-        model = DistributedDataParallel(Factors(), find_unused_parameters=True)
+        model = DistributedDataParallel(Chain(), find_unused_parameters=True)
         with model.join():
             with model.no_sync():
                 loss(model, "b" if rank == 0 else "a", rank).backward()
@@ -176,14 +148,14 @@ def test_what_a_rank_used_before_it_joined_does_not_count():
 
 def test_what_nobody_used_is_on_a_joined_rank_as_it_was():
     def program(rank):
-        model = DistributedDataParallel(Factors(), find_unused_parameters=True)
-        model.module.b.grad = torch.full((3,), 5.0, dtype=torch.float64)
+        model = DistributedDataParallel(Chain(), find_unused_parameters=True)
+        model.module.b.grad = torch.tensor(5.0, dtype=torch.float64)
         with model.join():
             for _ in range(rank):
                 loss(model, "a", rank).backward()
-        return model.module.b.grad.tolist(), model.module.c.grad
+        return model.module.b.grad.item(), model.module.c.grad
 
-    assert run(program, 2).returns == (([5.0] * 3, None),) * 2
+    assert run(program, 2).returns == ((5.0, None),) * 2
 
 
 # What ranks know after a join.
@@ -191,7 +163,7 @@ def test_what_nobody_used_is_on_a_joined_rank_as_it_was():
 
 def test_an_order_that_only_the_last_rank_has_seen_is_everyones_after_a_join():
     def program(rank):
-        model = DistributedDataParallel(Factors(), bucket_cap_mb=TINY)
+        model = DistributedDataParallel(Chain(), bucket_cap_mb=TINY / 2)
         for number in (rank, 1):
             with model.join():
                 for _ in range(number):
@@ -203,7 +175,7 @@ def test_an_order_that_only_the_last_rank_has_seen_is_everyones_after_a_join():
 
 def test_a_static_graph_that_only_the_last_rank_has_seen_is_everyones_after_a_join():
     def program(rank):
-        model = DistributedDataParallel(Factors(), bucket_cap_mb=TINY, static_graph=True)
+        model = DistributedDataParallel(Chain(), bucket_cap_mb=TINY / 2, static_graph=True)
         with model.join():
             for _ in range(rank):
                 loss(model, "ab", rank).backward()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,14 +11,13 @@ from torch import nn
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
+from tests.kit.networks import Chain
 from tests.kit.running import (
     TINY,
-    assert_equal,
-    average,
     calls,
     check,
+    check_backwards,
     counts,
-    gradients,
     mark,
     mark_gradients,
     run,
@@ -119,43 +120,26 @@ def test_the_plan_follows_the_gradients(options):
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
 @pytest.mark.parametrize("orders", [("abcd", "dcba"), ("bdac", "abcd", "cabd"), ("dcba", "abcd", "abcd", "bcda")])
 def test_ranks_that_record_different_orders_agree(orders, policy):
-    def program(rank):
-        module = networks.Chain(orders[rank], "abcd")
-        model = DistributedDataParallel(module, bucket_cap_mb=TINY / 2)
-        for _ in range(2):
-            module.zero_grad()
-            model(torch.tensor(0.5 + rank, dtype=torch.float64)).backward()
-        return model.reducer.plan, gradients(module)
-
-    result = run(program, len(orders), policy=policy, seed=1)
-    expected = average(
-        lambda: networks.Chain("abcd", "abcd"),
-        [lambda module, r=r: _reordered(module, orders[r])(0.5 + r) for r in range(len(orders))],
+    size = len(orders)
+    result = check_backwards(
+        partial(Chain, "abcd"),
+        Chain.using(*orders),
+        options={"bucket_cap_mb": TINY / 2},
+        world_size=size,
+        tolerance=1e-15 if size == 3 else 0,
+        policy=policy,
+        seed=1,
     )
-    for rank, (plan, found) in enumerate(result.returns):
-        assert "".join(name for (name,) in plan) == orders[0][::-1]
-        if len(orders) != 3:
-            assert_equal(found, expected)
-        torch.testing.assert_close(found, expected)
+    for rank, (model, _) in enumerate(result.returns):
+        assert "".join(name for (name,) in model.reducer.plan) == orders[0][::-1]
         starts = [call.origin.parameters[0] for call in calls(result, Phase.BUCKET, rank)]
         assert "".join(starts) == "dcba" + orders[0][::-1]
 
 
-def _reordered(module, order):
-    module.order = order
-    return module
-
-
 def test_what_got_no_gradient_comes_last():
-    def program(rank):
-        model = DistributedDataParallel(
-            networks.Chain("da", "abcd"), bucket_cap_mb=TINY / 2, find_unused_parameters=True
-        )
-        for _ in range(2):
-            model(torch.tensor(0.5, dtype=torch.float64)).backward()
-        return "".join(name for (name,) in model.reducer.plan)
-
-    assert run(program, 2).returns == ("adcb", "adcb")
+    options = {"bucket_cap_mb": TINY / 2, "find_unused_parameters": True}
+    for model, _ in check_backwards(partial(Chain, "abcd"), Chain.using("da", "da"), options=options).returns:
+        assert "".join(name for (name,) in model.reducer.plan) == "adcb"
 
 
 @pytest.mark.parametrize("options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=str)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,27 +11,24 @@ from torch import nn
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
+from tests.kit.networks import Chain
 from tests.kit.running import (
     TINY,
-    assert_equal,
-    average,
     calls,
     check,
     counts,
+    each_equals,
+    expected,
     gradients,
     mark,
     mark_gradients,
     run,
+    seeded,
     timeline,
 )
 from tests.kit.training import Training, equal_batches, mean_square
 
 MODES = pytest.mark.parametrize("as_view", [None, False, True])
-
-
-def seeded(build, seed=0):
-    torch.manual_seed(seed)
-    return build()
 
 
 # What travels together.
@@ -101,55 +97,30 @@ def test_without_a_cap_it_is_25_mebibytes():
 # When it travels.
 
 
-def chained(rank, orders, *, cap_mb=TINY / 2, steps=1, **options):
-    module = networks.Chain(orders[rank], "abc")
+def chained(rank, orders, cap_mb=TINY / 2):
+    module = Chain()
     mark_gradients(module)
-    model = DistributedDataParallel(module, bucket_cap_mb=cap_mb, **options)
-    for number in range(steps):
-        output = model(torch.tensor(0.5 + rank, dtype=torch.float64))
-        mark("backward")
-        output.backward()
-        mark("end")
-        if number < steps - 1:
-            module.zero_grad()
+    model = DistributedDataParallel(module, bucket_cap_mb=cap_mb)
+    output = Chain.using(*orders)(model, rank)
+    mark("backward")
+    output.backward()
+    mark("end")
     return gradients(module)
 
 
-def expected_of_chains(orders):
-    return average(
-        partial(networks.Chain, "abc", "abc"),
-        [
-            lambda module, r=r: _with_order(module, orders[r])(torch.tensor(0.5 + r, dtype=torch.float64))
-            for r in range(len(orders))
-        ],
-    )
-
-
-def _with_order(module, order):
-    module.order = order
-    return module
-
-
-def test_a_bucket_starts_as_soon_as_it_is_full():
-    result = run(chained, 2, ("abc", "abc"))
+@pytest.mark.parametrize(
+    ("order", "cap_bytes", "line"),
+    [
+        pytest.param("abc", 5, "c, bucket 0, b, bucket 1, a, bucket 2", id="as soon as it is full"),
+        pytest.param("bca", 5, "a, c, bucket 0, b, bucket 1, bucket 2", id="full too early: it waits for its turn"),
+        pytest.param("abc", 16, "c, b, bucket 0, a, bucket 1", id="two gradients to a bucket"),
+    ],
+)
+def test_when_a_bucket_starts(order, cap_bytes, line):
+    result = run(chained, 2, (order, order), cap_bytes / 2**20)
     for rank in range(2):
-        assert timeline(result, rank) == [
-            "backward", "c", "bucket 0", "b", "bucket 1", "a", "bucket 2", "end",
-        ]  # fmt: skip
-        assert_equal(result.returns[rank], expected_of_chains(("abc", "abc")))
-
-
-def test_a_bucket_that_is_full_too_early_waits_for_its_turn():
-    result = run(chained, 2, ("bca", "bca"))
-    assert timeline(result) == ["backward", "a", "c", "bucket 0", "b", "bucket 1", "bucket 2", "end"]
-    assert_equal(result.returns[0], expected_of_chains(("bca", "bca")))
-
-
-def test_two_gradients_to_a_bucket():
-    cap_mb = 16 / 2**20
-    result = run(lambda rank: chained(rank, ("abc", "abc"), cap_mb=cap_mb), 2)
-    assert timeline(result) == ["backward", "c", "b", "bucket 0", "a", "bucket 1", "end"]
-    assert_equal(result.returns[0], expected_of_chains(("abc", "abc")))
+        assert timeline(result, rank) == ["backward", *line.split(", "), "end"]
+    each_equals(result, expected(Chain, Chain.using(order, order)))
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
@@ -160,7 +131,7 @@ def test_the_order_of_reduction_is_the_same_where_gradients_come_in_different_or
         line = timeline(result, rank)
         assert [word for word in line if word in "abc"] == list(reversed(order))
         assert [word for word in line if word.startswith("bucket")] == ["bucket 0", "bucket 1", "bucket 2"]
-        assert_equal(result.returns[rank], expected_of_chains(orders))
+    each_equals(result, expected(Chain, Chain.using(*orders), range(4)))
     for bucket, name in enumerate("cba"):
         assert {calls(result, Phase.BUCKET, rank)[bucket].origin.parameters for rank in range(4)} == {(name,)}
 
@@ -229,32 +200,32 @@ def test_where_gradients_lie(as_view):
         for _ in range(3):
             mean_square(model, torch.ones(2, 4, dtype=torch.float64)).backward()
         storages = [p.grad.untyped_storage().data_ptr() for p in module.parameters()]
-        in_buckets = {
+        flat_of = {
             parameter: bucket.flat.untyped_storage().data_ptr()
             for bucket in model.reducer.buckets
             for parameter in bucket.parameters
         }
-        expected = [in_buckets[p] for p in module.parameters()]
+        in_bucket = [flat_of[p] for p in module.parameters()]
         places = sorted(
             (p.grad.untyped_storage().data_ptr(), p.grad.storage_offset(), p.numel()) for p in module.parameters()
         )
-        return storages, expected, places, len(model.reducer.buckets)
+        return storages, in_bucket, places, len(model.reducer.buckets)
 
-    for storages, expected, places, buckets in run(program, 2).returns:
-        assert len(set(expected)) == buckets > 1
+    for storages, in_bucket, places, buckets in run(program, 2).returns:
+        assert len(set(in_bucket)) == buckets > 1
         if as_view is False:
             assert len(set(storages)) == 6
-            assert not set(storages) & set(expected)
+            assert not set(storages) & set(in_bucket)
             continue
-        assert storages == expected
+        assert storages == in_bucket
         for (storage, offset, size), (next_storage, next_offset, _) in pairwise(places):
             assert next_offset == (offset + size if storage == next_storage else 0)  # no gaps, no overlaps
 
 
 def test_views_stay_the_same_tensors_after_zeroing_in_place():
     def program(rank):
-        module = seeded(networks.multilayer)
-        model = DistributedDataParallel(module)
+        model = DistributedDataParallel(networks.multilayer())
+        module = model.module
         found = []
         for _ in range(4):
             mean_square(model, torch.ones(2, 4, dtype=torch.float64)).backward()
@@ -264,15 +235,6 @@ def test_views_stay_the_same_tensors_after_zeroing_in_place():
 
     first, *others = run(program, 2).returns[0]  # after the first, buckets are laid out anew
     assert others[0] == others[1] == others[2] != first
-
-
-@MODES
-@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
-@pytest.mark.parametrize("cap_mb", [25, TINY])
-def test_training_is_the_oracles(world_size, as_view, cap_mb):
-    training = Training(networks.multilayer, equal_batches(world_size), mean_square, momentum=0.9)
-    tolerance = 1e-12 if world_size == 3 else 0  # division by 3 and multiplication by 1/3 differ in the last bit
-    check(training, {"gradient_as_bucket_view": as_view, "bucket_cap_mb": cap_mb}, tolerance=tolerance)
 
 
 def test_each_gradient_is_scaled_before_they_are_summed():
@@ -291,17 +253,6 @@ def test_each_gradient_is_scaled_before_they_are_summed():
         return model.module.weight.grad.tolist()
 
     assert run(program, 4).returns == ([40000.0] * 3,) * 4
-
-
-def test_the_state_at_construction_is_rank_0s():
-    def program(rank):
-        return {n: p.detach() for n, p in DistributedDataParallel(seeded(networks.multilayer, rank)).named_parameters()}
-
-    first, *others = run(program, 3).returns
-    with torch.random.fork_rng():
-        expected = {f"module.{n}": p.detach() for n, p in seeded(networks.multilayer, 0).named_parameters()}
-    for found in (first, *others):
-        assert_equal(found, expected)
 
 
 # On a GPU.
@@ -330,8 +281,6 @@ def test_device_ids_and_unused_parameters_on_a_gpu(options):
         return {name: gradient.cpu() for name, gradient in gradients(module).items()}
 
     last = [batches[-1] for batches in equal_batches(2)]
-    expected = average(
-        lambda: seeded(networks.multilayer), [lambda module, batch=batch: mean_square(module, batch) for batch in last]
-    )
+    wanted = expected(networks.multilayer, lambda module, rank: mean_square(module, last[rank]))
     for found in run(program, 2).returns:
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(found, wanted, rtol=1e-10, atol=1e-12)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 
 import pytest
@@ -14,7 +13,7 @@ from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
 from ddpsim.ddp.open_backward import report
 from tests.kit import networks
-from tests.kit.running import TINY, assert_equal, average, counts, gradients, run
+from tests.kit.running import TINY, assert_equal, counts, each_equals, expected, gradients, ramp, run, seeded
 from tests.kit.training import mean_square
 
 GRAPH = pytest.mark.parametrize(
@@ -23,76 +22,41 @@ GRAPH = pytest.mark.parametrize(
 CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])
 
 
-def batch(rank, number=0):
-    return torch.linspace(-1 - number, 1 + rank, 8, dtype=torch.float64).view(2, 4)
+def loss(model, rank, number=0):
+    return mean_square(model, ramp(rank, number))
 
 
-def seeded():
-    torch.manual_seed(0)
-    return networks.multilayer()
+def wrapped(build=networks.multilayer, **options):
+    return DistributedDataParallel(seeded(build), **options)
 
 
-def expected(number=0, world_size=2):
-    with torch.random.fork_rng():
-        return average(seeded, [lambda m, r=r: mean_square(m, batch(r, number)) for r in range(world_size)])
-
-
-def proper_step(model, rank, number=0):
+def proper_step(model, rank):
     """Train one step as one should; the gradients after it."""
     model.zero_grad()
-    mean_square(model, batch(rank, number)).backward()
+    loss(model, rank).backward()
     return gradients(model.module)
 
 
-# Parameters that change.
+def after_a_proper_step():
+    return expected(networks.multilayer, loss)
 
 
-CHANGES = {
-    "frozen": (lambda module: module[2].bias.requires_grad_(False), "2.bias was frozen"),
-    "unfrozen": (lambda module: module[4].weight.requires_grad_(True), "4.weight was unfrozen"),
-    "replaced": (
-        lambda module: setattr(module[0], "weight", nn.Parameter(torch.ones(5, 4, dtype=torch.float64))),
-        "0.weight was replaced by another parameter",
-    ),
-    "added": (
-        lambda module: module.register_parameter("extra", nn.Parameter(torch.ones(3, dtype=torch.float64))),
-        "extra was added",
-    ),
-    "removed": (lambda module: delattr(module[0], "bias"), "0.bias was removed"),
-    "converted": (lambda module: module.float(), "0.weight was converted from float64 on cpu to float32 on cpu"),
-}
+# Parameters that change. How is in test_parameter_watch.py.
 
 
-@pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("trains_before", [True, False])
-def test_a_parameter_that_changed_after_construction(change, trains_before):
-    apply, text = CHANGES[change]
-
+def test_a_parameter_that_changed_after_construction(trains_before):
     def program(rank):
-        module = seeded()
-        module[4].weight.requires_grad_(False)
-        model = DistributedDataParallel(module)
+        model = wrapped()
         if trains_before:
             proper_step(model, rank)
-        apply(module)
-        with pytest.raises(ParameterChangedError, match=rf"^parameters changed after construction: {re.escape(text)}"):
-            model(batch(rank))
-
-    run(program, 2)
-
-
-def test_a_change_that_is_taken_back():
-    def program(rank):
-        module = seeded()
-        model = DistributedDataParallel(module)
-        module[2].bias.requires_grad_(False)
-        with pytest.raises(ParameterChangedError):
-            model(batch(rank))
-        module[2].bias.requires_grad_(True)
+        model.module[2].bias.requires_grad_(False)
+        with pytest.raises(ParameterChangedError, match=r"^parameters changed after construction: 2.bias was frozen"):
+            model(ramp(rank))
+        model.module[2].bias.requires_grad_(True)  # the change is taken back
         return proper_step(model, rank)
 
-    for found in run(program, 2).returns:
-        assert_equal(found, expected())
+    each_equals(run(program, 2), after_a_proper_step())
 
 
 # Backwards past the wrapper.
@@ -102,97 +66,72 @@ def test_a_change_that_is_taken_back():
 @pytest.mark.parametrize("trains_before", [True, False])
 def test_a_backward_past_the_wrapper(options, trains_before):
     def program(rank):
-        module = seeded()
-        model = DistributedDataParallel(module, **options)
+        model = wrapped(**options)
         if trains_before:
             proper_step(model, rank)
         with pytest.raises(
             BypassedBackwardError, match=r"^a gradient of 4.bias came, but no forward through the Distrib"
         ):
-            mean_square(module, batch(rank)).backward()
+            loss(model.module, rank).backward()
         return proper_step(model, rank)
 
-    for found in run(program, 2).returns:
-        assert_equal(found, expected())
+    each_equals(run(program, 2), after_a_proper_step())
+
+
+def twice(model, rank):
+    own = loss(model, rank)
+    own.backward(retain_graph=True)
+    own.backward()
 
 
 @GRAPH
-def test_a_backward_past_the_wrapper_without_synchronization(options):
+@pytest.mark.parametrize(
+    ("trains", "times"),
+    [(lambda model, rank: loss(model.module, rank).backward(), 1), (twice, 2)],
+    ids=["past the wrapper", "twice through one graph"],
+)
+def test_without_synchronization_any_backward_may_come(trains, times, options):
     def program(rank):
-        module = seeded()
-        model = DistributedDataParallel(module, **options)
+        model = wrapped(**options)
         with model.no_sync():
-            mean_square(module, batch(rank, 1)).backward()
-        own = gradients(module)
+            trains(model, rank)
+        own = {name: gradient / times for name, gradient in gradients(model.module).items()}
         return own, proper_step(model, rank)
 
     for rank, (own, found) in enumerate(run(program, 2).returns):
-        with torch.random.fork_rng():
-            assert_equal(own, average(seeded, [lambda m, rank=rank: mean_square(m, batch(rank, 1))]))
-        assert_equal(found, expected())
-
-
-def test_a_gradient_without_accumulation_is_nobodys_business():
-    # torch.autograd.grad gives gradients out without touching those of the parameters.
-    def program(rank):
-        module = seeded()
-        model = DistributedDataParallel(module)
-        torch.autograd.grad(mean_square(module, batch(rank)), list(module.parameters()))
-        loss = mean_square(model, batch(rank))
-        torch.autograd.grad(loss, list(module.parameters()), retain_graph=True)
-        loss.backward()
-        return gradients(module)
-
-    for found in run(program, 2).returns:
-        assert_equal(found, expected())
+        assert_equal(own, expected(networks.multilayer, loss, [rank]))
+        assert_equal(found, after_a_proper_step())
 
 
 @GRAPH
-def test_a_gradient_of_some_parameters_alone_before_the_backward(options):
+def test_a_gradient_without_accumulation_is_nobodys_business(options):
+    # torch.autograd.grad gives gradients out without touching those of the parameters; of some, it stops half way.
     def program(rank):
-        module = seeded()
-        model = DistributedDataParallel(module, **options)
+        model = wrapped(**options)
         for _ in range(2):
-            module.zero_grad()
-            loss = mean_square(model, batch(rank))
-            (own,) = torch.autograd.grad(loss, [module[2].weight], retain_graph=True)
-            loss.backward()
-        return gradients(module), own
+            model.zero_grad()
+            torch.autograd.grad(loss(model.module, rank), list(model.module.parameters()))
+            own = loss(model, rank)
+            torch.autograd.grad(own, list(model.module.parameters()), retain_graph=True)
+            (alone,) = torch.autograd.grad(own, [model.module[2].weight], retain_graph=True)
+            own.backward()
+        return gradients(model.module), alone
 
-    for found, own in run(program, 2).returns:
-        assert_equal(found, expected())
-        assert not torch.equal(own, found["2.weight"])
+    for found, alone in run(program, 2).returns:
+        assert_equal(found, after_a_proper_step())
+        assert not torch.equal(alone, found["2.weight"])
 
 
 @GRAPH
 @CAPS
 def test_a_second_backward_through_one_graph(options, cap_mb):
     def program(rank):
-        model = DistributedDataParallel(seeded(), bucket_cap_mb=cap_mb, **options)
-        loss = mean_square(model, batch(rank))
-        loss.backward(retain_graph=True)
+        model = wrapped(bucket_cap_mb=cap_mb, **options)
         with pytest.raises(BypassedBackwardError, match="or backward ran a second time through one graph"):
-            loss.backward()
+            twice(model, rank)
         return proper_step(model, rank)
 
-    for found in run(program, 2).returns:
-        assert_equal(found, expected())
-
-
-def test_a_second_backward_through_one_graph_without_synchronization():
-    def program(rank):
-        model = DistributedDataParallel(seeded())
-        with model.no_sync():
-            loss = mean_square(model, batch(rank))
-            loss.backward(retain_graph=True)
-            loss.backward()
-        own = {name: gradient / 2 for name, gradient in gradients(model.module).items()}
-        return own, proper_step(model, rank)
-
-    for rank, (own, found) in enumerate(run(program, 2).returns):
-        with torch.random.fork_rng():
-            assert_equal(own, average(seeded, [lambda m, rank=rank: mean_square(m, batch(rank))]))
-        assert_equal(found, expected())
+    each_equals(run(program, 2), after_a_proper_step())
 
 
 @GRAPH
@@ -203,29 +142,27 @@ def test_a_parameter_of_two_models(options):
         models = [engine(nn.Sequential(common, nn.Linear(4, 1).double()), **options) for _ in range(2)]
         for number in range(3):
             for model in models:
-                model(batch(rank, number)).pow(2).sum().backward()
+                model(ramp(rank, number)).pow(2).sum().backward()
         with models[0].no_sync():
-            models[0](batch(rank)).sum().backward()
+            models[0](ramp(rank)).sum().backward()
         for model in models:
-            model(batch(rank)).sum().backward()
+            model(ramp(rank)).sum().backward()
         return [gradients(model.module) for model in models]
 
     # Without options: under static_graph, torch's gradients of what is shared differ between the ranks.
-    wanted = simulate(program, 2, args=(nn.parallel.DistributedDataParallel, {}))
-    wanted.raise_for_verdict()
-    for actual, found in zip(run(program, 2, DistributedDataParallel, options).returns, wanted.returns, strict=True):
-        for ours, torchs in zip(actual, found, strict=True):
-            assert_equal(ours, torchs)
+    wanted = run(program, 2, nn.parallel.DistributedDataParallel, {})
+    found = run(program, 2, DistributedDataParallel, options)
+    torch.testing.assert_close(found.returns, wanted.returns, rtol=0, atol=0)
 
 
 def test_a_parameter_of_two_models_past_both():
     def program(rank):
-        module = seeded()
+        module = networks.multilayer()
         models = [DistributedDataParallel(module) for _ in range(2)]
         for model in models:
-            mean_square(model, batch(rank)).backward()
+            loss(model, rank).backward()
         with pytest.raises(BypassedBackwardError, match=r"^a gradient of 4.bias came, but no forward"):
-            mean_square(module, batch(rank)).backward()
+            loss(module, rank).backward()
 
     run(program, 2)
 
@@ -238,17 +175,15 @@ class Heads(nn.Module):
 
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
         for name in ("a", "b", "c"):
             self.add_module(name, nn.Linear(4, 1, dtype=torch.float64))
 
     def forward(self, rank, names="abc"):
-        return sum(getattr(self, name)(batch(rank)).pow(2).sum() for name in names)
+        return sum(getattr(self, name)(ramp(rank)).pow(2).sum() for name in names)
 
 
-def heads_expected(world_size):
-    with torch.random.fork_rng():
-        return average(Heads, [lambda module, rank=rank: module(rank) for rank in range(world_size)])
+def of_rank(model, rank):
+    return model(rank)
 
 
 @pytest.mark.parametrize("trains_before", [True, False])
@@ -261,31 +196,29 @@ def heads_expected(world_size):
     ],
 )
 def test_who_misses_what_is_said_on_every_rank(uses, text, trains_before):
-    world_size = len(uses)
-
     def program(rank):
-        module = Heads()
-        model = DistributedDataParallel(module)
+        model = DistributedDataParallel(seeded(Heads))
         if trains_before:
             model(rank).backward()
-        found = []
+        texts, found = [], []
         for _ in range(2):  # again, after it was told
             model(rank, uses[rank]).backward()
             with pytest.raises(OpenBackwardError) as raised:
                 model(rank)
-            found.append(str(raised.value))
-            module.zero_grad()
+            texts.append(str(raised.value))
+            model.zero_grad()
             model(rank).backward()
-            found.append(gradients(module))
-            module.zero_grad()
-        return found
+            found.append(gradients(model.module))
+            model.zero_grad()
+        return texts, found
 
-    for first, gradients_after, second, gradients_at_last in run(program, world_size).returns:
+    wanted = expected(Heads, of_rank, range(len(uses)))
+    for (first, second), found in run(program, len(uses)).returns:
         assert first == second
         assert first.startswith(f"the last backward left buckets open: no gradient came for {text}")
         assert "find_unused_parameters=True" in first
-        assert_equal(gradients_after, heads_expected(world_size))
-        assert_equal(gradients_at_last, heads_expected(world_size))
+        for own in found:
+            assert_equal(own, wanted)
 
 
 def test_a_rank_that_waits_for_a_bucket_gives_no_answer():
@@ -377,7 +310,7 @@ def test_who_misses_nothing_is_told():
 
 def test_two_models_are_told_apart():
     def program(rank):
-        whole, part = (DistributedDataParallel(Heads()) for _ in range(2))
+        whole, part = (wrapped(Heads) for _ in range(2))
         whole(rank).backward()
         part(rank, "ab").backward()
         whole.zero_grad()
@@ -388,9 +321,7 @@ def test_two_models_are_told_apart():
         part(rank).backward()
         return gradients(whole.module), gradients(part.module)
 
-    for found in run(program, 2).returns:
-        for each in found:
-            assert_equal(each, heads_expected(2))
+    each_equals(run(program, 2), expected(Heads, of_rank))
 
 
 # Exceptions.
@@ -409,13 +340,13 @@ class Fails(torch.autograd.Function):
 class Failing(nn.Module):
     def __init__(self):
         super().__init__()
-        torch.manual_seed(0)
         self.first = nn.Linear(4, 3, dtype=torch.float64)
         self.last = nn.Linear(3, 2, dtype=torch.float64)
 
-    def forward(self, rank, fails=False):
-        hidden = self.first(batch(rank)).tanh()
-        return self.last(Fails.apply(hidden) if fails else hidden).pow(2).sum()
+    def forward(self, rank, fails=""):
+        hidden = self.first(ramp(rank)).tanh()
+        output = self.last(Fails.apply(hidden) if fails == "half way" else hidden).pow(2).sum()
+        return Fails.apply(output) if fails == "at once" else output
 
 
 @GRAPH
@@ -424,33 +355,38 @@ class Failing(nn.Module):
 def test_an_exception_in_the_backward(options, cap_mb, trains_before):
     # At the same place on all ranks, so that what was started has met; the next forward tells, and training goes on.
     def program(rank):
-        module = Failing()
-        model = DistributedDataParallel(module, bucket_cap_mb=cap_mb, **options)
+        model = wrapped(Failing, bucket_cap_mb=cap_mb, **options)
         if trains_before:
             model(rank).backward()
         with pytest.raises(KeyError, match="in backward"):
-            model(rank, fails=True).backward()
+            model(rank, "half way").backward()
         with pytest.raises(OpenBackwardError, match=r"no gradient came for first.weight, first.bias on ranks 0, 1\. "):
             model(rank)
         found = []
         for _ in range(3):
-            module.zero_grad()
+            model.zero_grad()
             model(rank).backward()
-            found.append(gradients(module))
+            found.append(gradients(model.module))
         return found
 
-    with torch.random.fork_rng():
-        wanted = average(Failing, [lambda module, rank=rank: module(rank) for rank in range(2)])
-    for found in run(program, 2).returns:
-        for each in found:
-            assert_equal(each, wanted)
+    each_equals(run(program, 2), expected(Failing, of_rank))
+
+
+def test_an_exception_before_the_first_gradient():
+    def program(rank):
+        model = wrapped(Failing)
+        with pytest.raises(KeyError, match="in backward"):
+            model(rank, "at once").backward()
+        model(rank).backward()
+        return gradients(model.module)
+
+    each_equals(run(program, 2), expected(Failing, of_rank))
 
 
 @GRAPH
 def test_an_exception_in_the_forward(options):
     def program(rank):
-        module = seeded()
-        model = DistributedDataParallel(module, **options)
+        model = wrapped(**options)
         for _ in range(2):
             with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
                 model(torch.ones(2, 3, dtype=torch.float64))
@@ -458,26 +394,5 @@ def test_an_exception_in_the_forward(options):
         return found
 
     result = run(program, 2)
-    for found in result.returns:
-        assert_equal(found, expected())
+    each_equals(result, after_a_proper_step())
     assert counts(result)["rebuild"] == 1
-
-
-def test_an_exception_before_the_first_gradient():
-    class FailsFirst(Failing):
-        def forward(self, rank, fails=False):
-            output = super().forward(rank)
-            return Fails.apply(output) if fails else output
-
-    def program(rank):
-        module = FailsFirst()
-        model = DistributedDataParallel(module)
-        with pytest.raises(KeyError, match="in backward"):
-            model(rank, fails=True).backward()
-        model(rank).backward()
-        return gradients(module)
-
-    with torch.random.fork_rng():
-        wanted = average(FailsFirst, [lambda module, rank=rank: module(rank) for rank in range(2)])
-    for found in run(program, 2).returns:
-        assert_equal(found, wanted)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from tests.kit.training import Batch, batches
+from tests.kit.training import Batch, batches, ramp
 
 
 def multilayer() -> nn.Module:
@@ -62,6 +63,40 @@ def branches(*taken: Sequence[int]) -> tuple[tuple[Batch, ...], ...]:
         for batch, number in zip(own, numbers, strict=True):
             batch[0, 0] = number
     return plain
+
+
+class Branches(nn.Module):
+    """Told in the forward which of its layers to use, after a common one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.common = nn.Linear(3, 3, dtype=torch.float64)
+        self.a, self.b, self.c = (nn.Linear(3, 2, dtype=torch.float64) for _ in range(3))
+
+    def forward(self, names: str, rank: int = 0) -> Tensor:
+        hidden = self.common(ramp(rank, features=3)).tanh()
+        return sum((getattr(self, name)(hidden) for name in names), hidden.sum())
+
+    @staticmethod
+    def using(*names: str) -> Callable[[nn.Module, int], Tensor]:
+        """A loss with `names[rank]`."""
+        return lambda model, rank: model(names[rank], rank).pow(2).sum()
+
+
+class TwoOutputs(nn.Module):
+    """Two layers on one batch, an output of each."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 2, dtype=torch.float64), nn.Linear(4, 2, dtype=torch.float64)
+
+    def forward(self, batch: Tensor) -> dict[str, object]:
+        return {"first": self.first(batch), "second": (self.second(batch), "text")}
+
+    @staticmethod
+    def losses(output: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """One of each output."""
+        return output["first"].pow(2).sum(), output["second"][0].pow(3).sum()
 
 
 class Residual(nn.Module):
@@ -139,15 +174,19 @@ class OneUnused(nn.Module):
 
 
 class Chain(nn.Module):
-    """Scalars named by letters, used in the order given; gradients come in the opposite one."""
+    """Scalars named by letters, used in the order that a forward is told; gradients come in the opposite one."""
 
-    def __init__(self, order: str, names: str) -> None:
+    def __init__(self, names: str = "abc") -> None:
         super().__init__()
         for name in names:
             self.register_parameter(name, nn.Parameter(torch.ones((), dtype=torch.float64)))
-        self.order = order
 
-    def forward(self, value: Tensor) -> Tensor:
-        for name in self.order:
+    def forward(self, order: str, value: Tensor) -> Tensor:
+        for name in order:
             value = (value * getattr(self, name)).tanh()
         return value
+
+    @staticmethod
+    def using(*orders: str) -> Callable[[nn.Module, int], Tensor]:
+        """A loss with `orders[rank]`."""
+        return lambda model, rank: model(orders[rank], torch.tensor(0.5 + rank, dtype=torch.float64))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -15,9 +16,12 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.events import EventKind
 from tests.kit import oracle
-from tests.kit.training import TINY, Prepare, Trained, Training, assert_same, steps, train, trained
+from tests.kit.training import TINY, Prepare, Trained, Training, assert_same, ramp, steps, train, trained
 
 Gradients = dict[str, "Tensor | None"]
+RankLoss = Callable[[nn.Module, int], Tensor]
+"""Of the wrapper, or the module alone, on a rank."""
+Module = TypeVar("Module", bound=nn.Module)
 
 
 def run(program: Callable[..., Any], world_size: int, *args: Any, **how: Any) -> Result:
@@ -122,15 +126,71 @@ def gradients(module: nn.Module) -> Gradients:
     }
 
 
+def seeded(build: Callable[[], Module]) -> Module:
+    """The same module on each call."""
+    torch.manual_seed(0)
+    return build()
+
+
 def average(build: Callable[[], nn.Module], losses: Iterable[Callable[[nn.Module], Tensor]]) -> Gradients:
-    """The average over ranks of the gradients of `losses[rank]`; `build` makes the same module on each call."""
-    own = [_gradients_of(build(), loss) for loss in losses]
+    """The average over ranks of the gradients of `losses[rank]`."""
+    with torch.random.fork_rng():
+        own = [_gradients_of(seeded(build), loss) for loss in losses]
     return oracle.average(own, len(own))
 
 
 def _gradients_of(module: nn.Module, loss: Callable[[nn.Module], Tensor]) -> Gradients:
     loss(module).backward()
     return gradients(module)
+
+
+def expected(build: Callable[[], nn.Module], loss: RankLoss, ranks: Iterable[int] = (0, 1)) -> Gradients:
+    """The average over ranks of the gradients that `loss(module, rank)` has on each."""
+    return average(build, [partial(_on, loss, rank) for rank in ranks])
+
+
+def _on(loss: RankLoss, rank: int, module: nn.Module) -> Tensor:
+    return loss(module, rank)
+
+
+def backwards(
+    rank: int, build: Callable[[], nn.Module], losses: Sequence[RankLoss], options: Mapping[str, Any]
+) -> tuple[DistributedDataParallel, list[Gradients]]:
+    """The program of a rank: a wrapper, and its gradients after the backward of each loss, cleared before."""
+    model = DistributedDataParallel(seeded(build), **options)
+    found = []
+    for loss in losses:
+        model.zero_grad()
+        loss(model, rank).backward()
+        found.append(gradients(model.module))
+    return model, found
+
+
+def check_backwards(
+    build: Callable[[], nn.Module],
+    *losses: RankLoss,
+    options: Mapping[str, Any] | None = None,
+    world_size: int = 2,
+    tolerance: float = 0.0,
+    **how: Any,
+) -> Result:
+    """Run one backward after the other, the same one twice if only one is given; compare each rank's gradients.
+
+    They are to be the average of what every rank has on its own. Returns what `backwards` does, by rank.
+    """
+    losses = losses * 2 if len(losses) == 1 else losses
+    result = run(backwards, world_size, build, losses, options or {}, **how)
+    wanted = [expected(build, loss, range(world_size)) for loss in losses]
+    for _, found in result.returns:
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=tolerance / 100)
+    return result
+
+
+def each_equals(result: Result, wanted: Gradients) -> None:
+    """Every rank returned these gradients, or several times these."""
+    for found in result.returns:
+        for own in found if isinstance(found, (list, tuple)) else [found]:
+            assert_equal(own, wanted)
 
 
 def assert_equal(actual: Mapping[str, Tensor | None], expected: Mapping[str, Tensor | None]) -> None:
@@ -158,17 +218,23 @@ __all__ = [
     "Trained",
     "assert_equal",
     "average",
+    "backwards",
     "calls",
     "check",
+    "check_backwards",
     "counts",
+    "each_equals",
+    "expected",
     "failing",
     "gradients",
     "group_methods",
     "linear",
     "mark",
     "mark_gradients",
+    "ramp",
     "row",
     "run",
+    "seeded",
     "steps",
     "timeline",
     "train",

@@ -160,6 +160,11 @@ def batches(
     )
 
 
+def ramp(rank: int, number: int = 0, features: int = 4) -> Tensor:
+    """A batch of two rows that differs between ranks, and by number."""
+    return torch.linspace(-1 - number, 1 + rank, 2 * features, dtype=torch.float64).view(2, features)
+
+
 def mean_square(model: nn.Module, batch: Batch) -> Tensor:
     """A loss whose gradient differs in every row."""
     return model(batch).pow(2).mean()
