@@ -22,7 +22,7 @@ from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
-from ddpsim.simulator.policies import catalog
+from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
@@ -56,7 +56,7 @@ def simulate(
     world_size: int,
     *,
     args: Sequence[Any] = (),
-    policy: str | Policy = catalog.DEFAULT,
+    policy: str | Policy = named.DEFAULT,
     seed: int = 0,
     transport: str = "memory",
     faults: Sequence[Fault] = (),
@@ -133,7 +133,7 @@ def explore(
     world_size: int,
     *,
     args: Sequence[Any] = (),
-    policy: str | Strategy = catalog.DEFAULT_EXPLORING,
+    policy: str | Strategy = named.DEFAULT_EXPLORING,
     seed: int = 0,
     depth: int | None = None,
     preemptions: int | None = None,
@@ -296,6 +296,6 @@ def _policy(policy: str | Policy, seed: int) -> Policy:
         if isinstance(policy, type) or not callable(getattr(policy, "choose", None)):
             raise UsageError(f"policy is {policy!r}, expected a name or an object with choose(point, options)")
         return policy
-    if policy not in catalog.RUNNING:
-        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(catalog.RUNNING)}: give one of these names")
-    return catalog.POLICIES[policy].policy(seed)
+    if policy not in named.RUNNING:
+        raise UsageError(f"policy is {policy!r}, expected one of {', '.join(named.RUNNING)}: give one of these names")
+    return named.POLICIES[policy].policy(seed)

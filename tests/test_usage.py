@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddpsim import Budget, Crash, Delay, ReplayDivergedError, ReplayError, UsageError, Verdict, replay, simulate
-from ddpsim.simulator.policies.catalog import RUNNING
+from ddpsim.simulator.policies.named import RUNNING
 
 
 def add_up(rank):

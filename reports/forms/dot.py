@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ddpsim.reports.document import Document, Run
-from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
-from ddpsim.reports.wording import printable
+from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, is_mismatch, wait_graph_of
+from ddpsim.reports.printable import printable
 
 _LONGEST = 100
 """Characters of a label; a name may have any number."""

@@ -13,9 +13,9 @@ from ddpsim.reports.forms.legend import signs_of
 from ddpsim.reports.forms.page import embedded, page
 from ddpsim.reports.forms.view import FAMILIES, KINDS, Texts, view_of
 from ddpsim.reports.layout.classes import shown_lanes
-from ddpsim.reports.layout.wait_graph import wait_graph_of
 from ddpsim.reports.layout.wait_layout import picture_of
-from ddpsim.reports.wording import VERBS
+from ddpsim.reports.layout.wait_nodes import wait_graph_of
+from ddpsim.reports.printable import VERBS
 
 STYLES = ("base.css", "report.css")
 SCRIPTS = (

@@ -11,7 +11,7 @@ from rich.text import Text
 from ddpsim.reports.document import Run
 from ddpsim.reports.forms.letters import LATE, MISSING, ODD, WAITS, Kind, kind_of, legend_of, letters_for
 from ddpsim.reports.layout.lanes import Lane, Lanes, lanes_of
-from ddpsim.reports.wording import printable
+from ddpsim.reports.printable import printable
 from ddpsim.simulator.wording import rank_list
 
 _SEPARATE_RANKS = 16

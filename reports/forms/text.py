@@ -9,7 +9,7 @@ from rich.text import Text
 from ddpsim.reports.document import Document, Exploration, Run
 from ddpsim.reports.forms.highlight import STYLES
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
-from ddpsim.reports.wording import printable, printable_lines
+from ddpsim.reports.printable import printable, printable_lines
 
 WIDTH = 120
 """Of report.txt."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from ddpsim.reports.document import End
-from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph
+from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph
 
 LARGEST = 24
 """Nodes of a picture that one can still read."""

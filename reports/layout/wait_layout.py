@@ -13,7 +13,7 @@ from typing import Literal
 import networkx as nx
 
 from ddpsim.reports.layout.wait_folding import folded
-from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, digraph
+from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, digraph
 
 _LETTER = 7.4
 """Width of a letter, about."""

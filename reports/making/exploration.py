@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from ddpsim.reports.document import Difference, Document, Exploration, Outcome, Run
-from ddpsim.reports.making.environment import environment
 from ddpsim.reports.making.result import events_left_out, run_of
-from ddpsim.reports.wording import VERBS
+from ddpsim.reports.making.versions import environment
+from ddpsim.reports.printable import VERBS
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.exploration.exploration import Exploration as Explored
 from ddpsim.simulator.result import Result

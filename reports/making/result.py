@@ -6,10 +6,10 @@ from dataclasses import replace
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Waiting
-from ddpsim.reports.making.environment import environment
 from ddpsim.reports.making.lines import lines_of
+from ddpsim.reports.making.met_calls import Slots
 from ddpsim.reports.making.sites import Sites
-from ddpsim.reports.making.slots import Slots
+from ddpsim.reports.making.versions import environment
 from ddpsim.simulator.calls import Call as IssuedCall
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import Event as TraceEvent

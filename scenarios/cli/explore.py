@@ -20,7 +20,7 @@ from ddpsim.scenarios.cli.options import (
 )
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING, exploring_text, option_text
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_text, option_text
 
 if TYPE_CHECKING:
     from ddpsim import Exploration, Progress

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ddpsim.simulator.policies.catalog import DEFAULT, DRAWING, RUNNING, draws, listed
+from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, draws, listed
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine

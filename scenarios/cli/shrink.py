@@ -13,7 +13,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.policies.catalog import RUNNING, listed
+from ddpsim.simulator.policies.named import RUNNING, listed
 
 if TYPE_CHECKING:
     from ddpsim import ShrinkProgress

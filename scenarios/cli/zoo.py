@@ -26,7 +26,7 @@ from ddpsim.scenarios.cli.options import (
 )
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status, worst
-from ddpsim.simulator.policies.catalog import DEFAULT
+from ddpsim.simulator.policies.named import DEFAULT
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.cli.zoo_outcome import ZooOutcome

@@ -31,8 +31,8 @@ from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, t
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
 from ddpsim.simulator.choices import choices_text
-from ddpsim.simulator.programs.json_form import to_json
 from ddpsim.simulator.programs.program import Program
+from ddpsim.simulator.programs.program_json import to_json
 
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:

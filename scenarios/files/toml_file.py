@@ -16,7 +16,7 @@
     [expect]
     oracle = true                          # compare every rank's numbers with plain training
 
-Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/json_form.py, and `[[group]]` the
+Instead of a training, `[[rank]]` has the steps of each rank, as in simulator/programs/program_json.py, and `[[group]]`
 groups; or `scenario` names another scenario. `schedule` has the choices, as they stand in a replay token, and
 `runs_on` the engine. docs/scenarios.md lists every key.
 
@@ -53,8 +53,8 @@ from ddpsim.scenarios.training.reference import by_oracle
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.choices import choices_in
 from ddpsim.simulator.errors import ReplayError
-from ddpsim.simulator.programs.json_form import FORMAT, program_of
-from ddpsim.simulator.programs.json_form import VERSION as JSON_VERSION
+from ddpsim.simulator.programs.program_json import FORMAT, program_of
+from ddpsim.simulator.programs.program_json import VERSION as JSON_VERSION
 
 VERSION = 1
 """Of the format; a file that does not say its version is of this one."""

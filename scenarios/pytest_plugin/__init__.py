@@ -17,7 +17,7 @@ from ddpsim.scenarios.pytest_plugin.collecting import add_seeds, make_unusable, 
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY, ddpsim_seed, rank, refuse_outside, world_size
 from ddpsim.scenarios.pytest_plugin.marker import DESCRIPTION, SECONDS, SECONDS_INI, seconds_of
 from ddpsim.scenarios.pytest_plugin.scenario_files import collect_file
-from ddpsim.simulator.policies.catalog import DRAWING, RUNNING, draws, listed
+from ddpsim.simulator.policies.named import DRAWING, RUNNING, draws, listed
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.pytest_plugin.failure import Run

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from ddpsim.simulator.policies.catalog import (
+from ddpsim.simulator.policies.named import (
     COVERING,
     DEFAULT_EXPLORING,
     DRAWING,

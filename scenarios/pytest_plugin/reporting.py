@@ -22,7 +22,7 @@ from ddpsim.scenarios.model import found_text
 from ddpsim.scenarios.pytest_plugin.failure import RanksFailed, Run
 from ddpsim.scenarios.pytest_plugin.fixtures import OPTIONS_KEY
 from ddpsim.scenarios.pytest_plugin.running import policy_of, seed_of
-from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 
 FOLDER = "ddpsim_report"
 """Under this name pytest's own report of a teardown says where ours is, also across processes."""

@@ -29,7 +29,7 @@ from ddpsim.scenarios.pytest_plugin.patches import ranks_own_left_alone
 from ddpsim.scenarios.pytest_plugin.search import Search
 from ddpsim.scenarios.pytest_plugin.subtests import subtests_on
 from ddpsim.simulator.api import EXPLORATION_BUDGET
-from ddpsim.simulator.policies.catalog import DEFAULT, DEFAULT_DRAWING, draws
+from ddpsim.simulator.policies.named import DEFAULT, DEFAULT_DRAWING, draws
 
 _MOST_STEPS = 1_000_000
 """Of a run whose marker says no other number. One that never ends fails after some 15 seconds, with 250 MiB of events;

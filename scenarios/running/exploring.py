@@ -14,7 +14,7 @@ from ddpsim.scenarios.running.runner import check_engine_options, check_options,
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
-from ddpsim.simulator.policies.catalog import DEFAULT_EXPLORING
+from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
 from ddpsim.simulator.verdict import Finding
 
 

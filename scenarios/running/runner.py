@@ -19,8 +19,8 @@ from ddpsim.scenarios.processes.job import check_timeout
 from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
-from ddpsim.simulator.policies.catalog import DEFAULT
 from ddpsim.simulator.policies.guided import Guided
+from ddpsim.simulator.policies.named import DEFAULT
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)

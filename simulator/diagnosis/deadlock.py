@@ -8,7 +8,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, shortened, table
-from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
 from ddpsim.simulator.verdict import Code, Finding

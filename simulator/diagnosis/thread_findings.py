@@ -8,7 +8,7 @@ from dataclasses import replace
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import elided, shortened
-from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.standstill import RankSnapshot, Snapshot, ThreadSnapshot
 from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding

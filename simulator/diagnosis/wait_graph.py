@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeAlias
 import networkx as nx
 
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.diagnosis.snapshot import RankState, Snapshot
+from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 

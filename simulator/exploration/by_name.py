@@ -7,8 +7,8 @@ from collections.abc import Callable
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.exploration.dpor import Dpor
 from ddpsim.simulator.exploration.strategy import Strategy, Walks
-from ddpsim.simulator.policies.catalog import EXPLORING, POLICIES
 from ddpsim.simulator.policies.dfs import Dfs
+from ddpsim.simulator.policies.named import EXPLORING, POLICIES
 
 COVERING: dict[str, Callable[[int, int | None], Strategy]] = {
     "dpor": lambda world_size, option: Dpor(world_size),

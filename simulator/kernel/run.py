@@ -6,7 +6,7 @@ from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.open_slots import open_slots
-from ddpsim.simulator.diagnosis.snapshot import RankSnapshot, RankState, Snapshot, ThreadSnapshot
+from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot, ThreadSnapshot
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.states import Life

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Site
-from ddpsim.simulator.diagnosis.divergence import Apart
+from ddpsim.simulator.diagnosis.replica_divergence import Apart
 from ddpsim.simulator.process_group.replica_tensors import Named
 
 _MOST_SIDES = 8

@@ -24,7 +24,14 @@ from weakref import WeakSet
 import torch
 
 from ddpsim.simulator.calls import NOWHERE, Call, Site
-from ddpsim.simulator.diagnosis.divergence import Circumstances, Moment, Side, divergence, skip_text, skipped_step
+from ddpsim.simulator.diagnosis.replica_divergence import (
+    Circumstances,
+    Moment,
+    Side,
+    divergence,
+    skip_text,
+    skipped_step,
+)
 from ddpsim.simulator.process_group.replica_comparison import (
     Comparison,
     StepInputs,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ddpsim.scenarios.strategies.breaking import Kind
-from ddpsim.simulator.programs.json_form import from_json, to_json
+from ddpsim.simulator.programs.program_json import from_json, to_json
 from ddpsim.simulator.programs.validation import validate
 from tests.agreement.comparison import Comparison, what_it_said
 from tests.agreement.labelled import LabelledProgram

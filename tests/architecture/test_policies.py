@@ -11,7 +11,7 @@ from ddpsim import Budget, ChoiceKind, ChoicePoint, explore, simulate
 from ddpsim.scenarios.cli.commands import app
 from ddpsim.simulator import policies
 from ddpsim.simulator.exploration.by_name import COVERING
-from ddpsim.simulator.policies import catalog
+from ddpsim.simulator.policies import named
 
 ROOT = Path(__file__).resolve().parents[2]
 APART = {"guided", "replay"}
@@ -25,8 +25,8 @@ def choices(row, seed):
     return [policy.choose(point, (0, 1, 2, 3, 4)) for point in at]
 
 
-def test_every_class_of_a_policy_is_in_the_catalog():
-    text = inspect.getsource(catalog) + inspect.getsource(inspect.getmodule(COVERING["dfs"]))
+def test_every_class_of_a_policy_has_a_name():
+    text = inspect.getsource(named) + inspect.getsource(inspect.getmodule(COVERING["dfs"]))
     modules = {path.stem: path.read_text(encoding="utf-8") for path in Path(policies.__path__[0]).glob("*.py")}
     choosing = {
         name: re.findall(r"^class ([A-Z]\w+)", source, re.MULTILINE)
@@ -34,38 +34,38 @@ def test_every_class_of_a_policy_is_in_the_catalog():
         if "    def choose(" in source and name not in APART
     }
     lost = [name for name, classes in choosing.items() if not any(each in text for each in classes)]
-    assert not lost, f"simulator/policies/catalog.py has no row for simulator/policies/{lost[0]}.py"
+    assert not lost, f"simulator/policies/named.py has no row for simulator/policies/{lost[0]}.py"
 
 
 def test_what_covers_all_has_a_strategy():
-    assert set(COVERING) == set(catalog.COVERING), "simulator/exploration/by_name.py:COVERING"
+    assert set(COVERING) == set(named.COVERING), "simulator/exploration/by_name.py:COVERING"
 
 
-@pytest.mark.parametrize("name", catalog.POLICIES)
+@pytest.mark.parametrize("name", named.POLICIES)
 def test_a_row_says_whether_the_seed_matters(name):
-    row = catalog.POLICIES[name]
+    row = named.POLICIES[name]
     assert row.make is not None or row.explores, f"{name} neither runs nor explores"
     if row.make is None:
         assert not row.draws, f"{name} draws, and cannot be made from a seed"
         return
     differs = len({tuple(choices(row, seed)) for seed in range(8)}) > 1
-    assert differs == row.draws, f"simulator/policies/catalog.py says draws={row.draws} of {name}"
+    assert differs == row.draws, f"simulator/policies/named.py says draws={row.draws} of {name}"
 
 
-@pytest.mark.parametrize("name", catalog.RUNNING)
+@pytest.mark.parametrize("name", named.RUNNING)
 def test_a_policy_runs_by_its_name(name):
     simulate(lambda rank: None, 2, policy=name, seed=3).raise_for_verdict()
 
 
-@pytest.mark.parametrize("name", catalog.EXPLORING)
+@pytest.mark.parametrize("name", named.EXPLORING)
 def test_a_policy_explores_by_its_name(name):
     exploration = explore(lambda rank: None, 2, policy=name, seed=3, budget=Budget(executions=9))
-    assert exploration.complete == (name in catalog.COVERING)
+    assert exploration.complete == (name in named.COVERING)
 
 
 def test_the_option_of_a_policy_is_a_keyword_of_explore_and_of_the_console():
     keywords = inspect.signature(explore).parameters
-    options = [row.option.name for row in catalog.POLICIES.values() if row.option is not None]
+    options = [row.option.name for row in named.POLICIES.values() if row.option is not None]
     assert not [name for name in options if name not in keywords], "simulator/api.py:explore"
     shown = CliRunner().invoke(app, ["explore", "--help"], env={"COLUMNS": "200", "NO_COLOR": "1"}).output
     assert not [name for name in options if f"--{name}" not in shown], "scenarios/cli/explore.py"
@@ -73,15 +73,15 @@ def test_the_option_of_a_policy_is_a_keyword_of_explore_and_of_the_console():
 
 def test_the_page_of_explorations_has_a_row_for_each_policy():
     page = (ROOT / "docs" / "exploring.md").read_text(encoding="utf-8")
-    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(catalog.EXPLORING), "docs/exploring.md"
+    assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == sorted(named.EXPLORING), "docs/exploring.md"
 
 
 def test_the_page_of_the_marker_names_every_policy():
     page = (ROOT / "docs" / "pytest.md").read_text(encoding="utf-8")
-    names = {*catalog.RUNNING, *catalog.COVERING}
+    names = {*named.RUNNING, *named.COVERING}
     assert not [name for name in sorted(names) if f'`"{name}"`' not in page], "docs/pytest.md"
 
 
-@pytest.mark.parametrize("name", catalog.EXPLORING)
+@pytest.mark.parametrize("name", named.EXPLORING)
 def test_the_docstring_of_explore_says_what_it_does(name):
     assert f'"{name}"' in (explore.__doc__ or ""), "simulator/api.py:explore"

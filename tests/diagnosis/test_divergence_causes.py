@@ -7,8 +7,8 @@ from ddpsim import Code, simulate
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import NOWHERE
-from ddpsim.simulator.diagnosis.divergence import Apart, Circumstances, Moment, Side, divergence
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
+from ddpsim.simulator.diagnosis.replica_divergence import Apart, Circumstances, Moment, Side, divergence
 from ddpsim.simulator.joins import JoinedRank, Joining
 from ddpsim.simulator.process_group.replica_tensors import fingerprint
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from ddpsim.scenarios.pytest_plugin import pytest_addoption
-from ddpsim.simulator.policies.catalog import DRAWING, listed
+from ddpsim.simulator.policies.named import DRAWING, listed
 from tests.docs.blocks import blocks_of, name_of, pages
 from tests.docs.option_tables import PAGE, TABLE, brought_up_to_date, commands, table
 

@@ -3,7 +3,7 @@
 import pytest
 
 from ddpsim.simulator.calls import ANY_SOURCE, Site
-from ddpsim.simulator.diagnosis.snapshot import RankState
+from ddpsim.simulator.diagnosis.standstill import RankState
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.checked import Met, RankEnd
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Return, Wait

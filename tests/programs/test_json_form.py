@@ -5,8 +5,8 @@ import json
 import pytest
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.json_form import from_json, to_json
 from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Wait
+from ddpsim.simulator.programs.program_json import from_json, to_json
 from tests.agreement.labelled import labelled
 from tests.programs.programs import program, received, reduced, waited
 

@@ -8,7 +8,7 @@ import torch
 
 from ddpsim import Budget, Code
 from ddpsim.scenarios.pytest_plugin import marker
-from ddpsim.simulator.policies.catalog import DRAWING, EXPLORING, RUNNING, listed
+from ddpsim.simulator.policies.named import DRAWING, EXPLORING, RUNNING, listed
 from tests.pytest_plugin.reading import marked
 
 GOOD = marked("dist.barrier()", name="test_good")

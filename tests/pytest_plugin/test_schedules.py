@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.policies.catalog import DRAWING, listed
+from ddpsim.simulator.policies.named import DRAWING, listed
 from tests.pytest_plugin.reading import HANGS, marked, replay_of
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ddpsim.reports.document import Document, Finding, Waiting
 from ddpsim.reports.forms.dot import to_dot
-from ddpsim.reports.wording import printable
+from ddpsim.reports.printable import printable
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.outside import do_without, missing

@@ -8,8 +8,8 @@ import pytest
 
 from ddpsim.reports.document import Finding, Rank, Waiting
 from ddpsim.reports.layout.wait_folding import LARGEST, folded
-from ddpsim.reports.layout.wait_graph import Edge, Node, WaitGraph, wait_graph_of
 from ddpsim.reports.layout.wait_layout import picture_of
+from ddpsim.reports.layout.wait_nodes import Edge, Node, WaitGraph, wait_graph_of
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from tests.reports.examples import MISMATCH, THREADS, document

@@ -13,7 +13,7 @@ from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.scenarios.lookup import registry as registry_module
 from ddpsim.scenarios.lookup.registry import Registry
-from ddpsim.simulator.policies.catalog import RUNNING
+from ddpsim.simulator.policies.named import RUNNING
 
 ROOT = Path(__file__).resolve().parents[2]
 

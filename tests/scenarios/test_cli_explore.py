@@ -6,7 +6,7 @@ import pytest
 
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.policies.catalog import EXPLORING
+from ddpsim.simulator.policies.named import EXPLORING
 
 
 @pytest.fixture
