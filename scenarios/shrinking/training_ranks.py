@@ -4,30 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
-from itertools import combinations
 
 from msgspec import structs
 
 from ddpsim.scenarios.shrinking.declared import Declared
 from ddpsim.scenarios.training.training import Exceptional, Rule, Training
-from ddpsim.simulator.shrinking.blocks import blocks
-
-_FEW = 6
-"""Of so many ranks, every two and every three are tried alone."""
+from ddpsim.simulator.shrinking.blocks import only_two_or_three, without_a_block
 
 
 def fewer_ranks(declared: Declared) -> Iterator[Declared]:
     """Without a block of ranks, and what is said of them."""
-    everybody = range(declared.world_size)
-    for block in blocks(declared.world_size):
-        yield from _of([rank for rank in everybody if rank not in block], declared)
+    for kept in without_a_block(range(declared.world_size)):
+        yield from _of(kept, declared)
 
 
-def only_two_or_three(declared: Declared) -> Iterator[Declared]:
-    """Of few ranks, every two and every three: none of them need be superfluous alone."""
-    for count in (2, 3) if declared.world_size <= _FEW else ():
-        for kept in combinations(range(declared.world_size), count):
-            yield from _of(kept, declared)
+def two_or_three_ranks(declared: Declared) -> Iterator[Declared]:
+    """Of few ranks, only two or three."""
+    for kept in only_two_or_three(range(declared.world_size)):
+        yield from _of(kept, declared)
 
 
 def _of(kept: Collection[int], declared: Declared) -> Iterator[Declared]:

@@ -1,14 +1,21 @@
-"""Blocks to leave out: the halves of a sequence, then its quarters, and so on down to each single one.
+"""The shapes that passes share: values without a block of them, or with one of them smaller.
 
-This is the order of delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input, IEEE
-Transactions on Software Engineering 28(2), 2002): a large part that does not matter goes in one try. Where their
+Blocks come in the order of delta debugging (Zeller and Hildebrandt, Simplifying and Isolating Failure-Inducing Input,
+IEEE Transactions on Software Engineering 28(2), 2002): a large part that does not matter goes in one try. Where their
 algorithm doubles the granularity after each round without success, the blocks of all sizes are one sequence here, which
 starts anew after a success.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+_FEW = 6
+"""Of so many, every two and every three are tried alone."""
 
 
 def blocks(count: int) -> Iterator[range]:
@@ -23,3 +30,29 @@ def blocks(count: int) -> Iterator[range]:
 def _parted(count: int, parts: int) -> Iterator[range]:
     for part in range(parts):
         yield range(count * part // parts, count * (part + 1) // parts)
+
+
+def without_a_block(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """The values without a block of them."""
+    for block in blocks(len(values)):
+        yield (*values[: block.start], *values[block.stop :])
+
+
+def only_two_or_three(values: Sequence[Value]) -> Iterator[tuple[Value, ...]]:
+    """Of few values, every two and every three: none of them need be superfluous alone."""
+    for count in (2, 3) if len(values) <= _FEW else ():
+        yield from combinations(values, count)
+
+
+def with_one_simpler(
+    values: Sequence[Value], simpler: Callable[[Value], Iterable[Value]]
+) -> Iterator[tuple[Value, ...]]:
+    """The values with one of them simpler."""
+    for index, value in enumerate(values):
+        for other in simpler(value):
+            yield (*values[:index], other, *values[index + 1 :])
+
+
+def smaller_numbers(number: int, least: int = 1) -> list[int]:
+    """The least, half of the number and one less, as far as they are smaller."""
+    return sorted({each for each in (least, number // 2, number - 1) if least <= each < number})

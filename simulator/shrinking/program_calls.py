@@ -6,16 +6,17 @@ that what agrees still does, then each alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
+from typing import Any
 
 from ddpsim.simulator.calls import Shape
 from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
 from ddpsim.simulator.programs.dtypes import DTYPES, REDUCTIONS
 from ddpsim.simulator.programs.program import Issue, Program
 from ddpsim.simulator.programs.validation import members_of
-from ddpsim.simulator.shrinking.program_ranks import changed
+from ddpsim.simulator.shrinking.program_ranks import by_rank, changed
 from ddpsim.simulator.shrinking.program_steps import names_of
 
 Change = Callable[[Issue, tuple[int, ...]], Issue]
@@ -42,12 +43,7 @@ def _with(program: Program, change: Change, *, name: str | None = None, rank: in
     def change_one(call: Issue) -> Issue:
         return change(call, members[call.group]) if name in (None, call.name) else call
 
-    return replace(
-        program,
-        ranks=tuple(
-            changed(steps, change_one) if rank in (None, own) else steps for own, steps in enumerate(program.ranks)
-        ),
-    )
+    return by_rank(program, lambda own, steps: changed(steps, change_one) if rank in (None, own) else steps)
 
 
 def _changes(program: Program) -> Iterator[Change]:
@@ -55,21 +51,15 @@ def _changes(program: Program) -> Iterator[Change]:
     yield from (_plain_shapes, _fewer_shapes, _fewer_dimensions, _halved, _one_less)
     yield from (partial(_plain_shape, index=index) for index in ranks)
     yield from (partial(_plainer_split, side=side, index=index) for side in (0, 1) for index in ranks)
-    yield from (partial(_with_dtype, dtype=dtype) for dtype in DTYPES)
-    yield from (partial(_with_reduction, reduction=reduction) for reduction in REDUCTIONS)
-    yield from (partial(_with_root, root=root) for root in ranks)
-    yield from (partial(_with_tag, tag=tag) for tag in (0, 1))
+    options = {"dtype": DTYPES, "reduction": REDUCTIONS, "root": ranks, "tag": (0, 1)}
+    yield from (partial(_with_option, key=key, value=value) for key, values in options.items() for value in values)
 
 
 def _plain(call: Issue, members: tuple[int, ...]) -> Issue:
-    plain: Iterable[Change] = (
-        _plain_shapes,
-        partial(_with_reduction, reduction=REDUCTIONS[0]),
-        partial(_with_dtype, dtype=DTYPES[0]),
-        partial(_with_root, root=members[0]),
-        partial(_with_tag, tag=0),
-    )
-    return reduce(lambda call, change: change(call, members), plain, call)
+    call = _plain_shapes(call, members)
+    for key, value in {"reduction": REDUCTIONS[0], "dtype": DTYPES[0], "root": members[0], "tag": 0}.items():
+        call = _with_option(call, members, key=key, value=value)
+    return call
 
 
 # --- shapes -----------------------------------------------------------------------------------------------------------
@@ -135,20 +125,10 @@ def _plainer_split(call: Issue, members: tuple[int, ...], *, side: int, index: i
     return replace(call, splits=(splits[0], splits[1]), shapes=tuple(shapes))
 
 
-# --- options ----------------------------------------------------------------------------------------------------------
-
-
-def _with_dtype(call: Issue, members: tuple[int, ...], *, dtype: str) -> Issue:
-    return call if call.dtype is None else replace(call, dtype=dtype)
-
-
-def _with_reduction(call: Issue, members: tuple[int, ...], *, reduction: str) -> Issue:
-    return call if call.reduction is None else replace(call, reduction=reduction)
-
-
-def _with_root(call: Issue, members: tuple[int, ...], *, root: int) -> Issue:
-    return call if call.root is None or root not in members else replace(call, root=root)
-
-
-def _with_tag(call: Issue, members: tuple[int, ...], *, tag: int) -> Issue:
-    return replace(call, tag=min(tag, call.tag))
+def _with_option(call: Issue, members: tuple[int, ...], *, key: str, value: object) -> Issue:
+    """With a plainer dtype, reduction, root or tag, if the call has one, and the root is a member."""
+    is_no_member = key == "root" and value not in members
+    if is_no_member or getattr(call, key) is None or (key == "tag" and value == 1 and call.tag == 0):
+        return call
+    changes: dict[str, Any] = {key: value}
+    return replace(call, **changes)

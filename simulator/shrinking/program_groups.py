@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 
 from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program
-from ddpsim.simulator.shrinking.program_ranks import call_among, changed
+from ddpsim.simulator.shrinking.program_ranks import by_rank, call_among, changed
 from ddpsim.simulator.shrinking.program_steps import without_names
 
 
@@ -40,7 +40,7 @@ def _moved(program: Program, group: Group, name: str) -> Program:
     def moved(call: Issue) -> Issue:
         return replace(call, group=name) if call.group == group.name else call
 
-    return replace(program, ranks=tuple(changed(steps, moved) for steps in program.ranks))
+    return by_rank(program, lambda rank, steps: changed(steps, moved))
 
 
 def _without_member(program: Program, group: Group, member: int) -> Program:
@@ -52,8 +52,5 @@ def _without_member(program: Program, group: Group, member: int) -> Program:
         return call_among(call, rank, group.ranks, kept, None) if rank in kept else None
 
     smaller = Group(group.name, tuple(kept))
-    return replace(
-        program,
-        groups=tuple(smaller if each is group else each for each in program.groups),
-        ranks=tuple(changed(steps, partial(among, rank)) for rank, steps in enumerate(program.ranks)),
-    )
+    others = replace(program, groups=tuple(smaller if each is group else each for each in program.groups))
+    return by_rank(others, lambda rank, steps: changed(steps, partial(among, rank)))

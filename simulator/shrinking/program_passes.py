@@ -9,7 +9,7 @@ from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.programs.validation import validate
 from ddpsim.simulator.shrinking.program_calls import plainer_calls
 from ddpsim.simulator.shrinking.program_groups import fewer_groups, smaller_groups
-from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three
+from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, two_or_three_ranks
 from ddpsim.simulator.shrinking.program_steps import (
     fewer_rounds,
     fewer_rounds_in_pairs,
@@ -21,7 +21,7 @@ from ddpsim.simulator.shrinking.program_steps import (
 
 _PASSES = (
     fewer_ranks,
-    only_two_or_three,
+    two_or_three_ranks,
     fewer_rounds,
     idle_ranks,
     fewer_steps,

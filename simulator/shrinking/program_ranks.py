@@ -5,31 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import combinations
 
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.operations import IN_PROGRAMS, Rows, Shapes
 from ddpsim.simulator.programs.program import Group, Issue, Program, Step, Wait
 from ddpsim.simulator.programs.validation import members_of
-from ddpsim.simulator.shrinking.blocks import blocks
-
-_FEW = 6
-"""Of so many ranks, every two and every three are tried alone."""
+from ddpsim.simulator.shrinking.blocks import only_two_or_three, without_a_block
 
 
 def fewer_ranks(program: Program) -> Iterator[Program]:
     """Without a block of ranks. What names one of them is left out, or names another rank instead."""
-    everybody = range(program.world_size)
-    for block in blocks(program.world_size):
-        yield from _without(program, [rank for rank in everybody if rank not in block])
+    for kept in without_a_block(range(program.world_size)):
+        yield from _without(program, kept)
 
 
-def only_two_or_three(program: Program) -> Iterator[Program]:
-    """Of few ranks, every two and every three: none of them need be superfluous alone."""
-    if program.world_size <= _FEW:
-        for count in (2, 3):
-            for kept in combinations(range(program.world_size), count):
-                yield from _without(program, kept)
+def two_or_three_ranks(program: Program) -> Iterator[Program]:
+    """Of few ranks, only two or three."""
+    for kept in only_two_or_three(range(program.world_size)):
+        yield from _without(program, kept)
 
 
 def _without(program: Program, kept: Collection[int]) -> Iterator[Program]:
@@ -66,6 +59,11 @@ def with_ranks(program: Program, kept: Collection[int], *, stand_in: int | None)
         tuple(group for group in groups if group.ranks),
         tuple(changed(program.ranks[rank], partial(among, rank)) for rank in number),
     )
+
+
+def by_rank(program: Program, change: Callable[[int, tuple[Step, ...]], tuple[Step, ...]]) -> Program:
+    """The program with other steps of each rank."""
+    return replace(program, ranks=tuple(change(rank, steps) for rank, steps in enumerate(program.ranks)))
 
 
 def changed(steps: Iterable[Step], change: Callable[[Issue], Issue | None]) -> tuple[Step, ...]:

@@ -7,7 +7,8 @@ from dataclasses import replace
 from itertools import combinations
 
 from ddpsim.simulator.programs.program import Issue, Program, Step, Wait
-from ddpsim.simulator.shrinking.blocks import blocks
+from ddpsim.simulator.shrinking.blocks import blocks, without_a_block
+from ddpsim.simulator.shrinking.program_ranks import by_rank
 
 _FEW_NAMES = 12
 _FEW_STEPS = 14
@@ -21,8 +22,8 @@ Location = tuple[int, int]
 def fewer_rounds(program: Program) -> Iterator[Program]:
     """Without a block of calls, on all ranks; those of one name belong together."""
     names = names_of(program)
-    for block in blocks(len(names)):
-        yield without_names(program, {names[index] for index in block})
+    for kept in without_a_block(names):
+        yield without_names(program, {*names}.difference(kept))
 
 
 def idle_ranks(program: Program) -> Iterator[Program]:
@@ -66,13 +67,11 @@ def synchronous(program: Program) -> Iterator[Program]:
 
 def without_names(program: Program, names: Collection[str]) -> Program:
     """The program without the calls of these names, and their waits."""
-    return replace(
-        program,
-        ranks=tuple(
-            tuple(step for step in steps if not (isinstance(step, (Issue, Wait)) and step.name in names))
-            for steps in program.ranks
-        ),
-    )
+
+    def is_left(step: Step) -> bool:
+        return not (isinstance(step, (Issue, Wait)) and step.name in names)
+
+    return by_rank(program, lambda rank, steps: tuple(filter(is_left, steps)))
 
 
 def names_of(program: Program) -> tuple[str, ...]:
@@ -81,32 +80,21 @@ def names_of(program: Program) -> tuple[str, ...]:
 
 
 def _without_indices(program: Program, indices: Collection[Location]) -> Program:
-    return replace(
-        program,
-        ranks=tuple(
-            _without_steps(steps, {index for own, index in indices if own == rank})
-            for rank, steps in enumerate(program.ranks)
-        ),
-    )
-
-
-def _without_steps(steps: Steps, indices: Collection[int]) -> Steps:
     """A wait goes with its call."""
-    gone = {step.name for index in indices if isinstance(step := steps[index], Issue)}
-    return tuple(
-        step
-        for index, step in enumerate(steps)
-        if index not in indices and not (isinstance(step, Wait) and step.name in gone)
-    )
+
+    def left(rank: int, steps: Steps) -> Steps:
+        gone = {step.name for own, index in indices if own == rank and isinstance(step := steps[index], Issue)}
+        return tuple(
+            step
+            for index, step in enumerate(steps)
+            if (rank, index) not in indices and not (isinstance(step, Wait) and step.name in gone)
+        )
+
+    return by_rank(program, left)
 
 
 def _synchronous(program: Program, ranks: Collection[int], names: Collection[str]) -> Program:
-    return replace(
-        program,
-        ranks=tuple(
-            _waited_at_once(steps, names) if rank in ranks else steps for rank, steps in enumerate(program.ranks)
-        ),
-    )
+    return by_rank(program, lambda rank, steps: _waited_at_once(steps, names) if rank in ranks else steps)
 
 
 def _waited_at_once(steps: Steps, names: Collection[str]) -> Steps:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 
-from ddpsim.simulator.shrinking.blocks import blocks
+from ddpsim.simulator.shrinking.blocks import smaller_numbers, with_one_simpler, without_a_block
 
 Choices = tuple[int, ...]
 
@@ -41,15 +41,13 @@ def truncated(choices: Choices) -> Iterator[Choices]:
 
 def zeroed(choices: Choices) -> Iterator[Choices]:
     """With the default in place of a block of switches."""
-    switches = [index for index, choice in enumerate(choices) if choice]
-    for block in blocks(len(switches)):
-        gone = {switches[index] for index in block}
-        yield stripped(tuple(0 if index in gone else choice for index, choice in enumerate(choices)))
+    for kept in without_a_block(_switches(choices)):
+        yield stripped(tuple(choice if index in kept else 0 for index, choice in enumerate(choices)))
 
 
 def zeroed_in_pairs(choices: Choices) -> Iterator[Choices]:
     """With the default in place of any two switches."""
-    switches = [index for index, choice in enumerate(choices) if choice]
+    switches = _switches(choices)
     pairs = [(one, other) for index, one in enumerate(switches) for other in switches[:index]]
     for pair in pairs[:_MOST_SINGLE]:
         yield stripped(tuple(0 if index in pair else choice for index, choice in enumerate(choices)))
@@ -57,7 +55,7 @@ def zeroed_in_pairs(choices: Choices) -> Iterator[Choices]:
 
 def merged(choices: Choices) -> Iterator[Choices]:
     """One switch in place of two that follow each other: to where the second one led, over whatever detour."""
-    switches = [index for index, choice in enumerate(choices) if choice]
+    switches = _switches(choices)
     for first, second in pairwise(switches):
         both = choices[first] + choices[second]
         for choice in (*range(1, min(both, _MOST_MERGED)), both):
@@ -69,7 +67,7 @@ def regrouped(choices: Choices) -> Iterator[Choices]:
 
     So two turns of a rank become one, earlier or later, over what does not depend on it.
     """
-    switches = [index for index, choice in enumerate(choices) if choice]
+    switches = _switches(choices)
     for first, second in pairwise(switches) if len(switches) <= _MOST_REGROUPED else ():
         turn = (0,) * (second - first)
         for choice in range(1, choices[first] + choices[second] + 1):
@@ -89,16 +87,16 @@ def single(choices: Choices) -> Iterator[Choices]:
 
 def shortened(choices: Choices) -> Iterator[Choices]:
     """Without a block of choices, so that those behind it come earlier."""
-    for block in blocks(len(choices)):
-        yield stripped((*choices[: block.start], *choices[block.stop :]))
+    yield from map(stripped, without_a_block(choices))
 
 
 def smaller(choices: Choices) -> Iterator[Choices]:
     """With 1 in place of one choice, or half of it, or one less."""
-    for index, choice in enumerate(choices):
-        for less in sorted({1, choice // 2, choice - 1}):
-            if 0 < less < choice:
-                yield (*choices[:index], less, *choices[index + 1 :])
+    return with_one_simpler(choices, smaller_numbers)
+
+
+def _switches(choices: Choices) -> list[int]:
+    return [index for index, choice in enumerate(choices) if choice]
 
 
 PASSES = (truncated, zeroed, zeroed_in_pairs, merged, regrouped, single, shortened, smaller)

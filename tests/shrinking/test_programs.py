@@ -10,7 +10,7 @@ from ddpsim.simulator.shrinking.greedy import Attempt, shrink
 from ddpsim.simulator.shrinking.program_calls import plainer_calls
 from ddpsim.simulator.shrinking.program_groups import fewer_groups, smaller_groups
 from ddpsim.simulator.shrinking.program_passes import PASSES
-from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, only_two_or_three, with_ranks
+from ddpsim.simulator.shrinking.program_ranks import fewer_ranks, two_or_three_ranks, with_ranks
 from ddpsim.simulator.shrinking.program_size import size_of
 from ddpsim.simulator.shrinking.program_steps import fewer_rounds, fewer_steps, synchronous
 from tests.agreement.labelled import labelled
@@ -108,8 +108,8 @@ def test_parts_for_a_rank_that_is_gone_are_gone():
 def test_halves_go_first():
     sizes = [simpler.world_size for simpler in fewer_ranks(program(*[()] * 8))]
     assert sizes == [4] * 2 + [6] * 4 + [7] * 8
-    assert [each.world_size for each in only_two_or_three(program(*[()] * 4))] == [2] * 6 + [3] * 4
-    assert [*only_two_or_three(program(*[()] * 7))] == []
+    assert [each.world_size for each in two_or_three_ranks(program(*[()] * 4))] == [2] * 6 + [3] * 4
+    assert [*two_or_three_ranks(program(*[()] * 7))] == []
 
 
 # --- fewer steps and groups -------------------------------------------------------------------------------------------
