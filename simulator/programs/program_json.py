@@ -16,16 +16,45 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from dataclasses import astuple
 from typing import Any, NoReturn
 
+import msgspec
+from msgspec import structs
+
+from ddpsim.simulator.calls import Shape
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.programs.program import Crash, Group, Issue, Program, Return, Step, Wait
+from ddpsim.simulator.programs.program import DEFAULT, Crash, Group, Issue, Program, Return, Step, Wait
 
 FORMAT = "ddpsim program"
 VERSION = 1
 
-_OPTIONAL = ("group", "shapes", "dtype", "reduction", "root", "splits", "peer", "tag")
+
+def _object(name: str, *fields: tuple[str, Any] | tuple[str, Any, Any]) -> type[msgspec.Struct]:
+    """A JSON object of these keys, each with its type, and its default if it may be left out."""
+    return msgspec.defstruct(name, fields, frozen=True, forbid_unknown_fields=True, omit_defaults=True)
+
+
+_PROGRAM = _object(
+    "Program", ("format", str), ("version", int), ("world_size", int), ("groups", list), ("ranks", list[list[Any]])
+)
+_GROUP = _object("Group", ("name", str), ("ranks", tuple[int, ...]))
+_WAIT = _object("Wait", ("wait", str))
+_ISSUE = _object(
+    "Issue",
+    ("issue", str),
+    ("operation", str),
+    ("group", str, DEFAULT),
+    ("shapes", tuple[Shape, ...], ()),
+    ("dtype", str, None),
+    ("reduction", str, None),
+    ("root", int, None),
+    ("splits", tuple[tuple[int, ...], tuple[int, ...]], None),
+    ("peer", int, None),
+    ("tag", int, 0),
+)
+"""The keys stand in the order of the fields of `Issue`."""
 _PLAIN: dict[str, Step] = {"return": Return(), "crash": Crash()}
 
 
@@ -37,6 +66,21 @@ def to_json(program: Program) -> str:
         f'{{\n  "format": {json.dumps(FORMAT)}, "version": {VERSION},\n  "world_size": {program.world_size},\n'
         f'  "groups": [{groups}],\n  "ranks": [\n{ranks}\n  ]\n}}\n'
     )
+
+
+def _rank_text(steps: tuple[Step, ...]) -> str:
+    if not steps:
+        return "    []"
+    return "    [\n" + ",\n".join(f"      {json.dumps(_value(step))}" for step in steps) + "\n    ]"
+
+
+def _value(step: Step) -> Any:
+    if isinstance(step, (Wait, Issue)):
+        return msgspec.to_builtins((_WAIT if isinstance(step, Wait) else _ISSUE)(*astuple(step)))
+    return next(word for word, plain in _PLAIN.items() if plain == step)
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
 
 
 def from_json(text: str) -> Program:
@@ -60,106 +104,50 @@ def program_of(value: Any) -> Program:
     version = value.get("version")
     if type(version) is not int or version != VERSION:  # true and 1.0 are equal to 1
         _refuse("version", _shown(version), f"{VERSION}, which this ddpsim reads")
-    _check_keys(value, ("format", "version", "world_size", "groups", "ranks"), "the file")
+    _, _, world_size, groups, ranks = _read(value, _PROGRAM, "")
     return Program(
-        _whole(value.get("world_size"), "world_size"),
-        _all(value.get("groups"), "groups", _group),
-        _all(value.get("ranks"), "ranks", lambda steps, where: _all(steps, where, _step)),
+        world_size,
+        tuple(Group(*_read(each, _GROUP, f"groups[{index}]")) for index, each in enumerate(groups)),
+        tuple(
+            tuple(_step(step, f"ranks[{rank}][{index}]") for index, step in enumerate(steps))
+            for rank, steps in enumerate(ranks)
+        ),
     )
-
-
-# --- writing ----------------------------------------------------------------------------------------------------------
-
-
-def _rank_text(steps: tuple[Step, ...]) -> str:
-    if not steps:
-        return "    []"
-    return "    [\n" + ",\n".join(f"      {json.dumps(_value(step))}" for step in steps) + "\n    ]"
-
-
-def _value(step: Step) -> Any:
-    if isinstance(step, Wait):
-        return {"wait": step.name}
-    if isinstance(step, Issue):
-        default = Issue("", "")
-        options = {key: getattr(step, key) for key in _OPTIONAL if getattr(step, key) != getattr(default, key)}
-        return {"issue": step.name, "operation": step.operation, **options}
-    return next(word for word, plain in _PLAIN.items() if plain == step)
-
-
-# --- reading ----------------------------------------------------------------------------------------------------------
-
-
-def _group(value: Any, where: str) -> Group:
-    entry = _entry(value, where, ("name", "ranks"))
-    return Group(_text(entry.get("name"), f"{where}.name"), _wholes(entry.get("ranks"), f"{where}.ranks"))
 
 
 def _step(value: Any, where: str) -> Step:
     if isinstance(value, str) and value in _PLAIN:
         return _PLAIN[value]
     if isinstance(value, dict) and "wait" in value:
-        return Wait(_text(_entry(value, where, ("wait",))["wait"], f"{where}.wait"))
+        return Wait(*_read(value, _WAIT, where))
     if not isinstance(value, dict) or "issue" not in value:
         _refuse(where, _shown(value), '{"issue": ...}, {"wait": ...}, "return" or "crash"')
-    entry = _entry(value, where, ("issue", "operation", *_OPTIONAL))
-    options = {key: _READ[key](entry[key], f"{where}.{key}") for key in _OPTIONAL if key in entry}
-    name, operation = _text(entry["issue"], f"{where}.issue"), _text(entry.get("operation"), f"{where}.operation")
-    return Issue(name, operation, **options)
+    return Issue(*_read(value, _ISSUE, where))
 
 
-def _entry(value: Any, where: str, keys: tuple[str, ...]) -> dict[str, Any]:
+_EXPECTED = {"array": "a list", "str": "a text", "int": "a whole number"}
+"""Types of msgspec's, in words."""
+
+
+def _read(value: Any, form: type[msgspec.Struct], where: str) -> tuple[Any, ...]:
+    """What an object says, key by key. Raises UsageError for the first thing that is wrong with it."""
+    try:
+        return structs.astuple(msgspec.convert(value, form))
+    except msgspec.ValidationError as error:
+        text, _, path = str(error).rstrip("`").partition(" - at `$")
+    keys = ", ".join(form.__struct_fields__)
     if not isinstance(value, dict):
-        _refuse(where, _shown(value), f"an object with {', '.join(keys)}")
-    _check_keys(value, keys, where)
-    return dict(value)
-
-
-def _check_keys(value: dict[str, Any], keys: tuple[str, ...], where: str) -> None:
-    unknown = next((key for key in value if key not in keys), None)
-    if unknown is not None:
-        _refuse(where, f"key {_shown(unknown)}", f"only {', '.join(keys)}")
-
-
-def _all(value: Any, where: str, read: Callable[[Any, str], Any]) -> tuple[Any, ...]:
-    if not isinstance(value, list):
-        _refuse(where, _shown(value), "a list")
-    return tuple([read(each, f"{where}[{index}]") for index, each in enumerate(value)])
-
-
-def _text(value: Any, where: str) -> str:
-    if not isinstance(value, str):
-        _refuse(where, _shown(value), "a text")
-    return value
-
-
-def _whole(value: Any, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool):
-        _refuse(where, _shown(value), "a whole number")
-    return value
-
-
-def _wholes(value: Any, where: str) -> tuple[int, ...]:
-    return _all(value, where, _whole)
-
-
-def _splits(value: Any, where: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    sides = _all(value, where, _wholes)
-    if len(sides) != 2:
-        _refuse(where, f"{len(sides)} lists", "two, of what is sent and what is received")
-    return sides[0], sides[1]
-
-
-_READ: dict[str, Callable[[Any, str], Any]] = {
-    "group": _text,
-    "shapes": lambda value, where: _all(value, where, _wholes),
-    "dtype": _text,
-    "reduction": _text,
-    "root": _whole,
-    "splits": _splits,
-    "peer": _whole,
-    "tag": _whole,
-}
+        _refuse(where, _shown(value), f"an object with {keys}")
+    if field := re.fullmatch(r"Object (\w+) \w+ field `(.*?)`?", text, re.DOTALL):
+        if field[1] == "missing":
+            return _read({**value, field[2]: None}, form, where)
+        _refuse(where or "the file", f"key {_shown(field[2])}", f"only {keys}")
+    for key, index in re.findall(r"\.(\w+)|\[(\d+)\]", path):
+        value = value[int(index) if index else key]
+    where = f"{where}{path}".lstrip(".")
+    if "of length 2" in text:
+        _refuse(where, f"{len(value)} lists", "two, of what is sent and what is received")
+    _refuse(where, _shown(value), _EXPECTED[text.split("`")[1]])
 
 
 def _shown(value: Any) -> str:
