@@ -48,6 +48,11 @@ def exchanged(sent_rows, received_rows, dtype):
     return Issue("a", "all_to_all_single", shapes=shapes, dtype=dtype, splits=(sent_rows, received_rows))
 
 
+def both(*calls):
+    """Each rank makes a call of its own, and waits for it."""
+    return program(*map(waited, calls))
+
+
 A = reduced("a")
 
 OF_NOTHING = (
@@ -62,107 +67,57 @@ OF_NOTHING = (
 )
 
 SILENT = {
-    "reduction": (Silence.ANOTHER_REDUCTION, program(waited(A), waited(reduced("a", reduction="MAX")))),
-    "dtype-of-the-same-size": (Silence.AS_MANY_BYTES, program(waited(A), waited(reduced("a", dtype="int32")))),
-    "shape-of-as-many-elements": (Silence.AS_MANY_BYTES, program(waited(A), waited(reduced("a", 2, 2)))),
-    "rows-of-another-dtype": (
-        Silence.AS_MANY_BYTES,
-        program(waited(exchanged((1, 2), (1, 3), "int8")), waited(exchanged((3, 0), (2, 0), "bool"))),
-    ),
-    "message-of-another-dtype": (
-        Silence.AS_MANY_BYTES,
-        program(waited(sent("m", 1)), waited(received("m", 0, dtype="int64", shape=(2,)))),
-    ),
-    "message-shorter": (
-        Silence.ROOM_TO_SPARE,
-        program(waited(sent("m", 1)), waited(received("m", 0, shape=(5,)))),
-    ),
-    "message-of-a-shorter-dtype": (
-        Silence.ROOM_TO_SPARE,
-        program(waited(sent("m", 1, dtype="int8")), waited(received("m", 0))),
-    ),
-    "broadcast-shorter": (
-        Silence.ROOM_TO_SPARE,
-        program(waited(moved("broadcast")), waited(moved("broadcast", (5,)))),
-    ),
-    "broadcast-shorter-at-its-end": (
-        Silence.ROOM_TO_SPARE,
-        program(*[waited(moved("broadcast"))] * 3, waited(moved("broadcast", (5,)))),
-    ),
-    "scatter-shorter": (Silence.ROOM_TO_SPARE, program(waited(moved("scatter")), waited(moved("scatter", (5,))))),
-    "gather-shorter": (Silence.ROOM_TO_SPARE, program(waited(moved("gather", (5,))), waited(moved("gather")))),
-    "all_reduce_coalesced": (
-        Silence.ONE_ALGORITHM,
-        program(waited(A), waited(coalesced((4,))), waited(coalesced((2,), (2,)))),
-    ),
-    "reduce_scatter_tensor": (Silence.ONE_ALGORITHM, program(waited(A), waited(scattered(4)))),
-    "all_gathers": (
-        Silence.ONE_ALGORITHM,
-        program(
-            waited(gathered("all_gather")),
-            waited(gathered("all_gather_coalesced")),
-            waited(gathered("all_gather_into_tensor")),
-        ),
-    ),
-    # In gloo's tree of four ranks, rank 3 has rank 1 above it whether the root is 0 or 1.
-    "root-of-broadcast": (
-        Silence.SAME_PART,
-        program(*[waited(moved("broadcast"))] * 3, waited(moved("broadcast", root=1))),
-    ),
-    # Only who has reduced a part sends it to the root, and one element is one part, of another rank than 1.
-    "root-of-a-small-reduce": (
-        Silence.SAME_PART,
-        program(waited(summed(root=2)), waited(summed(root=0)), waited(summed(root=2))),
-    ),
-    "rows-fewer": (
-        Silence.ROOM_TO_SPARE,
-        program(waited(exchanged((1, 1), (1, 2), "int8")), waited(exchanged((1, 1), (1, 1), "int8"))),
-    ),
-    "barrier-never-waited-for": (Silence.NEVER_WAITED_FOR, program((A,), (barrier("a"),))),
-    "operation-never-waited-for": (
-        Silence.NEVER_WAITED_FOR,
-        program((A,), (moved("broadcast", root=1),)),
-    ),
-    "root-never-waited-for": (
-        Silence.NEVER_WAITED_FOR,
-        program((moved("gather", root=1),), (moved("gather", root=0),)),
-    ),
-    "gather-without-its-last": (
-        Silence.OWN_PART_DONE,
-        program((moved("gather"),), waited(moved("gather")), ()),
-    ),
-    "scatter-without-its-last": (
-        Silence.OWN_PART_DONE,
-        program((moved("scatter"),), waited(moved("scatter")), ()),
-    ),
-    "broadcast-without-its-last": (
-        Silence.OWN_PART_DONE,
-        program((moved("broadcast"),), waited(moved("broadcast")), ()),
-    ),
-    # The one element goes from rank 2 by rank 1 to rank 0, the root; rank 1 goes on once it has been taken from it.
-    "small-reduce-waited-for-by-its-first": (
-        Silence.OWN_PART_DONE,
-        program((), (summed(root=0),), waited(summed(root=0))),
-    ),
-    # Only when rank 1 has gone on, it makes the call that rank 0 waits for.
-    "gather-without-its-last-and-then-more": (
-        Silence.OWN_PART_DONE,
-        program(
-            (moved("gather"), *waited(sent("m", 1))),
-            waited(moved("gather"), received("m", 0)),
-            (),
-        ),
-    ),
-    **{
-        f"{issue.operation}-of-nothing": (Silence.NOTHING_TO_MOVE, program(waited(issue), waited(issue), ()))
-        for issue in OF_NOTHING
+    Silence.ANOTHER_REDUCTION: {"reduction": both(A, reduced("a", reduction="MAX"))},
+    Silence.AS_MANY_BYTES: {
+        "dtype-of-the-same-size": both(A, reduced("a", dtype="int32")),
+        "shape-of-as-many-elements": both(A, reduced("a", 2, 2)),
+        "rows-of-another-dtype": both(exchanged((1, 2), (1, 3), "int8"), exchanged((3, 0), (2, 0), "bool")),
+        "message-of-another-dtype": both(sent("m", 1), received("m", 0, dtype="int64", shape=(2,))),
     },
-    "different-operations-of-nothing": (
-        Silence.NOTHING_TO_MOVE,
-        program(waited(reduced("a", 0)), waited(gathered("all_gather", (0,)))),
-    ),
-    "nothing-against-something": (Silence.NEVER_WAITED_FOR, program(waited(reduced("a", 0)), (A,))),
+    Silence.ROOM_TO_SPARE: {
+        "message-shorter": both(sent("m", 1), received("m", 0, shape=(5,))),
+        "message-of-a-shorter-dtype": both(sent("m", 1, dtype="int8"), received("m", 0)),
+        "broadcast-shorter": both(moved("broadcast"), moved("broadcast", (5,))),
+        "broadcast-shorter-at-its-end": both(*[moved("broadcast")] * 3, moved("broadcast", (5,))),
+        "scatter-shorter": both(moved("scatter"), moved("scatter", (5,))),
+        "gather-shorter": both(moved("gather", (5,)), moved("gather")),
+        "rows-fewer": both(exchanged((1, 1), (1, 2), "int8"), exchanged((1, 1), (1, 1), "int8")),
+    },
+    Silence.ONE_ALGORITHM: {
+        "all_reduce_coalesced": both(A, coalesced((4,)), coalesced((2,), (2,))),
+        "reduce_scatter_tensor": both(A, scattered(4)),
+        "all_gathers": both(*map(gathered, ("all_gather", "all_gather_coalesced", "all_gather_into_tensor"))),
+    },
+    Silence.SAME_PART: {
+        # In gloo's tree of four ranks, rank 3 has rank 1 above it whether the root is 0 or 1.
+        "root-of-broadcast": both(*[moved("broadcast")] * 3, moved("broadcast", root=1)),
+        # Only who has reduced a part sends it to the root, and one element is one part, of another rank than 1.
+        "root-of-a-small-reduce": both(summed(root=2), summed(root=0), summed(root=2)),
+    },
+    Silence.NEVER_WAITED_FOR: {
+        "barrier-never-waited-for": program((A,), (barrier("a"),)),
+        "operation-never-waited-for": program((A,), (moved("broadcast", root=1),)),
+        "root-never-waited-for": program((moved("gather", root=1),), (moved("gather", root=0),)),
+        "nothing-against-something": program(waited(reduced("a", 0)), (A,)),
+    },
+    Silence.OWN_PART_DONE: {
+        **{
+            f"{each}-without-its-last": program((moved(each),), waited(moved(each)), ())
+            for each in ("gather", "scatter", "broadcast")
+        },
+        # The one element goes from rank 2 by rank 1 to rank 0, the root; rank 1 goes on once it has been taken from it.
+        "small-reduce-waited-for-by-its-first": program((), (summed(root=0),), waited(summed(root=0))),
+        # Only when rank 1 has gone on, it makes the call that rank 0 waits for.
+        "gather-without-its-last-and-then-more": program(
+            (moved("gather"), *waited(sent("m", 1))), waited(moved("gather"), received("m", 0)), ()
+        ),
+    },
+    Silence.NOTHING_TO_MOVE: {
+        **{f"{issue.operation}-of-nothing": program(waited(issue), waited(issue), ()) for issue in OF_NOTHING},
+        "different-operations-of-nothing": both(reduced("a", 0), gathered("all_gather", (0,))),
+    },
 }
+PROVED = {name: (silence, each) for silence, programs in SILENT.items() for name, each in programs.items()}
 
 # Rank 2 sends rank 0 a row too few, and rank 1 one too many.
 UNEVEN = (
@@ -187,12 +142,10 @@ UNCERTAIN = [
 """Here gloo lets who waits return, hang or raise: it depends on when the other is gone."""
 
 NOTICED = {
-    "dtype-of-another-size": program(waited(A), waited(reduced("a", dtype="float64"))),
-    "shape-of-more-elements": program(waited(A), waited(reduced("a", 5))),
-    "rows-of-a-larger-dtype": program(
-        waited(exchanged((1, 2), (1, 3), "int8")), waited(exchanged((3, 0), (2, 0), "int32"))
-    ),
-    "message-longer": program(waited(sent("m", 1, shape=(5,))), waited(received("m", 0))),
+    "dtype-of-another-size": both(A, reduced("a", dtype="float64")),
+    "shape-of-more-elements": both(A, reduced("a", 5)),
+    "rows-of-a-larger-dtype": both(exchanged((1, 2), (1, 3), "int8"), exchanged((3, 0), (2, 0), "int32")),
+    "message-longer": both(sent("m", 1, shape=(5,)), received("m", 0)),
     "message-longer-waited-for": program((sent("m", 1, shape=(5,)),), waited(received("m", 0))),
     "broadcast-longer-waited-for": program((moved("broadcast", (5,)),), waited(moved("broadcast"))),
     "scatter-longer-waited-for": program((moved("scatter", (5,)),), waited(moved("scatter"))),
@@ -202,18 +155,14 @@ NOTICED = {
     "all_gather-of-three-longer": program(
         (gathered("all_gather"),), (gathered("all_gather"),), waited(gathered("all_gather", (5,)))
     ),
-    "broadcast-longer": program(waited(moved("broadcast", (5,))), waited(moved("broadcast"))),
-    "broadcast-longer-on-its-way": program(
-        waited(moved("broadcast")),
-        waited(moved("broadcast", (5,))),  # in gloo's tree rank 3 receives from rank 1
-        waited(moved("broadcast")),
-        waited(moved("broadcast")),
-    ),
-    "gather-longer": program(waited(moved("gather")), waited(moved("gather", (5,)))),
-    "root-of-reduce": program(waited(summed(12, root=2)), waited(summed(12, root=0)), waited(summed(12, root=2))),
-    "operation": program(waited(A), waited(moved("broadcast", root=1))),
-    "root-of-broadcast-on-two": program(waited(moved("broadcast")), waited(moved("broadcast", root=1))),
-    "root-of-gather": program(waited(moved("gather")), waited(moved("gather", root=1))),
+    "broadcast-longer": both(moved("broadcast", (5,)), moved("broadcast")),
+    # In gloo's tree rank 3 receives from rank 1.
+    "broadcast-longer-on-its-way": both(moved("broadcast"), moved("broadcast", (5,)), *[moved("broadcast")] * 2),
+    "gather-longer": both(moved("gather"), moved("gather", (5,))),
+    "root-of-reduce": both(summed(12, root=2), summed(12, root=0), summed(12, root=2)),
+    "operation": both(A, moved("broadcast", root=1)),
+    "root-of-broadcast-on-two": both(moved("broadcast"), moved("broadcast", root=1)),
+    "root-of-gather": both(moved("gather"), moved("gather", root=1)),
     "operation-waited-for-by-one": program(waited(A), (moved("broadcast", root=1),)),
     "gather-waited-for-by-its-root": program(waited(moved("gather")), waited(moved("gather")), ()),
     "all_gather-without-its-last": program(waited(gathered("all_gather")), (gathered("all_gather"),), ()),
@@ -225,31 +174,25 @@ NOTICED = {
     **{
         f"{issue.operation}-of-nothing": program(waited(issue), waited(issue), ())
         for issue in (
-            moved("broadcast", (0,)),
-            moved("gather", (0,)),
-            moved("scatter", (0,)),
+            *(moved(each, (0,)) for each in ("broadcast", "gather", "scatter")),
             all_to_all(0, 0, 0, dtype="int8"),
             exchanged((0, 0, 0), (0, 0, 0), "int8"),
         )
     },
     "message-of-nothing": program(waited(sent("m", 1, shape=(0,))), ()),
     "coalesced-of-nothing-and-something": program(waited(coalesced((0,), (2,))), ()),
-    "nothing-against-something-waited-for": program(waited(reduced("a", 0)), waited(A)),
+    "nothing-against-something-waited-for": both(reduced("a", 0), A),
 }
 
-BOOLS = program(
-    waited(reduced("a", dtype="bool")), waited(reduced("a", dtype="bool")), waited(reduced("a", dtype="bool"))
-)
-
-NOTHING_FROM_ANY = program(waited(sent("m", 1, shape=(0,))), waited(received("m", ANY_SOURCE, shape=(0,))))
-
+BOOLS = both(*[reduced("a", dtype="bool")] * 3)
+NOTHING_FROM_ANY = both(sent("m", 1, shape=(0,)), received("m", ANY_SOURCE, shape=(0,)))
 WAITED_TWICE = program((*waited(sent("m", 1)), Wait("m")), (*waited(received("m", 0)), Wait("m")))
 
 
 @pytest.fixture(scope="module")
 def reported(server):
     """What became of each rank of every program here."""
-    told = [each for _, each in (*SILENT.values(), *TOO_LONG.values())]
+    told = [each for _, each in (*PROVED.values(), *TOO_LONG.values())]
     programs = [BOOLS, NOTHING_FROM_ANY, WAITED_TWICE, *told, *NOTICED.values()]
     return dict(zip(programs, on_gloo((each, 0.5) for each in programs), strict=True))
 
@@ -259,9 +202,8 @@ def compared(broken, reports):
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("case", SILENT.values(), ids=SILENT)
-def test_gloo_completes_it(case, reported):
-    silence, broken = case
+@pytest.mark.parametrize(("silence", "broken"), PROVED.values(), ids=PROVED)
+def test_gloo_completes_it(silence, broken, reported):
     comparison = compared(broken, reported[broken])
     assert set(comparison.endings) == {Ending.RETURNED}
     assert simulated(broken).verdict is Verdict.FAIL
@@ -269,9 +211,8 @@ def test_gloo_completes_it(case, reported):
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("case", TOO_LONG.values(), ids=TOO_LONG)
-def test_gloo_completes_it_for_those_who_wait(case, reported):
-    who, broken = case
+@pytest.mark.parametrize(("who", "broken"), TOO_LONG.values(), ids=TOO_LONG)
+def test_gloo_completes_it_for_those_who_wait(who, broken, reported):
     comparison = compared(broken, reported[broken])
     assert comparison.endings[who] is Ending.RETURNED
     assert comparison.disagreement == ""
@@ -284,7 +225,7 @@ def test_it_is_excused_when_who_gets_too_much_is_gone_before(broken):
 
 
 def test_every_silence_is_proved():
-    assert {silence for silence, _ in SILENT.values()} == set(Silence)
+    assert set(SILENT) == set(Silence)
 
 
 @pytest.mark.tier("ci")
@@ -305,7 +246,7 @@ def test_it_would_be_a_disagreement_had_gloo_completed_it(broken):
 
 @pytest.mark.tier("ci")
 def test_another_reduction_gives_a_mixture_of_both(reported):
-    mixed = pickle.loads(reported[SILENT["reduction"][1]][0].value)
+    mixed = pickle.loads(reported[PROVED["reduction"][1]][0].value)
     for reduction in ("SUM", "MAX"):
         repaired = simulated(program(*[waited(reduced("a", reduction=reduction))] * 2)).returns[0]
         assert mixed != repaired

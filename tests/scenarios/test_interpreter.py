@@ -21,9 +21,9 @@ FLOAT = {"dtype": "float32"}
 SUM = {"dtype": "float32", "reduction": "SUM"}
 
 
-def together(issue, size=3, groups=()):
-    """What each rank's outputs hold after a call that all make."""
-    result = simulated(Program(size, groups, ((issue, Wait("x")),) * size))
+def together(issue):
+    """What each rank's outputs hold after a call that all three make."""
+    result = simulated(Program(3, (), ((issue, Wait("x")),) * 3))
     assert result.verdict is Verdict.PASS
     return [[tensor(output) for output in outputs["x"]] for outputs in result.returns]
 
@@ -36,100 +36,48 @@ def same(found, expected):
     return len(found) == len(expected) and all(map(torch.equal, found, expected))
 
 
-def inputs(issue, size=3):
-    """By rank, what `issue` sends."""
-    return [sent(issue, rank) for rank in range(size)]
+def sums(inputs):
+    return [reduce(torch.add, column) for column in zip(*inputs, strict=True)]
 
 
-def sums(issue):
-    return [reduce(torch.add, column) for column in zip(*inputs(issue), strict=True)]
+def parts():
+    """What the root of a scatter sends: three tensors."""
+    return sent(Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT), 0)
 
 
-def all_reduce():
-    issue = Issue("x", "all_reduce", shapes=((2, 3),), **SUM)
-    return issue, [sums(issue)] * 3
+SPLITS = {"splits": ((2, 2, 2), (2, 2, 2))}
+COLLECTIVE = {
+    "all_reduce": (((2, 3),), SUM, lambda own: [sums(own)] * 3),
+    "all_reduce_coalesced": (((2, 3), ()), SUM, lambda own: [sums(own)] * 3),
+    "broadcast": (((2, 3),), {"root": 1, **FLOAT}, lambda own: [own[1]] * 3),
+    "reduce": (((5,),), {"root": 2, **SUM}, lambda own: [[], [], sums(own)]),
+    "all_gather": (((2,),), FLOAT, lambda own: [[each[0] for each in own]] * 3),
+    "all_gather_coalesced": (((2,), (3,)), FLOAT, lambda own: [[each for many in own for each in many]] * 3),
+    "all_gather_into_tensor": (((2, 3),), FLOAT, lambda own: [[torch.cat([each[0] for each in own])]] * 3),
+    "gather": (((2,),), {"root": 0, **FLOAT}, lambda own: [[each[0] for each in own], [], []]),
+    "scatter": (((2,),), {"root": 0, **FLOAT}, lambda own: [[part] for part in parts()]),
+    "reduce_scatter": (((2,), (3,), (1,)), SUM, lambda own: [[each] for each in sums(own)]),
+    "reduce_scatter_tensor": (((6, 2),), SUM, lambda own: [[each] for each in sums(own)[0].chunk(3)]),
+    "all_to_all": (((2,),) * 3, FLOAT, lambda own: [[each[rank] for each in own] for rank in range(3)]),
+    "all_to_all_single": (
+        ((6, 2), (6, 2)),
+        {**SPLITS, **FLOAT},
+        lambda own: [[torch.cat([each[0].chunk(3)[rank] for each in own])] for rank in range(3)],
+    ),
+    "barrier": ((), {}, lambda own: [[], [], []]),
+}
+"""By operation, the shapes and options of a call, and what it leaves on each rank, given what each sends."""
 
 
-def all_reduce_coalesced():
-    issue = Issue("x", "all_reduce_coalesced", shapes=((2, 3), ()), **SUM)
-    return issue, [sums(issue)] * 3
-
-
-def broadcast():
-    issue = Issue("x", "broadcast", shapes=((2, 3),), root=1, **FLOAT)
-    return issue, [inputs(issue)[1]] * 3
-
-
-def reduce_():
-    issue = Issue("x", "reduce", shapes=((5,),), root=2, **SUM)
-    return issue, [[], [], sums(issue)]
-
-
-def all_gather():
-    issue = Issue("x", "all_gather", shapes=((2,),), **FLOAT)
-    return issue, [[own[0] for own in inputs(issue)]] * 3
-
-
-def all_gather_coalesced():
-    issue = Issue("x", "all_gather_coalesced", shapes=((2,), (3,)), **FLOAT)
-    return issue, [[each for own in inputs(issue) for each in own]] * 3
-
-
-def all_gather_into_tensor():
-    issue = Issue("x", "all_gather_into_tensor", shapes=((2, 3),), **FLOAT)
-    return issue, [[torch.cat([own[0] for own in inputs(issue)])]] * 3
-
-
-def gather():
-    issue = Issue("x", "gather", shapes=((2,),), root=0, **FLOAT)
-    return issue, [[own[0] for own in inputs(issue)], [], []]
-
-
-def scatter():
-    issue = Issue("x", "scatter", shapes=((2,),), root=0, **FLOAT)
-    parts = sent(Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT), 0)  # three tensors, as the root sends
-    return issue, [[part] for part in parts]
-
-
-def reduce_scatter():
-    issue = Issue("x", "reduce_scatter", shapes=((2,), (3,), (1,)), **SUM)
-    return issue, [[each] for each in sums(issue)]
-
-
-def reduce_scatter_tensor():
-    issue = Issue("x", "reduce_scatter_tensor", shapes=((6, 2),), **SUM)
-    return issue, [[each] for each in sums(issue)[0].chunk(3)]
-
-
-def all_to_all():
-    issue = Issue("x", "all_to_all", shapes=((2,),) * 3, **FLOAT)
-    return issue, [[own[rank] for own in inputs(issue)] for rank in range(3)]
-
-
-def all_to_all_single():
-    issue = Issue("x", "all_to_all_single", shapes=((6, 2), (6, 2)), splits=((2, 2, 2), (2, 2, 2)), **FLOAT)
-    return issue, [[torch.cat([own[0].chunk(3)[rank] for own in inputs(issue)])] for rank in range(3)]
-
-
-def barrier():
-    return Issue("x", "barrier"), [[], [], []]
-
-
-CASES = [
-    *(all_reduce, all_reduce_coalesced, broadcast, reduce_, all_gather, all_gather_coalesced, all_gather_into_tensor),
-    *(gather, scatter, reduce_scatter, reduce_scatter_tensor, all_to_all, all_to_all_single, barrier),
-]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__.rstrip("_"))
-def test_outputs(case):
-    issue, expected = case()
-    found = together(issue)
-    assert all(map(same, found, expected))
+@pytest.mark.parametrize("operation", COLLECTIVE)
+def test_outputs(operation):
+    shapes, options, expected = COLLECTIVE[operation]
+    issue = Issue("x", operation, shapes=shapes, **options)
+    assert all(map(same, together(issue), expected([sent(issue, rank) for rank in range(3)])))
 
 
 def test_every_collective_is_covered():
-    assert [case.__name__.rstrip("_") for case in CASES] == list(COLLECTIVES)
+    assert list(COLLECTIVE) == list(COLLECTIVES)
 
 
 @pytest.mark.parametrize("source", [2, ANY_SOURCE])
