@@ -3,6 +3,7 @@
 import signal
 import threading
 import weakref
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -151,14 +152,7 @@ def test_batches_under_way_on_other_processes_are_told(monkeypatch, tmp_path):
         yield run_batch(plan, first)
         press()
 
-    class Two:
-        def __enter__(self):
-            return two_at_once
-
-        def __exit__(self, *_):
-            pass
-
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: Two())
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.campaign.connected", lambda workers: nullcontext(two_at_once))
     plan = Plan(kinds=PROGRAMS.kinds, executions=400)
     told = run_campaign(plan, seconds=600, corpus=tmp_path)
     assert told.totals.count >= 40

@@ -2,10 +2,11 @@
 
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 
-from ddpsim import Budget, Code, Finding, UsageError, Verdict
+from ddpsim import Budget, Code, Finding, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing import judging, named
@@ -14,17 +15,9 @@ from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.named import first_look
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.strategies.whole import Kind
+from tests.kit.own_programs import ENDLESS
 
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
-
-ENDLESS = """\
-import time
-
-
-def endless(rank):
-    while True:
-        time.sleep(1)
-"""
 
 
 @pytest.fixture
@@ -36,16 +29,11 @@ def endless(tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time that judging goes by, which passes as the test says."""
+    """The time that judging and a first look go by, which passes as the test says."""
 
-    class Clock:
-        now = 0.0
-
-        def perf_counter(self):
-            return self.now
-
-    clock = Clock()
-    monkeypatch.setattr(judging, "time", clock)
+    clock = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now, monotonic=lambda: clock.now)
+    for module in (judging, named):
+        monkeypatch.setattr(module, "time", clock)
     return clock
 
 
@@ -102,27 +90,11 @@ def test_a_first_look_at_what_is_stuck_is_one_run(monkeypatch):
     assert not look.is_expected
 
 
-def test_a_first_look_says_what_it_had_time_for(monkeypatch):
-    class Clock:
-        now = 0.0
-
-        def monotonic(self):
-            return self.now
-
-    clock = Clock()
-
+def test_a_first_look_says_what_it_had_time_for(monkeypatch, clock):
     def slow(*each, budget, **options):
         clock.now += 2
         return run_scenario(*each, **options)
 
-    monkeypatch.setattr(named, "time", clock)
     monkeypatch.setattr(named, "run_scenario", slow)
     look = first_look(load("send-send"), Engine.TORCH, 5.0)
     assert str(look) == "fails under every schedule tried (3), as expected: no search is needed"
-
-
-def test_real_processes_take_no_budget():
-    with pytest.raises(
-        UsageError, match=r"^budget is Budget\(.*\), but real processes are no simulation: leave it out"
-    ):
-        run_scenario("send-send", transport="processes", budget=Budget())

@@ -20,8 +20,6 @@ from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
 from ddpsim.scenarios.strategies.whole import Kind
 from tests.kit.own_programs import RACY
 
-pytestmark = pytest.mark.tier("ci")
-
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
 
@@ -169,16 +167,3 @@ def test_an_extra_that_is_missing(backend, module, monkeypatch):
         connected(Workers(backend=backend, cluster="127.0.0.1:8786")),
     ):
         pass
-
-
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"jobs": 0}, "jobs is 0, expected 1 or more: say how many processes to use"),
-        ({"cluster": "host:1"}, "cluster is 'host:1', but backend 'loky' runs on this machine: leave it out, or take "),
-        ({"backend": Backend.DASK}, "backend is 'dask' without a cluster, expected the address of one: give --cluster"),
-    ],
-)
-def test_what_does_not_go_together(given, said):
-    with pytest.raises(UsageError, match=f"^{re.escape(said)}"):
-        Workers(**given)

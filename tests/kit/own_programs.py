@@ -20,3 +20,13 @@ FINE = """
 def fine(rank):
     dist.barrier()
 """
+
+ENDLESS = """
+
+def endless(rank):
+    import time
+
+    while True:
+        time.sleep(1)
+"""
+"""It sleeps in virtual time, again and again, so only a budget ends it."""

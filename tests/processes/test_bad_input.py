@@ -6,7 +6,7 @@ import resource
 import pytest
 import torch.distributed as dist
 
-from ddpsim import UsageError
+from ddpsim import Budget, UsageError
 from ddpsim.scenarios import Scenario, load, replay_scenario, run_scenario
 from ddpsim.scenarios.cli import main
 from tests.processes.conftest import PROGRAMS, children
@@ -98,6 +98,13 @@ def test_no_room_for_a_rank(refused, monkeypatch):
 def test_world_size():
     with pytest.raises(UsageError, match=r"^world size is '4', expected a whole number from 1"):
         run_scenario(load(GREETS), transport="processes", world_size="4")
+
+
+def test_budget():
+    with pytest.raises(
+        UsageError, match=r"^budget is Budget\(.*\), but real processes are no simulation: leave it out"
+    ):
+        run_scenario("send-send", transport="processes", budget=Budget())
 
 
 def test_rank_that_dies_while_starting(server, refused, monkeypatch):

@@ -101,21 +101,3 @@ def test_one_run_of_several_that_ends_otherwise_is_told(bench, tmp_path):
     status, _, err = bench(f"{path}:main --rounds 3 --world-size 2 --engine torch")
     assert status == Status.OTHERWISE
     assert err.count("not as expected: found fail, deadlock.missing_rank, rank 0; expected pass\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ("--rounds 0", "rounds is 0, expected 1 to 10000: say how often each is run"),
-        ("--transport processes", "transport is 'processes', but only the simulation is measured: take 'memory' or"),
-        ("--transport carrier", "transport is 'carrier', expected 'memory', 'gloo', 'processes': give one of"),
-        ("--engine three", "engine is 'three', expected one of torch, ddp, both: give one of these names"),
-        ("send-sent", "scenario is 'send-sent', expected "),
-        ("join-baseline --world-size 0", "world size is 0, join-baseline expects "),
-    ],
-)
-def test_bad_input_is_one_line(bench, line, told):
-    status, out, err = bench(line)
-    assert (status, out) == (Status.USAGE_ERROR, [])
-    assert err.startswith(f"ddpsim: {told}")
-    assert err.count("\n") == 1

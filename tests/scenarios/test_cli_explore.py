@@ -6,7 +6,6 @@ import pytest
 
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.simulator.policies.named import EXPLORING
 
 
 @pytest.fixture
@@ -68,22 +67,3 @@ def test_a_budget_that_runs_out_is_unknown(explore):
     assert status == Status.UNKNOWN
     assert "  Not all interleavings covered: the budget ran out after 2 executions" in out
     assert out.endswith("unknown: nothing failed so far; expected pass\n")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--executions", "0"), "Budget(executions=0), expected more than 0"),
-        (("--seconds", "0"), "Budget(seconds=0.0), expected more than 0"),
-        (("--policy", "best"), f"policy is 'best', expected one of {', '.join(EXPLORING)}"),
-        (("--depth", "2"), "depth is 2, which only policy 'pct' has, not 'dpor'"),
-        (("--transport", "processes"), "transport is 'processes', but only a simulation has schedules"),
-        (("--world-size", "1"), "world size is 1"),
-    ],
-)
-def test_bad_input_is_one_line(explore, words, said):
-    status, out, err = explore("uneven-linear", *words)
-    assert status == Status.USAGE_ERROR
-    assert out == ""
-    assert said in err
-    assert err.count("\n") == 1

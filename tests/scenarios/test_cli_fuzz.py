@@ -8,25 +8,15 @@ import pytest
 from ddpsim.scenarios import load
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
-from tests.kit.own_programs import FINE, RACY
+from tests.kit.own_programs import ENDLESS, FINE, RACY
 
-OWN = (
-    RACY
-    + FINE
-    + """
+HANGS = """
 
 def hangs(rank):
     if rank:
         dist.barrier()
-
-
-def endless(rank):
-    import time
-
-    while True:
-        time.sleep(1)
 """
-)
+OWN = RACY + FINE + HANGS + ENDLESS
 
 
 @pytest.fixture
@@ -118,33 +108,3 @@ def test_a_broken_corpus_file_is_one_line(fuzz, tmp_path):
     line, *_ = out.splitlines()
     assert line.startswith("corpus/cut.toml  cannot be read: ")
     assert line.endswith("; the others are tried: mend or delete this one")
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--seconds", "0"), "seconds is 0, expected more than 0 and a number"),
-        (("--seconds", "-1"), "seconds is -1, expected more than 0 and a number"),
-        (("--seconds", "nan"), "seconds is nan, expected more than 0 and a number"),
-        (("own.py:hangs", "--seconds", "0"), "seconds is 0, expected more than 0 and a number"),
-        (("--executions", "0"), "executions is 0, expected 1 or more"),
-        (("--seed", "-1"), "seed is -1, expected 0 or more"),
-        (("--jobs", "0"), "jobs is 0, expected 1 or more"),
-        (("--backend", "spark"), "backend is 'spark', expected one of loky, dask, ray"),
-        (("--backend", "dask"), "backend is 'dask' without a cluster, expected the address of one: give --cluster"),
-        (("--cluster", "host:1"), "cluster is 'host:1', but backend 'loky' runs on this machine"),
-        (("--engine", "best"), "engine is 'best', expected one of torch, ddp, both"),
-        (("send-send", "--generate"), "found NAME 'send-send' beside --generate, expected one of them"),
-        (("send-send", "--documented"), "found NAME 'send-send' beside --documented"),
-        (("--world-size", "3"), "found --world-size without NAME"),
-        (("own.py:fine", "--world-size", "0"), "world size is 0"),
-        (("no-such-scenario",), "scenario is 'no-such-scenario', expected a name in `ddpsim list`"),
-        (("--corpus", "own.py"), "corpus is 'own.py', which is no folder, expected one or a new name"),
-    ],
-)
-def test_bad_input_is_one_line(fuzz, words, said):
-    status, out, err = fuzz(*words)
-    assert status == Status.USAGE_ERROR
-    assert out == ""
-    assert said in err
-    assert err.count("\n") == 1

@@ -121,31 +121,6 @@ def test_nothing_is_overwritten(shrink, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            ["join-baseline"],
-            "join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the "
-            "schedule that it fails under",
-        ),
-        (
-            ["send-send", "s1:0:00000000", "--policy", "random"],
-            "policy is 'random', beside a replay token, which is a schedule already: leave one of them out",
-        ),
-        (
-            ["send-send", "-o", "least.txt"],
-            "output is 'least.txt', expected a name that ends in .toml: `ddpsim run` knows it by that",
-        ),
-        (["send-send", "--seconds", "0"], "Budget(seconds=0.0), expected more than 0"),
-        (["send-send", "--world-size", "1"], "world size is 1, send-send expects 2 or more: give it more ranks"),
-    ],
-)
-def test_bad_input_gets_one_line(shrink, tmp_path, words, message):
-    assert shrink(*words) == (Status.USAGE_ERROR, "", f"ddpsim: {message}\n")
-    assert [*tmp_path.iterdir()] == []
-
-
-@pytest.mark.parametrize(
     "module",
     ["ddpsim.scenarios.shrinking.shrinker", "ddpsim.scenarios.running.runner"],
     ids=["while shrinking", "the saved file"],

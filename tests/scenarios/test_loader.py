@@ -66,11 +66,6 @@ def test_unknown_name(name, advice):
         load(name)
 
 
-def test_name_that_is_no_text():
-    with pytest.raises(UsageError, match=r"^scenario is None, expected a name: see `ddpsim list`$"):
-        load(None)
-
-
 def test_function_in_a_file(write):
     path = write(PROGRAM)
     scenario = load(f"{path}:train")
@@ -247,27 +242,21 @@ def test_what_is_beside_a_file_is_one_module_when_it_is_loaded_and_when_it_runs(
     assert run_scenario(f"{path}:f", world_size=1).returns == (2,)
 
 
-def test_file_that_is_not_there():
-    with pytest.raises(UsageError, match=r"^scenario is 'no/such.py:f', but there is no file 'no/such.py': correct"):
-        load("no/such.py:f")
-
-
-def test_file_whose_name_no_file_can_have():
-    with pytest.raises(UsageError, match=r"but there is no file 'x{300}.toml': correct the path$"):
-        load("x" * 300 + ".toml")
-
-
-def test_a_toml_file_has_no_functions(write):
-    path = write('summary = "x"', "own.toml")
-    with pytest.raises(UsageError, match=r"own.toml:f', expected FILE.toml: leave out ':f', a file has one$"):
-        load(f"{path}:f")
-
-
-def test_file_without_a_function_name():
-    with pytest.raises(
-        UsageError, match=r"^scenario is 'hang.py', expected FILE.py:FUNCTION: say which function each rank runs$"
-    ):
-        load("hang.py")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (None, r"scenario is None, expected a name: see `ddpsim list`"),
+        ("no/such.py:f", r"scenario is 'no/such.py:f', but there is no file 'no/such.py': correct.*"),
+        ("x" * 300 + ".toml", r"scenario is '.*', but there is no file 'x{300}.toml': correct the path"),
+        ("hang.py", r"scenario is 'hang.py', expected FILE.py:FUNCTION: say which function each rank runs"),
+        ("own.toml:f", r"scenario is 'own.toml:f', expected FILE.toml: leave out ':f', a file has one"),
+    ],
+)
+def test_names_of_no_scenario(write, monkeypatch, tmp_path, name, message):
+    write('summary = "x"', "own.toml")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        load(name)
 
 
 @pytest.fixture

@@ -79,30 +79,28 @@ def test_gradients_come_before_parameters():
 
 
 def test_all_ranks_that_differ_in_the_same_are_told():
-    finding = found([((0, 1), 1, "parameters", names()[0], plus(1))])
-    assert finding.ranks == (0, 1)
+    assert found([((0, 1), 1, "parameters", names()[0], plus(1))]).ranks == (0, 1)
 
 
 def test_a_difference_at_the_end_only():
-    finding = found([((1,), 3, "parameters", names()[0], plus(1))])
-    assert finding.summary.endswith("on rank 1 at the end")
+    assert found([((1,), 3, "parameters", names()[0], plus(1))]).summary.endswith("on rank 1 at the end")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_differs(value):
-    finding = found([((1,), 1, "parameters", names()[0], lambda tensor: torch.full_like(tensor, value))])
+@pytest.mark.parametrize(
+    ("kind", "number", "change", "told"),
+    [
+        ("parameters", 0, lambda tensor: torch.full_like(tensor, float("nan")), "nan at [0, 0]"),
+        ("parameters", 0, lambda tensor: torch.full_like(tensor, float("inf")), "inf at [0, 0]"),
+        ("gradients", 1, lambda tensor: None, " = none, expected float32[2]"),
+        ("parameters", 1, lambda tensor: tensor[:1], "float32[1], expected float32[2]"),
+    ],
+    ids=["not a number", "infinity", "missing", "shape"],
+)
+def test_what_cannot_be_compared_differs(kind, number, change, told):
+    finding = found([((1,), 1, kind, names()[number], change)])
     assert finding.ranks == (1,)
-    assert f"{value:.6g} at [0, 0]" in finding.text
-
-
-def test_a_gradient_that_is_missing():
-    finding = found([((1,), 1, "gradients", names()[1], lambda tensor: None)])
-    assert f"{names()[1]} = none, expected float32[2]" in finding.text
-
-
-def test_another_shape():
-    finding = found([((1,), 1, "parameters", names()[1], lambda tensor: tensor[:1])])
-    assert "float32[1], expected float32[2]" in finding.text
+    assert told in finding.text
+    assert names()[number] in finding.text
 
 
 @pytest.mark.parametrize(("dtype", "noticed", "ignored"), [(torch.float32, 1e-3, 1e-8), (torch.float64, 1e-11, 1e-17)])

@@ -15,33 +15,36 @@ def returns_its_rank(rank):
     return rank
 
 
-@pytest.mark.parametrize("world_size", [1, 0, -3])
-def test_world_too_small(world_size):
-    expected = f"world size is {world_size}, send-send expects 2 or more: give it more ranks"
-    with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
-        run_scenario("send-send", world_size=world_size)
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        *(
+            ({"world_size": size}, f"world size is {size}, send-send expects 2 or more: give it more ranks")
+            for size in (1, 0, -3)
+        ),
+        ({"world_size": "4"}, "world_size is '4', expected a whole number from 1 to 16384: say how many ranks to run"),
+        (
+            {"transport": "pigeon"},
+            "transport is 'pigeon', expected 'memory', 'gloo', 'processes': give one of these names",
+        ),
+    ],
+)
+def test_options_that_cannot_be(options, told):
+    with pytest.raises(UsageError, match=f"^{re.escape(told)}$"):
+        run_scenario("send-send", **options)
 
 
-def test_world_size_that_is_no_number():
-    with pytest.raises(UsageError, match=r"^world_size is '4', expected a whole number from 1 to 16384"):
-        run_scenario("send-send", world_size="4")
-
-
-def test_unknown_transport():
-    with pytest.raises(UsageError, match=r"^transport is 'carrier pigeon', expected 'memory'"):
-        run_scenario("send-send", transport="carrier pigeon")
-
-
-def test_token_of_another_scenario():
-    token = str(run_scenario("send-send").schedule)
-    with pytest.raises(ReplayError, match=r"was recorded for another program or world size than rank-crash on 4 ranks"):
-        replay_scenario("rank-crash", token)
-
-
-def test_token_of_another_world_size():
-    token = str(run_scenario("send-send", world_size=3).schedule)
-    with pytest.raises(ReplayError, match=r"than send-send on 4 ranks: replay it with the ones it came from$"):
-        replay_scenario("send-send", token)
+@pytest.mark.parametrize(
+    ("recorded_on", "name"),
+    [(4, "rank-crash"), (3, "send-send")],
+)
+def test_token_of_another_scenario_or_world_size(recorded_on, name):
+    token = str(run_scenario("send-send", world_size=recorded_on).schedule)
+    told = (
+        f"was recorded for another program or world size than {name} on 4 ranks: replay it with the ones it came from"
+    )
+    with pytest.raises(ReplayError, match=f"{told}$"):
+        replay_scenario(name, token)
 
 
 def test_scenario_by_name_and_by_value_are_the_same():
