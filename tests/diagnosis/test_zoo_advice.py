@@ -17,6 +17,7 @@ CAUSES = {
         {"fact": "all_reduce #4 (async_result_read_before_wait.py:28)"},
     ),
     "average-copied-back-on-one-rank": (Cause.CHANGED_BETWEEN_STEPS, {}),
+    "buffers-not-synchronised-at-wrap": (Cause.BUFFERS_NOT_SYNCHRONISED, {}),
     "buckets-in-gradient-ready-order": (Cause.REDUCED_BY_HAND, {}),
     "collective-save-inside-rank0-branch": (
         Cause.CALLS_ONE_OFF,
@@ -32,6 +33,7 @@ CAUSES = {
     "group-rank-used-as-global-root": (Cause.GROUP_RANK_AS_ROOT, {}),
     "groups-in-a-ring": (Cause.GROUPS_IN_A_RING, {"fact": '"1", "2", "3" and "4"'}),
     "initialised-after-wrap": (Cause.STARTED_APART, {}),
+    "inner-module-used-for-the-loss": (Cause.INNER_MODULE_TRAINED, {}),
     "join-divides-first-model-only": (Cause.JOINED_DIVISOR, {"who": "rank 1"}),
     "join-divisor-ignored-by-communication-hook": (Cause.JOINED_DIVISOR, {"who": "rank 1"}),
     "join-sharded-optimizer-stale-shard": (Cause.JOINED_STEPPED, {"who": "rank 1"}),
@@ -53,6 +55,7 @@ CAUSES = {
     "reentrant-checkpoint-reuses-layer": (Cause.READY_TWICE, {}),
     "rng-policy-own-permutation": (Cause.OTHER_THAN_PLAIN_TRAINING, {}),
     "root-differs": (Cause.OTHER_ROOT, {}),
+    "running-statistics-drift": (Cause.BUFFERS_IN_EVALUATION, {}),
     "sampler-padding-counts-twice": (Cause.OTHER_COUNT, {}),
     "schedule-follows-local-metric": (Cause.OPTIMIZER_DIFFERS, {}),
     "second-backward-over-retained-graph": (Cause.BACKWARD_AFTER_REDUCTION, {}),
@@ -66,6 +69,11 @@ CAUSES = {
     "two-wrapped-models-in-different-order": (Cause.WRAPPERS_IN_OTHER_ORDER, {}),
     "two-wrapped-models-in-their-own-groups": (Cause.WRAPPERS_IN_OTHER_ORDER, {}),
     "uneven-batches-then-barrier": (Cause.LEFT_LOOP, {"operation": "barrier"}),
+    "unfreeze-after-wrap": (Cause.NOT_IN_A_BUCKET, {"fact": "0.weight"}),
+    "unused-on-all-ranks-single-step": (
+        Cause.BUCKET_NOT_REDUCED,
+        {"fact": "bucket 0 (head.weight, head.bias, auxiliary.weight, auxiliary.bias)"},
+    ),
     "unused-parameters-without-flag": (Cause.UNUSED_PARAMETERS, {"parameters": "sometimes.weight, sometimes.bias"}),
     "wrapped-without-initial-sync": (Cause.STARTED_APART, {}),
 }
@@ -83,3 +91,9 @@ def test_the_cause_fits(name, cause, facts):
 def test_a_step_of_a_static_graph_that_was_not_reduced():
     bucket = "bucket 0 (value.weight, value.bias, uncertainty.weight, uncertainty.bias)"
     ends_with(findings("static-graph-with-unused-output")[1], Cause.BUCKET_NOT_REDUCED, fact=bucket)
+
+
+def test_names_in_another_order_are_shown():
+    (finding,) = findings("parameters-in-other-order-at-wrap")
+    names = [line.split()[7] for line in finding.body.splitlines() if "name of tensor 0 = " in line]
+    assert names == ["encoder.weight", "decoder.weight", "encoder.weight", "encoder.weight"]

@@ -9,17 +9,9 @@ from ddpsim.simulator.verdict import Code
 
 def calls(*signatures, origins=None, sites=None):
     """The calls of ranks 0, 1, ... of one slot."""
-    return [
-        Call(
-            rank,
-            "g",
-            0,
-            signature,
-            sites[rank] if sites else NOWHERE,
-            origins[rank] if origins else USER_ORIGIN,
-        )
-        for rank, signature in enumerate(signatures)
-    ]
+    sites, origins = sites or [NOWHERE] * len(signatures), origins or [USER_ORIGIN] * len(signatures)
+    each = enumerate(zip(signatures, sites, origins, strict=True))
+    return [Call(rank, "g", 0, signature, site, origin) for rank, (signature, site, origin) in each]
 
 
 def reduced(*shapes, dtype="float32", reduction="SUM", operation="all_reduce"):
@@ -70,71 +62,77 @@ def test_agree(signatures):
     assert disagreement(calls(*signatures)) is None
 
 
+def coalesced(*shapes):
+    return reduced(*shapes, operation="all_reduce_coalesced")
+
+
+def scattered(*shapes):
+    return reduced(*shapes, operation="reduce_scatter")
+
+
+def broadcast(*shape, root=0):
+    return moved("broadcast", shape, root=root)
+
+
+def creating(*members):
+    return Signature("new_group", members=members)
+
+
+SUM = reduced((4,))
+SPARSE = reduced((2, 3), dtype="sparse float32")
+
 DISAGREEING = {
-    "operation": (Code.MISMATCH_OPERATION, [reduced((4,)), moved("broadcast", (4,), root=0)]),
-    "operation-before-everything": (Code.MISMATCH_OPERATION, [reduced((4,)), moved("all_gather", (5,), dtype="int64")]),
-    "barriers-of-two-kinds": (Code.MISMATCH_OPERATION, [Signature("barrier"), Signature("monitored_barrier")]),
-    "single-and-coalesced": (Code.MISMATCH_OPERATION, [reduced((2,)), reduced((2,), operation="all_reduce_coalesced")]),
-    "reduction": (Code.MISMATCH_REDUCTION, [reduced((4,)), reduced((4,), reduction="MAX")]),
-    "reduction-AVG": (Code.MISMATCH_REDUCTION, [reduced((4,)), reduced((4,), reduction="AVG")]),
-    "dtype": (Code.MISMATCH_DTYPE, [reduced((4,)), reduced((4,), dtype="float64")]),
-    "dtype-of-one-size": (Code.MISMATCH_DTYPE, [reduced((4,)), reduced((4,), dtype="int32")]),
-    "sparse-and-dense": (Code.MISMATCH_DTYPE, [reduced((4,)), reduced((4,), dtype="sparse float32")]),
-    "shape-all_reduce": (Code.MISMATCH_SHAPE, [reduced((4,)), reduced((5,))]),
-    "shape-same-count": (Code.MISMATCH_SHAPE, [reduced((2, 3)), reduced((3, 2))]),
-    "shape-same-count-broadcast": (
-        Code.MISMATCH_SHAPE,
-        [moved("broadcast", (4,), root=0), moved("broadcast", (2, 2), root=0)],
-    ),
-    "shape-scalar-and-one": (Code.MISMATCH_SHAPE, [reduced(()), reduced((1,))]),
-    "shape-sparse": (
-        Code.MISMATCH_SHAPE,
-        [reduced((2, 3), dtype="sparse float32"), reduced((3, 2), dtype="sparse float32")],
-    ),
-    "shape-broadcast": (Code.MISMATCH_SHAPE, [moved("broadcast", (1,), root=0), moved("broadcast", (5,), root=0)]),
-    "shape-all_gather": (Code.MISMATCH_SHAPE, [moved("all_gather", (2,)), moved("all_gather", (3,))]),
-    "shape-gather": (Code.MISMATCH_SHAPE, [moved("gather", (2,), root=0), moved("gather", (3,), root=0)]),
-    "shape-scatter": (Code.MISMATCH_SHAPE, [moved("scatter", (2,), root=0), moved("scatter", (3,), root=0)]),
-    "shape-reduce_scatter": (
-        Code.MISMATCH_SHAPE,
-        [reduced((1,), (3,), operation="reduce_scatter"), reduced((3,), (1,), operation="reduce_scatter")],
-    ),
-    "coalesced-length": (
-        Code.MISMATCH_SHAPE,
-        [reduced((2,), (3,), operation="all_reduce_coalesced"), reduced((2,), operation="all_reduce_coalesced")],
-    ),
-    "coalesced-order": (
-        Code.MISMATCH_SHAPE,
-        [reduced((2,), (3,), operation="all_reduce_coalesced"), reduced((3,), (2,), operation="all_reduce_coalesced")],
-    ),
-    "coalesced-cut": (
-        Code.MISMATCH_SHAPE,
-        [reduced((4,), operation="all_reduce_coalesced"), reduced((2,), (2,), operation="all_reduce_coalesced")],
-    ),
-    "root-broadcast": (Code.MISMATCH_ROOT, [moved("broadcast", (4,), root=0), moved("broadcast", (4,), root=1)]),
-    "root-before-shape": (Code.MISMATCH_ROOT, [moved("gather", (4,), root=0), moved("gather", (5,), root=1)]),
-    "members": (
-        Code.MISMATCH_GROUP,
-        [Signature("new_group", members=(0, 1)), Signature("new_group", members=(0, 1, 2))],
-    ),
-    "members-order": (
-        Code.MISMATCH_GROUP,
-        [Signature("new_group", members=(0, 1)), Signature("new_group", members=(1, 0))],
-    ),
-    "splits": (Code.MISMATCH_SPLITS, [exchanged([2, 2], [2, 2]), exchanged([1, 3], [2, 2])]),
-    "splits-of-a-list": (Code.MISMATCH_SPLITS, [listed([1, 2], [1, 3]), listed([4, 4], [2, 4])]),
-    "splits-row-size": (
-        Code.MISMATCH_SHAPE,
-        [exchanged([2, 2], [2, 2], row=(3,)), exchanged([2, 2], [2, 2], row=(4,))],
-    ),
-    "splits-dtype": (
-        Code.MISMATCH_DTYPE,
-        [exchanged([1, 1], [1, 1]), exchanged([1, 1], [1, 1])._replace(dtype="int64")],
-    ),
+    Code.MISMATCH_OPERATION: {
+        "operation": (SUM, broadcast(4)),
+        "operation-before-everything": (SUM, moved("all_gather", (5,), dtype="int64")),
+        "barriers-of-two-kinds": (Signature("barrier"), Signature("monitored_barrier")),
+        "single-and-coalesced": (reduced((2,)), coalesced((2,))),
+    },
+    Code.MISMATCH_REDUCTION: {
+        "reduction": (SUM, reduced((4,), reduction="MAX")),
+        "reduction-AVG": (SUM, reduced((4,), reduction="AVG")),
+    },
+    Code.MISMATCH_DTYPE: {
+        "dtype": (SUM, reduced((4,), dtype="float64")),
+        "dtype-of-one-size": (SUM, reduced((4,), dtype="int32")),
+        "sparse-and-dense": (SUM, reduced((4,), dtype="sparse float32")),
+        "splits-dtype": (exchanged([1, 1], [1, 1]), exchanged([1, 1], [1, 1])._replace(dtype="int64")),
+    },
+    Code.MISMATCH_SHAPE: {
+        "shape-all_reduce": (SUM, reduced((5,))),
+        "shape-same-count": (reduced((2, 3)), reduced((3, 2))),
+        "shape-same-count-broadcast": (broadcast(4), broadcast(2, 2)),
+        "shape-scalar-and-one": (reduced(()), reduced((1,))),
+        "shape-sparse": (SPARSE, SPARSE._replace(shapes=((3, 2),))),
+        "shape-broadcast": (broadcast(1), broadcast(5)),
+        "shape-all_gather": (moved("all_gather", (2,)), moved("all_gather", (3,))),
+        "shape-gather": (moved("gather", (2,), root=0), moved("gather", (3,), root=0)),
+        "shape-scatter": (moved("scatter", (2,), root=0), moved("scatter", (3,), root=0)),
+        "shape-reduce_scatter": (scattered((1,), (3,)), scattered((3,), (1,))),
+        "coalesced-length": (coalesced((2,), (3,)), coalesced((2,))),
+        "coalesced-order": (coalesced((2,), (3,)), coalesced((3,), (2,))),
+        "coalesced-cut": (coalesced((4,)), coalesced((2,), (2,))),
+        "splits-row-size": (exchanged([2, 2], [2, 2], row=(3,)), exchanged([2, 2], [2, 2], row=(4,))),
+    },
+    Code.MISMATCH_ROOT: {
+        "root-broadcast": (broadcast(4), broadcast(4, root=1)),
+        "root-before-shape": (moved("gather", (4,), root=0), moved("gather", (5,), root=1)),
+    },
+    Code.MISMATCH_GROUP: {
+        "members": (creating(0, 1), creating(0, 1, 2)),
+        "members-order": (creating(0, 1), creating(1, 0)),
+    },
+    Code.MISMATCH_SPLITS: {
+        "splits": (exchanged([2, 2], [2, 2]), exchanged([1, 3], [2, 2])),
+        "splits-of-a-list": (listed([1, 2], [1, 3]), listed([4, 4], [2, 4])),
+    },
 }
 
 
-@pytest.mark.parametrize(("code", "signatures"), DISAGREEING.values(), ids=DISAGREEING)
+@pytest.mark.parametrize(
+    ("code", "signatures"),
+    [pytest.param(code, pair, id=name) for code, pairs in DISAGREEING.items() for name, pair in pairs.items()],
+)
 def test_disagree(code, signatures):
     assert disagreement(calls(*signatures)) is code
     assert disagreement(calls(*reversed(signatures))) is code
