@@ -5,15 +5,9 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import simulate
+from tests.kit.results import returned
 
 pytestmark = pytest.mark.gpu
-
-
-def run(program, world_size=3, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
 
 
 @pytest.mark.parametrize("transport", ["memory", "gloo"])
@@ -29,7 +23,7 @@ def test_collectives_and_messages(transport):
         future = dist.all_reduce(mine, async_op=True).get_future().then(lambda done: done.value()[0] + 1)
         return [each.unique().tolist() for each in (*copies, future.wait())]
 
-    assert run(program, transport=transport) == ([[6.0], [12.0], [18.0], [19.0]],) * 3
+    assert returned(program, 3, transport=transport) == ([[6.0], [12.0], [18.0], [19.0]],) * 3
 
 
 def test_objects():
@@ -38,7 +32,7 @@ def test_objects():
         dist.all_gather_object(gathered, {"rank": rank})
         return gathered
 
-    assert run(program) == ([{"rank": rank} for rank in range(3)],) * 3
+    assert returned(program, 3) == ([{"rank": rank} for rank in range(3)],) * 3
 
 
 def train(rank, device, inputs):
@@ -58,12 +52,12 @@ def train(rank, device, inputs):
 @pytest.mark.parametrize("transport", ["memory", "gloo"])
 def test_ddp_with_uneven_inputs_trains_as_on_the_cpu(transport):
     inputs = [3, 1, 2]
-    on_gpu, on_cpu = (run(train, args=(device, inputs), transport=transport) for device in ("cuda", "cpu"))
+    on_gpu, on_cpu = (returned(train, 3, args=(device, inputs), transport=transport) for device in ("cuda", "cpu"))
     for rank in range(3):
         for mine, theirs in zip(on_gpu[rank], on_cpu[rank], strict=True):
             torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
 
 
 def test_the_same_schedule_gives_the_same_bits():
-    runs = [run(train, args=("cuda", [2, 3, 1]), policy="random", seed=seed) for seed in (0, 0)]
+    runs = [returned(train, 3, args=("cuda", [2, 3, 1]), policy="random", seed=seed) for seed in (0, 0)]
     assert all(torch.equal(a, b) for first, again in zip(*runs, strict=True) for a, b in zip(first, again, strict=True))

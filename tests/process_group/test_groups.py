@@ -8,16 +8,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Verdict, simulate
-
-
-def run(program, world_size=4, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
-
-
-def codes(result):
-    return [(finding.code.value, finding.ranks) for finding in result.findings]
+from tests.kit.results import codes, returned
 
 
 def total(rank, group=None):
@@ -39,7 +30,7 @@ def test_members_may_keep_an_order_of_their_own():
         dist.broadcast(tensor, group=group, group_src=0)
         return dist.get_rank(group), tensor.item()
 
-    assert run(program) == (None, (1, 3), None, (0, 3))
+    assert returned(program, 4) == (None, (1, 3), None, (0, 3))
 
 
 @pytest.mark.parametrize("backend", ["gloo", "nccl", "cpu:gloo,cuda:nccl", None])
@@ -48,7 +39,7 @@ def test_every_backend_is_simulated_and_answers_to_its_name(backend):
         group = dist.new_group(backend=backend, timeout=timedelta(seconds=5))
         return total(rank, group), dist.get_backend(group)
 
-    assert run(program, 2) == ((11, backend or "gloo"),) * 2
+    assert returned(program) == ((11, backend or "gloo"),) * 2
 
 
 def test_a_split_needs_no_accelerator_here():
@@ -63,7 +54,7 @@ def test_a_split_needs_no_accelerator_here():
             quarter and dist.get_process_group_ranks(quarter),
         )
 
-    assert run(program) == (
+    assert returned(program, 4) == (
         (101, "half", "gloo", None),
         (1010, "half", "gloo", None),
         (101, "half", "gloo", [2]),
@@ -89,7 +80,7 @@ def test_splits_that_torch_refuses(split_ranks, message):
         with pytest.raises(ValueError, match=message):
             dist.split_group(split_ranks=split_ranks)
 
-    run(program, 2)
+    returned(program)
 
 
 def test_groups_are_told_apart_by_name_and_description():
@@ -148,7 +139,7 @@ def test_a_destroyed_group_is_of_no_use_and_the_others_are():
             group.barrier().wait()
         return total(rank), total(rank, dist.new_group([0, 1]))
 
-    assert run(program, 2) == ((11, 11),) * 2
+    assert returned(program) == ((11, 11),) * 2
 
 
 def test_torch_can_be_initialised_again_after_a_destroy():
@@ -194,12 +185,12 @@ def test_a_rank_keeps_its_number_and_the_world_its_size(arguments, message):
         with pytest.raises(ValueError, match=message):
             dist.init_process_group("gloo", **arguments)
 
-    run(program, 2)
+    returned(program)
 
 
 def test_torch_is_as_it_was_afterwards():
     before = (dist.init_process_group, dist.split_group, dist.distributed_c10d._new_process_group_helper)
-    run(lambda rank: dist.new_group(), 2)
+    returned(lambda rank: dist.new_group())
     assert before == (dist.init_process_group, dist.split_group, dist.distributed_c10d._new_process_group_helper)
     assert not dist.is_initialized()
 
@@ -214,7 +205,7 @@ def test_names_of_later_versions_of_torch():
         group.gather_single(gathered, torch.full((2,), rank + 1.0), options).wait()
         return gathered.tolist()
 
-    assert run(program, 2) == ([0.0] * 4, [1.0, 1.0, 2.0, 2.0])
+    assert returned(program) == ([0.0] * 4, [1.0, 1.0, 2.0, 2.0])
 
 
 def test_groups_of_one_rank_may_share_a_name():
@@ -230,6 +221,4 @@ def test_groups_of_one_rank_may_share_a_name():
         dist.all_reduce(tensor, group=half)
         return tensor.item()
 
-    result = simulate(program, 4)
-    result.raise_for_verdict()
-    assert result.returns == (2.0, 4.0, 2.0, 4.0)
+    assert returned(program, 4) == (2.0, 4.0, 2.0, 4.0)

@@ -5,6 +5,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Verdict, simulate
+from tests.kit.results import codes
 
 from .training import backward, sgd, train, wrapped
 
@@ -12,7 +13,7 @@ from .training import backward, sgd, train, wrapped
 def hazards(program, world_size=2, **options):
     result = simulate(program, world_size, **options)
     assert result.verdict is Verdict.PASS, str(result)
-    return [(finding.code.value, finding.ranks) for finding in result.findings], result
+    return codes(result), result
 
 
 def test_group_order():

@@ -7,6 +7,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import simulate
+from tests.kit.results import codes, returned
 
 LIMIT = timedelta(milliseconds=300)
 
@@ -21,9 +22,7 @@ def told(program, world_size=4):
             return str(error).split("\n", 1)[0]
         return None
 
-    result = simulate(catching, world_size)
-    result.raise_for_verdict()
-    return result.returns
+    return returned(catching, world_size)
 
 
 def reached(rank):
@@ -33,41 +32,43 @@ def reached(rank):
     )
 
 
-def test_everybody_passes_within_the_limit():
+def failed(ranks, milliseconds=300):
+    return f"[Rank 0]: {ranks} failed to pass monitoredBarrier in {milliseconds} ms"
+
+
+ALL_RANKS = {"wait_all_ranks": True}
+NO_TIME = timedelta(0)
+
+# How late ranks come, in seconds, or None; with which options; and what they are told.
+TOLD = {
+    "everybody passes within the limit": ([0, 0.05, 0.1, 0.15], {}, [None] * 4),
+    "rank 0 names the first missing rank": ([0, None, 0, None], {}, [failed("Rank 1"), None, reached(2), None]),
+    "or all of them": ([0, None, 0, None], ALL_RANKS, [failed("Ranks 1, 3"), None, reached(2), None]),
+    "without rank 0 the others know no more than that": ([None, 0, 0], {}, [None, reached(1), reached(2)]),
+    "who comes after it was given up fails too": ([0, 1], {}, [failed("Rank 1"), reached(1)]),
+    "who comes at the instant of the time-out is in time": ([0, 1.0], {"timeout": timedelta(seconds=1)}, [None, None]),
+    **{
+        f"no time is never enough, {late}": (
+            late,
+            {"timeout": NO_TIME},
+            [failed("Rank 1", 0), reached(1), reached(2)],
+        )
+        for late in ([1, 0, 0], [0, 1, 0])
+    },
+    "but no limit for a rank 0 that waits for all ranks": ([0, 1, 0], {"timeout": NO_TIME} | ALL_RANKS, [None] * 3),
+    "nor for one that is alone": ([0], {"timeout": NO_TIME}, [None]),
+}
+
+
+@pytest.mark.parametrize(("late", "options", "expected"), TOLD.values(), ids=TOLD)
+def test_what_ranks_are_told(late, options, expected):
     def program(rank):
-        time.sleep(0.05 * rank)
-        dist.monitored_barrier(timeout=LIMIT)
+        if late[rank]:
+            time.sleep(late[rank])
+        if late[rank] is not None:
+            dist.monitored_barrier(**({"timeout": LIMIT} | options))
 
-    assert told(program) == (None,) * 4
-
-
-def test_rank_0_names_the_first_missing_rank():
-    def program(rank):
-        if rank not in (1, 3):
-            dist.monitored_barrier(timeout=LIMIT)
-
-    assert told(program) == ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 300 ms", None, reached(2), None)
-
-
-def test_or_all_of_them():
-    def program(rank):
-        if rank not in (1, 3):
-            dist.monitored_barrier(timeout=LIMIT, wait_all_ranks=True)
-
-    assert told(program)[0] == "[Rank 0]: Ranks 1, 3 failed to pass monitoredBarrier in 300 ms"
-
-
-def test_without_rank_0_the_others_know_no_more_than_that():
-    assert told(lambda rank: rank and dist.monitored_barrier(timeout=LIMIT), 3) == (None, reached(1), reached(2))
-
-
-def test_who_comes_after_it_was_given_up_fails_too():
-    def program(rank):
-        if rank == 1:
-            time.sleep(1)
-        dist.monitored_barrier(timeout=LIMIT)
-
-    assert told(program, 2) == ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 300 ms", reached(1))
+    assert told(program, len(late)) == tuple(expected)
 
 
 def test_ranks_are_those_of_the_group():
@@ -76,7 +77,7 @@ def test_ranks_are_those_of_the_group():
         if rank == 1:
             dist.monitored_barrier(group, timeout=LIMIT)
 
-    assert told(program)[1] == "[Rank 0]: Rank 1 failed to pass monitoredBarrier in 300 ms"
+    assert told(program)[1] == failed("Rank 1")
 
 
 def test_the_next_barrier_starts_afresh():
@@ -107,19 +108,10 @@ def test_rank_0_leads_the_report():
 
 def test_meeting_another_call_is_a_mismatch():
     result = simulate(lambda rank: dist.monitored_barrier() if rank else dist.barrier(), 3)
-    assert [(finding.code.value, finding.ranks) for finding in result.findings] == [("mismatch.operation", (0,))]
+    assert codes(result) == [("mismatch.operation", (0,))]
 
 
-def test_who_comes_at_the_instant_of_the_time_out_is_in_time():
-    def program(rank):
-        if rank:
-            time.sleep(1.0)
-        dist.monitored_barrier(timeout=timedelta(seconds=1))
-
-    assert told(program, 2) == (None, None)
-
-
-def test_or_not_if_rank_0_gives_up_first():
+def test_who_comes_at_that_instant_is_late_if_rank_0_gives_up_first():
     class RankZeroFirst:
         def choose(self, point, options):
             return list(options).index(0) if 0 in options else 0
@@ -131,21 +123,3 @@ def test_or_not_if_rank_0_gives_up_first():
             dist.monitored_barrier(timeout=timedelta(seconds=1))
 
     simulate(program, 2, policy=RankZeroFirst()).raise_for_verdict()
-
-
-@pytest.mark.parametrize("late", [0, 1])
-def test_no_time_is_never_enough(late):
-    def program(rank):
-        time.sleep(rank == late)
-        dist.monitored_barrier(timeout=timedelta(0))
-
-    assert told(program, 3) == ("[Rank 0]: Rank 1 failed to pass monitoredBarrier in 0 ms", reached(1), reached(2))
-
-
-def test_but_no_limit_for_a_rank_0_that_waits_for_all_ranks():
-    def program(rank):
-        time.sleep(rank == 1)
-        dist.monitored_barrier(timeout=timedelta(0), wait_all_ranks=True)
-
-    assert told(program, 3) == (None,) * 3
-    assert told(lambda rank: dist.monitored_barrier(timeout=timedelta(0)), 1) == (None,)

@@ -14,6 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import Verdict, simulate
 from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import EventKind
+from tests.kit.results import codes
 
 from .training import backward, inputs, network, sgd, train, wrapped
 
@@ -39,7 +40,7 @@ def described(result, rank=0):
 
 def found(program, world_size=2, **options):
     result = simulate(program, world_size, **options)
-    return [(finding.code.value, finding.ranks) for finding in result.findings], result
+    return codes(result), result
 
 
 # --- what each phase of DDP is called ---------------------------------------------------------------------------------

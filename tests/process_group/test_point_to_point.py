@@ -6,12 +6,7 @@ import torch.distributed as dist
 
 from ddpsim import simulate
 from ddpsim.simulator.events import EventKind
-
-
-def run(program, world_size=2, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
+from tests.kit.results import returned
 
 
 def codes(program, world_size=2):
@@ -63,7 +58,7 @@ def test_which_sender_a_receive_from_any_source_takes_is_a_choice():
         assert sources == [each.item() for each in received]
         return sources
 
-    seen = {tuple(run(program, 3, policy="random", seed=seed)[0]) for seed in range(16)}
+    seen = {tuple(returned(program, 3, policy="random", seed=seed)[0]) for seed in range(16)}
     assert seen == {(1, 2), (2, 1)}
 
 
@@ -85,4 +80,4 @@ def test_a_rank_outside_the_group(operation):
         with pytest.raises(RuntimeError, match=f"{operation[1:]}: invalid rank: 5"):
             getattr(dist, operation)(torch.zeros(1), 5)
 
-    run(program)
+    returned(program)

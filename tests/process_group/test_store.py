@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
 from ddpsim import EventKind, Verdict, simulate
+from tests.kit.results import returned
 
 SOON = timedelta(seconds=5)
 
@@ -22,12 +23,6 @@ def prefix_store():
 
 
 STORES = [pytest.param(own_store, id="python"), pytest.param(prefix_store, id="prefix")]
-
-
-def run(program, world_size=2, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -45,7 +40,7 @@ def test_values(make):
         store.wait(["ready"])
         return store.get("key"), store.get("bytes"), store.get("log"), store.multi_get(["y", "x"])
 
-    assert run(program)[1] == (b"value", b"\x00\xff", b"ab", [b"2", b"1"])
+    assert returned(program)[1] == (b"value", b"\x00\xff", b"ab", [b"2", b"1"])
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -58,7 +53,7 @@ def test_a_read_blocks_until_the_key_is_there(make):
             return None
         return store.get("late"), store.multi_get(["later", "late"])
 
-    assert run(program)[0] == (b"now", [b"then", b"now"])
+    assert returned(program)[0] == (b"now", [b"then", b"now"])
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -69,7 +64,7 @@ def test_add_counts_across_ranks(make):
         dist.barrier()
         return store.add("count", 0), store.get("count")
 
-    assert run(program, 3) == ((6, b"6"),) * 3
+    assert returned(program, 3) == ((6, b"6"),) * 3
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -86,7 +81,7 @@ def test_compare_set(make):
             store.get("key"),
         ]
 
-    assert run(program, 1) == ([b"other", False, b"first", b"first", b"second", b"second"],)
+    assert returned(program, 1) == ([b"other", False, b"first", b"first", b"second", b"second"],)
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -105,7 +100,7 @@ def test_keys_are_checked_deleted_and_counted(make):
             store.check(["a"]),
         ]
 
-    assert run(program, 1) == ([True, False, 2, True, False, False],)
+    assert returned(program, 1) == ([True, False, 2, True, False, False],)
 
 
 def test_keys_are_listed_under_their_prefix():
@@ -116,7 +111,7 @@ def test_keys_are_listed_under_their_prefix():
         own_store().set("elsewhere", "3")
         return store.list_keys()
 
-    assert run(program, 1) == (["b", "a"],)
+    assert returned(program, 1) == (["b", "a"],)
 
 
 @pytest.mark.parametrize("make", STORES)
@@ -160,7 +155,7 @@ def test_queues():
         dist.barrier()
         return taken
 
-    assert run(program) == ((1, True), [b"a", b"b"])
+    assert returned(program) == ((1, True), [b"a", b"b"])
 
 
 def test_one_value_in_a_queue_wakes_one_rank():
@@ -173,7 +168,7 @@ def test_one_value_in_a_queue_wakes_one_rank():
         dist.barrier()
         return value
 
-    assert run(program, 3) == (None, b"only", None)
+    assert returned(program, 3) == (None, b"only", None)
 
 
 def test_an_empty_queue_says_so():
@@ -183,7 +178,7 @@ def test_an_empty_queue_says_so():
         with pytest.raises(dist.QueueEmptyError, match="queue is empty"):
             store.queue_pop("none", block=False)
 
-    run(program, 1)
+    returned(program, 1)
 
 
 def test_waiting_for_a_queue_that_nobody_fills_is_a_deadlock():
@@ -200,7 +195,7 @@ def test_a_barrier_of_the_store_meets_again_and_again():
             assert store.add(f"arrived {turn}", 0) == 3
 
     for seed in range(5):
-        run(program, 3, policy="random", seed=seed)
+        returned(program, 3, policy="random", seed=seed)
 
 
 def test_torch_rendezvous_barrier_runs_in_virtual_time():
@@ -209,7 +204,7 @@ def test_torch_rendezvous_barrier_runs_in_virtual_time():
         if rank < 2 or dist.get_world_size() == 2:
             distributed_c10d._store_based_barrier(rank, store, "name", dist.get_world_size(), timedelta(seconds=60))
 
-    run(program, 2)
+    returned(program, 2)
     result = simulate(program, 3)
     assert {type(error).__name__ for error in result.errors.values()} == {"DistStoreError"}
     assert 60 < result.virtual_seconds < 120
@@ -225,7 +220,7 @@ def test_a_key_deleted_before_its_reader_runs_is_waited_for_again():
         store.set("key", "stays")
         return None
 
-    assert {run(program, policy="random", seed=seed)[0] for seed in range(20)} <= {b"gone", b"stays"}
+    assert {returned(program, policy="random", seed=seed)[0] for seed in range(20)} <= {b"gone", b"stays"}
 
 
 def test_timeout_and_clone():
@@ -236,7 +231,7 @@ def test_timeout_and_clone():
         clone.set("key", "1")
         return store.timeout, store.get("key"), store.has_extended_api(), prefix_store().has_extended_api()
 
-    assert run(program, 1) == ((SOON, b"1", True, True),)
+    assert returned(program, 1) == ((SOON, b"1", True, True),)
 
 
 class Favouring:
@@ -280,7 +275,7 @@ def test_after_a_time_out_a_rank_waits_for_the_next_key():
             store.wait(["first"], timedelta(seconds=1))
         return store.get("second"), time.monotonic()
 
-    assert run(program)[0] == (b"2", 4.0)
+    assert returned(program)[0] == (b"2", 4.0)
 
 
 @pytest.mark.parametrize("policy", ["round_robin", "random"])
@@ -297,7 +292,7 @@ def test_a_value_pushed_wakes_the_rank_that_takes_it_and_the_one_that_looks(poli
         return None
 
     for seed in range(10):
-        assert run(program, 3, policy=policy, seed=seed)[1] == b"value"
+        assert returned(program, 3, policy=policy, seed=seed)[1] == b"value"
 
 
 def test_each_value_of_a_queue_is_taken_once_and_the_last_taker_is_missing_one():
@@ -311,7 +306,7 @@ def test_each_value_of_a_queue_is_taken_once_and_the_last_taker_is_missing_one()
         return store.queue_pop("queue")
 
     for seed in range(10):
-        assert sorted(run(program, 3, policy="random", seed=seed)[1:]) == [b"a", b"b"]
+        assert sorted(returned(program, 3, policy="random", seed=seed)[1:]) == [b"a", b"b"]
     result = simulate(program, 4)
     assert [finding.code.value for finding in result.findings] == ["deadlock.missing_rank"]
     assert sorted(filter(None, result.returns)) == [b"a", b"b"]

@@ -9,12 +9,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Verdict, simulate
-
-
-def run(program, world_size=2, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
+from tests.kit.results import returned
 
 
 def ones(rank):
@@ -35,7 +30,7 @@ def test_a_wait_times_out_in_virtual_time_and_can_be_taken_up_again():
         return tensor.tolist()
 
     start = time.monotonic()
-    assert run(program) == ([3.0, 3.0],) * 2
+    assert returned(program) == ([3.0, 3.0],) * 2
     assert time.monotonic() - start < 4
 
 
@@ -47,7 +42,7 @@ def test_a_message_that_nobody_takes_or_sends_times_out(operation):
             with pytest.raises(RuntimeError, match=f"Timed out waiting 1500ms for {operation} operation to complete"):
                 work.wait(timedelta(seconds=1.5))
 
-    run(program)
+    returned(program)
 
 
 def test_a_poll_in_vain_lets_the_others_go_on():
@@ -58,7 +53,7 @@ def test_a_poll_in_vain_lets_the_others_go_on():
             polls += 1
         return polls, work.is_success(), work.exception()
 
-    assert run(program) == ((0, True, None), (0, True, None))
+    assert returned(program) == ((0, True, None), (0, True, None))
 
 
 def test_a_poll_for_what_never_comes_ends_by_the_budget():
@@ -83,7 +78,7 @@ def test_a_future_before_and_after_the_completion():
         (again,) = work.get_future().value()
         return value is tensor, again is tensor, early.done()
 
-    assert run(program) == ((True, True, True),) * 2
+    assert returned(program) == ((True, True, True),) * 2
 
 
 def test_a_chain_runs_on_the_thread_of_its_rank():
@@ -102,7 +97,7 @@ def test_a_chain_runs_on_the_thread_of_its_rank():
         assert future.wait().tolist() == [31.0, 31.0]
         return threads == [threading.get_ident()] * 2
 
-    assert run(program) == (True, True)
+    assert returned(program) == (True, True)
 
 
 def test_futures_are_collected():
@@ -110,7 +105,7 @@ def test_futures_are_collected():
         futures = [dist.all_reduce(ones(rank) * n, async_op=True).get_future() for n in range(3)]
         return [value[0][0].item() for value in torch.futures.wait_all(futures)]
 
-    assert run(program) == ([0.0, 3.0, 6.0],) * 2
+    assert returned(program) == ([0.0, 3.0, 6.0],) * 2
 
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["no call of its own", "one that is complete"])
@@ -155,7 +150,7 @@ def test_only_a_receive_has_a_source():
         with pytest.raises(RuntimeError, match=r"sourceRank\(\) may only be called on work objects"):
             dist.barrier(async_op=True).source_rank()
 
-    run(program, 1)
+    returned(program, 1)
 
 
 def test_what_the_backend_refuses_late_is_raised_by_every_wait_and_kept_from_the_others():
@@ -169,7 +164,7 @@ def test_what_the_backend_refuses_late_is_raised_by_every_wait_and_kept_from_the
         dist.barrier()
         return work.is_completed(), work.is_success(), str(work.exception())
 
-    assert run(program) == ((True, False, "Invalid scalar type"),) * 2
+    assert returned(program) == ((True, False, "Invalid scalar type"),) * 2
 
 
 def test_coalesced_calls_are_one_work():
@@ -188,7 +183,7 @@ def test_coalesced_calls_are_one_work():
         assert len(work.result()) == len(work.get_future().wait()) == 3
         return first.tolist(), second.tolist()
 
-    assert run(program) == (([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [1.0, 1.0]))
+    assert returned(program) == (([3.0, 3.0], [2.0, 2.0]), ([3.0, 3.0], [1.0, 1.0]))
 
 
 def test_coalescing_begins_before_it_ends_and_once():
@@ -201,7 +196,7 @@ def test_coalescing_begins_before_it_ends_and_once():
             group._start_coalescing(device)
         group._end_coalescing(device).wait()
 
-    run(program, 1)
+    returned(program, 1)
 
 
 def test_a_call_complete_at_the_instant_of_the_time_out_is_in_time():
@@ -210,6 +205,4 @@ def test_a_call_complete_at_the_instant_of_the_time_out_is_in_time():
             time.sleep(1.0)
         return dist.all_reduce(torch.ones(1), async_op=True).wait(timedelta(seconds=1))
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (True, True)
+    assert returned(program, 2) == (True, True)

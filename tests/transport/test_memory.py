@@ -9,16 +9,11 @@ import torch.distributed as dist
 from ddpsim import simulate
 from ddpsim.simulator.transport.memory import move, reduced
 from ddpsim.simulator.transport.payload import Payload
+from tests.kit.results import codes, returned
 
 # torch 2.13 renamed them and warns at the old names; 2.11 has only those.
 all_gather_single = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 reduce_scatter_single = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-
-
-def run(program, world_size=3, **options):
-    result = simulate(program, world_size, **options)
-    result.raise_for_verdict()
-    return result.returns
 
 
 def fractions(rank, count=1000, dtype=torch.float32):
@@ -42,7 +37,7 @@ def test_sums_are_bit_identical_under_all_schedules(name, dtype):
         ORDERED[name](tensor, rank)
         return tensor
 
-    runs = [run(program, 4, policy=policy, seed=seed) for policy in ("round_robin", "random") for seed in range(4)]
+    runs = [returned(program, 4, policy=policy, seed=seed) for policy in ("round_robin", "random") for seed in range(4)]
     in_order = functools.reduce(torch.add, [fractions(rank, dtype=dtype) for rank in range(4)])
     backwards = functools.reduce(torch.add, [fractions(rank, dtype=dtype) for rank in (3, 2, 1, 0)])
     assert not torch.equal(in_order, backwards)
@@ -95,7 +90,7 @@ def test_outputs_may_be_the_inputs():
             torch.cat(gathered).tolist() if rank == 0 else None,
         )
 
-    returns = run(program)
+    returns = returned(program, 3)
     assert [value[0] for value in returns] == [[1.0, 2.0, 3.0]] * 3
     assert [value[1] for value in returns] == [[0.0, 10.0, 20.0], [1.0, 11.0, 21.0], [2.0, 12.0, 22.0]]
     assert [value[2] for value in returns] == [0.0, 1.0, 2.0]
@@ -120,7 +115,7 @@ def test_tensors_are_written_below_autograd():
         return (leaf._version, inner._version) == versions, leaf.tolist(), inner.tolist(), leaf.grad.tolist()
 
     # The product is leaf * inner with leaf = 6 and inner = 2, and inner still depends on leaf with factor 2.
-    assert run(program) == ((True, [6.0, 6.0], [2.0, 2.0], [14.0, 14.0]),) * 3
+    assert returned(program, 3) == ((True, [6.0, 6.0], [2.0, 2.0], [14.0, 14.0]),) * 3
 
 
 def test_modes_of_the_rank_that_comes_last_do_not_reach_the_others():
@@ -136,7 +131,7 @@ def test_modes_of_the_rank_that_comes_last_do_not_reach_the_others():
         return tensor.tolist()
 
     for seed in range(6):
-        assert run(program, policy="random", seed=seed) == ([6.0, 6.0],) * 3
+        assert returned(program, 3, policy="random", seed=seed) == ([6.0, 6.0],) * 3
 
 
 def test_a_sparse_and_a_dense_tensor_do_not_meet():
@@ -145,4 +140,4 @@ def test_a_sparse_and_a_dense_tensor_do_not_meet():
         dist.all_reduce(tensor.to_sparse() if rank == 1 else tensor)
 
     result = simulate(program, 3)
-    assert [(finding.code.value, finding.ranks) for finding in result.findings] == [("mismatch.dtype", (1,))]
+    assert codes(result) == [("mismatch.dtype", (1,))]

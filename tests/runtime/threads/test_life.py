@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ddpsim import Budget, Crash, EarlyReturn, Verdict, explore, simulate
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.runtime import rank_thread
+from tests.kit.results import codes
 
 
 @pytest.fixture
@@ -25,10 +26,6 @@ def told(monkeypatch):
         threading, "excepthook", lambda arguments: told.append((arguments.thread.name, arguments.exc_type.__name__))
     )
     return told
-
-
-def codes(result):
-    return [(finding.code.value, finding.ranks) for finding in result.findings]
 
 
 def start(function, **options):

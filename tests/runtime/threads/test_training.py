@@ -10,6 +10,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, replay, simulate
+from tests.kit.results import returned
 
 WORLD_SIZE = 3
 STEPS = 4
@@ -108,9 +109,7 @@ def test_a_thread_waits_for_what_another_one_issued():
         return sorted(seen), work.is_completed(), total.item()
 
     for policy, seed in SCHEDULES:
-        result = simulate(program, 3, policy=policy, seed=seed)
-        result.raise_for_verdict()
-        assert result.returns == (([True, 4.0], True, 3.0),) * 3
+        assert returned(program, 3, policy=policy, seed=seed) == (([True, 4.0], True, 3.0),) * 3
 
 
 def test_a_hook_that_waits_in_a_chain_keeps_its_thread():
@@ -135,9 +134,7 @@ def test_a_hook_that_waits_in_a_chain_keeps_its_thread():
         return model.module.weight.grad.tolist()
 
     for policy, seed in SCHEDULES:
-        result = simulate(program, 2, policy=policy, seed=seed)
-        result.raise_for_verdict()
-        assert result.returns == ([[6.0, 6.0]],) * 2
+        assert returned(program, 2, policy=policy, seed=seed) == ([[6.0, 6.0]],) * 2
 
 
 def test_backward_on_a_thread_and_functional_collectives():
@@ -156,6 +153,4 @@ def test_backward_on_a_thread_and_functional_collectives():
         thread.join()
         return model.module.weight.grad.tolist(), seen
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (([[1.5, 1.5]], [2.0]),) * 2
+    assert returned(program, 2) == (([[1.5, 1.5]], [2.0]),) * 2
