@@ -76,6 +76,7 @@ CAUSES = {
     ),
     "unused-parameters-without-flag": (Cause.UNUSED_PARAMETERS, {"parameters": "sometimes.weight, sometimes.bias"}),
     "wrapped-without-initial-sync": (Cause.STARTED_APART, {}),
+    "zero-loss-detached-from-graph": (Cause.BACKWARD_WITHOUT_BUCKET, {}),
 }
 
 

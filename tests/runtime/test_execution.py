@@ -204,18 +204,6 @@ def test_a_thread_that_is_none_of_a_rank_may_not_communicate():
     assert simulate(train, 2).returns == (0, 1)
 
 
-def test_completions_are_delivered_to_a_rank_on_its_own_thread():
-    def program(rank):
-        threads = []
-        work = dist.all_reduce(torch.ones(1), async_op=True)
-        future = work.get_future().then(lambda f: threads.append(threading.get_ident()) or f.value())
-        dist.barrier()
-        future.wait()
-        return threads == [threading.get_ident()]
-
-    assert simulate(program, 3).returns == (True, True, True)
-
-
 def test_the_same_error_on_many_ranks_is_one_finding():
     def program(rank):
         raise ValueError("odd" if rank % 2 else "even")
