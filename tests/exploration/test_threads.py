@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ddpsim import Budget, Verdict, explore, replay
 from ddpsim.simulator.exploration.outcomes import outcome_of
 from tests.exploration.programs import store
+from tests.kit.rank_threads import start
 
 PLENTY = Budget(executions=20_000, seconds=600)
 
@@ -24,9 +25,7 @@ def explored(program, world_size, **options):
 
 def beside(function, own, *others):
     """Call `function` with `own` on the rank's main thread, and with each of `others` on a thread."""
-    threads = [threading.Thread(target=function, args=(other,)) for other in others]
-    for thread in threads:
-        thread.start()
+    threads = [start(function, other) for other in others]
     function(own)
     for thread in threads:
         thread.join()
@@ -50,8 +49,7 @@ def one_queue(rank):
         while size := sizes.get():
             dist.all_reduce(torch.ones(size))
 
-    thread = threading.Thread(target=call)
-    thread.start()
+    thread = start(call)
     for size in (1, 3, 0):
         sizes.put(size)
     thread.join()
@@ -104,8 +102,7 @@ def first_of_two(rank):
 
 
 def alive(rank):
-    thread = threading.Thread(target=int)
-    thread.start()
+    thread = start(int)
     seen = thread.is_alive()
     thread.join()
     return seen
@@ -176,8 +173,7 @@ def test_threads_that_only_make_collectives_on_groups_of_their_own_and_are_joine
     def program(rank):
         group = dist.new_group([0, 1, 2])
         for _ in range(3):
-            thread = threading.Thread(target=dist.barrier, args=(group,))
-            thread.start()
+            thread = start(dist.barrier, group)
             dist.all_reduce(torch.ones(1))
             thread.join()
 
@@ -186,9 +182,7 @@ def test_threads_that_only_make_collectives_on_groups_of_their_own_and_are_joine
 
 def test_a_thread_that_is_joined_first_is_in_no_race():
     def program(rank):
-        thread = threading.Thread(target=lambda: (dist.barrier(), store().set("key", "1")))
-        thread.start()
-        thread.join()
+        start(lambda: (dist.barrier(), store().set("key", "1"))).join()
         dist.barrier()
         return store().get("key")
 

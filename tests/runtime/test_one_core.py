@@ -1,12 +1,12 @@
 """Ranks share a core; the process keeps all of its own."""
 
 import os
-import threading
 
 import pytest
 
 from ddpsim import simulate
 from ddpsim.simulator.runtime.one_core import threads_started_here_share_a_core
+from tests.kit.rank_threads import start
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="the platform has no CPU affinity")
 
@@ -18,9 +18,7 @@ def placement():
 
 def placement_of_a_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.append(placement()))
-    thread.start()
-    thread.join()
+    start(lambda: found.append(placement())).join()
     return found[0]
 
 
@@ -43,9 +41,7 @@ def test_where_the_caller_is_scheduled_otherwise_so_are_its_threads():
         found.append(os.sched_getscheduler(0))
 
     found = []
-    thread = threading.Thread(target=body)
-    thread.start()
-    thread.join()
+    start(body).join()
     assert found == [os.SCHED_IDLE] * 2
 
 

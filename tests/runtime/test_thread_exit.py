@@ -11,6 +11,7 @@ from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.thread_exit import ThreadExit
 from ddpsim.simulator.runtime.thread_host import ThreadHost
+from tests.kit.rank_threads import start
 
 
 class Interrupted(BaseException):
@@ -36,8 +37,7 @@ def test_an_interrupt_comes_to_a_thread_that_computes():
             told.append("interrupted")
 
     started, told, is_over = threading.Event(), [], []
-    thread = threading.Thread(target=work)
-    thread.start()
+    thread = start(work)
     started.wait()
     ThreadExit(Interrupted).interrupt(thread.ident)
     thread.join(10)
@@ -56,8 +56,7 @@ def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
 
     for _ in range(200):
         its_exit, told, started = ThreadExit(Interrupted), [], threading.Event()
-        thread = threading.Thread(target=work, args=(its_exit, told))
-        thread.start()
+        thread = start(work, its_exit, told)
         started.wait()
         its_exit.interrupt(thread.ident)  # one, as limits do: before, while or after the thread claims
         thread.join(10)
@@ -67,9 +66,7 @@ def test_none_comes_once_the_thread_has_claimed_its_end(hasty):
 def test_an_end_is_claimed_by_one():
     its_exit, told = ThreadExit(Interrupted), []
     assert its_exit.claim()
-    thread = threading.Thread(target=lambda: told.append(its_exit.claim()))
-    thread.start()
-    thread.join(10)
+    start(lambda: told.append(its_exit.claim())).join(10)
     assert told == [False]
     assert its_exit.claim()
 
@@ -88,9 +85,7 @@ def test_who_is_interrupted_as_it_ends_gives_the_baton_away_once(monkeypatch, in
         threads.append(its_exit)
 
     def program(rank):
-        thread = threading.Thread(target=lambda: None)
-        thread.start()
-        thread.join()
+        start(lambda: None).join()
         dist.barrier()
         return rank
 

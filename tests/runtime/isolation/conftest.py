@@ -1,6 +1,5 @@
 """Ranks for these tests: generators that yield where the baton may change hands, on one thread or on one each."""
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from contextlib import contextmanager
 import pytest
 
 from ddpsim.simulator.runtime.isolation import Isolation
+from tests.kit.rank_threads import start
 
 
 @contextmanager
@@ -60,9 +60,7 @@ def _step(steps):
 def in_thread(function):
     """Call `function` in a new thread and return its result."""
     results = []
-    thread = threading.Thread(target=lambda: results.append(function()))
-    thread.start()
-    thread.join()
+    start(lambda: results.append(function())).join()
     return results[0]
 
 

@@ -10,12 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Verdict, explore, simulate
-
-
-def start(function, *args, name, daemon=False):
-    thread = threading.Thread(target=function, args=args, name=name, daemon=daemon)
-    thread.start()
-    return thread
+from tests.kit.rank_threads import start
 
 
 def found(result):

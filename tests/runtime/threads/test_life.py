@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ddpsim import Budget, Crash, EarlyReturn, Verdict, explore, simulate
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.runtime import rank_thread
+from tests.kit.rank_threads import start
 from tests.kit.results import codes
 
 
@@ -26,12 +27,6 @@ def told(monkeypatch):
         threading, "excepthook", lambda arguments: told.append((arguments.thread.name, arguments.exc_type.__name__))
     )
     return told
-
-
-def start(function, **options):
-    thread = threading.Thread(target=function, **options)
-    thread.start()
-    return thread
 
 
 def test_a_thread_makes_calls_as_its_rank():

@@ -18,6 +18,7 @@ import pytest
 import torch.distributed as dist
 
 from ddpsim import Budget, simulate
+from tests.kit.rank_threads import start
 
 EarlyLock = threading.Lock
 EARLY_QUEUE = queue.Queue()
@@ -70,8 +71,7 @@ def test_threads_outside_are_let_alone_while_a_run_goes_on():
     def outside():
         ready.wait()
         lock, event, items = threading.Lock(), threading.Event(), queue.SimpleQueue()
-        other = threading.Thread(target=lambda: (event.set(), items.put(1)))
-        other.start()
+        other = start(lambda: (event.set(), items.put(1)))
         with lock, ThreadPoolExecutor(1) as pool:
             kinds.append((type(lock), type(items), event.wait(), items.get(), pool.submit(int).result()))
         other.join()
@@ -85,8 +85,7 @@ def test_threads_outside_are_let_alone_while_a_run_goes_on():
         return rank
 
     kinds, ready, done = [], threading.Event(), threading.Event()
-    thread = threading.Thread(target=outside)
-    thread.start()
+    thread = start(outside)
     result = simulate(program, 2)
     thread.join()
     assert result.returns == (0, 1)
@@ -104,8 +103,7 @@ def test_what_a_rank_made_works_after_the_run():
     lock, rlock, items, event, simple = made
     with lock, rlock, rlock:
         assert not lock.acquire(False)
-    thread = threading.Thread(target=lambda: (items.get(), simple.put("x"), event.wait(), items.put("back")))
-    thread.start()
+    thread = start(lambda: (items.get(), simple.put("x"), event.wait(), items.put("back")))
     assert simple.get(timeout=60) == "x"
     event.set()
     assert items.get(timeout=60) == "back"
@@ -132,8 +130,7 @@ def test_a_lock_made_before_the_run_is_a_real_one():
             with real:
                 dist.barrier()
 
-        thread = threading.Thread(target=hold)
-        thread.start()
+        start(hold)
         if rank == 0:
             time.sleep(1)
             with real:

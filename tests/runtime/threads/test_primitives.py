@@ -9,6 +9,7 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 import pytest
 
 from ddpsim import simulate
+from tests.kit.rank_threads import beside, start
 
 SCHEDULES = [("round_robin", 0), *(("random", seed) for seed in range(8)), ("pct", 1)]
 
@@ -23,15 +24,6 @@ def returned(program):
     return value
 
 
-def beside(*functions):
-    """Run functions on threads of their own, to their end."""
-    threads = [threading.Thread(target=function) for function in functions]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_a_lock_keeps_others_out():
     def program():
         lock, counts = threading.Lock(), [0, 0]
@@ -43,9 +35,9 @@ def test_a_lock_keeps_others_out():
                     time.sleep(1)
                     counts[0] = before + 1
 
-        start = time.monotonic()
+        began = time.monotonic()
         beside(add, add)
-        return counts[0], time.monotonic() - start
+        return counts[0], time.monotonic() - began
 
     assert returned(program) == "(6, 6.0)"
 
@@ -71,13 +63,12 @@ def test_a_lock_that_is_taken_is_refused_or_timed_out():
 
         def other():
             seen.append((lock.locked(), lock.acquire(False), lock.acquire(blocking=False)))
-            start = time.monotonic()
-            seen.append((lock.acquire(timeout=2.5), time.monotonic() - start >= 2.5))
+            began = time.monotonic()
+            seen.append((lock.acquire(timeout=2.5), time.monotonic() - began >= 2.5))
             seen.append(lock.acquire(timeout=100))
 
         with lock:
-            thread = threading.Thread(target=other)
-            thread.start()
+            thread = start(other)
             time.sleep(10)
         thread.join()
         return seen, lock.locked()
@@ -113,9 +104,7 @@ def test_who_asks_first_gets_the_lock_first():
                 order.append(number)
 
         with lock:
-            threads = [threading.Thread(target=take, args=(number,)) for number in (3, 1, 2)]
-            for thread in threads:
-                thread.start()
+            threads = [start(take, number) for number in (3, 1, 2)]
             time.sleep(10)
         for thread in threads:
             thread.join()
@@ -137,8 +126,7 @@ def test_an_rlock_counts():
 
         with lock:
             with lock:
-                thread = threading.Thread(target=other)
-                thread.start()
+                thread = start(other)
                 time.sleep(1)
             seen.append("still mine")
         thread.join()
@@ -156,9 +144,7 @@ def test_a_condition_is_notified():
                 assert condition.wait_for(lambda: items, timeout=100)
                 taken.append(items.pop())
 
-        threads = [threading.Thread(target=take) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+        threads = [start(take) for _ in range(3)]
         time.sleep(1)
         with condition:
             items.append("first")
@@ -184,8 +170,7 @@ def test_an_event_is_waited_for():
             seen.append(event.wait(5))
             seen.append(event.wait())
 
-        thread = threading.Thread(target=other)
-        thread.start()
+        thread = start(other)
         time.sleep(7)
         event.set()
         thread.join()
@@ -216,8 +201,7 @@ def test_a_loop_that_only_looks_lets_the_others_run(look, policy):
             items.put(1)
 
         with ThreadPoolExecutor(1) as pool:
-            thread = threading.Thread(target=act)
-            thread.start()
+            thread = start(act)
             future = pool.submit(lambda: 1)
             while not look(event, thread, items, future):
                 pass
@@ -265,17 +249,16 @@ def test_queues_hand_items_over(make):
                 if len(taken) == 3:
                     return
 
-        thread = threading.Thread(target=take)
-        thread.start()
+        thread = start(take)
         for item in (1, 2, 3):
             items.put(item)
         thread.join()
         with pytest.raises(queue.Empty):
             items.get_nowait()
-        start = time.monotonic()
+        began = time.monotonic()
         with pytest.raises(queue.Empty):
             items.get(timeout=4)
-        return sorted(taken), time.monotonic() - start >= 4, items.empty(), items.qsize()
+        return sorted(taken), time.monotonic() - began >= 4, items.empty(), items.qsize()
 
     assert returned(program) == "([1, 2, 3], True, True, 0)"
 
@@ -289,8 +272,7 @@ def test_a_queue_that_is_full_holds_the_producer_up():
                 items.put(item)
             log.append(time.monotonic())
 
-        thread = threading.Thread(target=produce)
-        thread.start()
+        thread = start(produce)
         time.sleep(3)
         with pytest.raises(queue.Full):
             items.put("more", timeout=1)
@@ -308,8 +290,8 @@ def test_a_queue_that_is_full_holds_the_producer_up():
 def test_a_timer_runs_in_virtual_time_and_can_be_cancelled():
     def program():
         rung = []
-        start = time.monotonic()
-        timers = [threading.Timer(delay, lambda: rung.append(round(time.monotonic() - start, 1))) for delay in (30, 20)]
+        began = time.monotonic()
+        timers = [threading.Timer(delay, lambda: rung.append(round(time.monotonic() - began, 1))) for delay in (30, 20)]
         never = threading.Timer(25, lambda: rung.append("never"))
         for timer in (*timers, never):
             timer.start()

@@ -8,12 +8,12 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Verdict, explore, simulate
+from tests.kit.rank_threads import start
 
 
 def flush(rank, group, *, is_late):
     """A metric is reduced in the background while the program goes on; on some ranks it comes to that late."""
-    thread = threading.Thread(target=lambda: dist.all_reduce(torch.ones(2), group=group), name="flusher")
-    thread.start()
+    thread = start(lambda: dist.all_reduce(torch.ones(2), group=group), name="flusher")
     if is_late:
         thread.join()
     dist.barrier()
@@ -71,24 +71,18 @@ def test_a_wrapper_in_the_main_thread_meets_a_call_of_another():
     assert lines[2].startswith('  rank 1, thread "flusher"  all_reduce #')
 
 
-def in_thread(call, name=None):
-    thread = threading.Thread(target=call, name=name)
-    thread.start()
-    thread.join()
-
-
 def under_one_name(rank):
-    in_thread(lambda: dist.all_reduce(torch.ones(2 + (rank == 1))), "worker")
+    start(lambda: dist.all_reduce(torch.ones(2 + (rank == 1))), name="worker").join()
 
 
 def under_a_name_of_the_rank(rank):
-    in_thread(lambda: dist.all_reduce(torch.ones(2 + (rank == 1))), f"comm-rank{rank}")
+    start(lambda: dist.all_reduce(torch.ones(2 + (rank == 1))), name=f"comm-rank{rank}").join()
 
 
 def under_a_number(rank):
     if rank == 0:
-        in_thread(lambda: None)
-    in_thread(lambda: dist.all_reduce(torch.ones(2 + (rank == 1))))
+        start(lambda: None).join()
+    start(lambda: dist.all_reduce(torch.ones(2 + (rank == 1)))).join()
 
 
 def in_a_pool(rank):

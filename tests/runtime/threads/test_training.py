@@ -1,6 +1,5 @@
 """Threads beside training: what they communicate is right, what they do not touch is bitwise the same."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -10,6 +9,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, replay, simulate
+from tests.kit.rank_threads import beside, start
 from tests.kit.results import returned
 
 WORLD_SIZE = 3
@@ -74,9 +74,7 @@ def in_any_order(rank):
         order.append(name)
 
     groups = {rank: {name: dist.new_group([0, 1]) for name in "ab"}}
-    threads = [threading.Thread(target=call, args=(name, size), name=name) for size, name in enumerate("ab", 1)]
-    for thread in threads:
-        thread.start()
+    threads = [start(call, name, size, name=name) for size, name in enumerate("ab", 1)]
     for thread in threads:
         thread.join()
     return order
@@ -98,14 +96,7 @@ def test_a_thread_waits_for_what_another_one_issued():
         work = dist.all_reduce(total, async_op=True)
         chained = work.get_future().then(lambda future: future.value()[0] + 1)
         seen = []
-        threads = [
-            threading.Thread(target=lambda: seen.append(work.wait())),
-            threading.Thread(target=lambda: seen.append(chained.wait().item())),
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        beside(lambda: seen.append(work.wait()), lambda: seen.append(chained.wait().item()))
         return sorted(seen), work.is_completed(), total.item()
 
     for policy, seed in SCHEDULES:
@@ -127,8 +118,7 @@ def test_a_hook_that_waits_in_a_chain_keeps_its_thread():
         model = DistributedDataParallel(torch.nn.Linear(2, 1, bias=False))
         model.register_comm_hook(None, twice)
         group = dist.new_group([0, 1])
-        thread = threading.Thread(target=lambda: [dist.barrier(group) for _ in range(3)])
-        thread.start()
+        thread = start(lambda: [dist.barrier(group) for _ in range(3)])
         model(torch.full((1, 2), rank + 1.0)).sum().backward()
         thread.join()
         return model.module.weight.grad.tolist()
@@ -148,9 +138,7 @@ def test_backward_on_a_thread_and_functional_collectives():
             total = torch.distributed._functional_collectives.all_reduce(torch.ones(1), "sum", dist.group.WORLD)
             seen.append(total.item())
 
-        thread = threading.Thread(target=step)
-        thread.start()
-        thread.join()
+        start(step).join()
         return model.module.weight.grad.tolist(), seen
 
     assert returned(program, 2) == (([[1.5, 1.5]], [2.0]),) * 2
