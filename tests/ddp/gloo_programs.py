@@ -31,7 +31,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim import ddp
-from ddpsim.ddp import DistributedDataParallel, broadcast_coalesced
+from ddpsim.ddp import DistributedDataParallel
+from tests.ddp.loop_collectives import COLLECTIVES, NOT_ON_GLOO, made, values
 from tests.kit import networks
 from tests.kit.training import TINY, Prepare, Trained, Training, batches, equal_batches, mean_square, train, trained
 
@@ -171,34 +172,6 @@ def open_backward(rank: int) -> str:
     return raised(lambda: model(batch))
 
 
-def bypassed_backward(rank: int) -> tuple[str, float]:
-    """A loss of the inner module."""
-    model = DistributedDataParallel(nn.Linear(2, 1))
-    return raised(lambda: model.module(torch.ones(1, 2)).sum().backward()), still_works()
-
-
-def rebuild_share(rank: int) -> list[float]:
-    """Layers defined in the order opposite to their use: the share of bytes under way before each backward's end."""
-
-    class Backwards(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(8, 8) for _ in range(10)])
-
-        def forward(self, batch: Tensor) -> Tensor:
-            for layer in reversed(self.layers):
-                batch = layer(batch)
-            return batch
-
-    model = DistributedDataParallel(Backwards(), bucket_cap_mb=TINY)
-    whole = sum(p.numel() * p.element_size() for p in model.parameters())
-    shares = []
-    for _ in range(3):
-        mean_square(model, torch.ones(1, 8)).backward()
-        shares.append(model.reducer.bytes_started_early / whole)
-    return shares
-
-
 # Our engine: joins that torch's cannot do.
 
 
@@ -223,128 +196,16 @@ def _wrapped(rank: int, build: Callable[[], nn.Module] = networks.multilayer) ->
     return DistributedDataParallel(build())
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What the loop's own collectives brought in one iteration."""
-
-    loss: float
-    highest: float
-    firsts: list[float]
+ON_GLOO = tuple(name for name in COLLECTIVES if name not in NOT_ON_GLOO)
 
 
-def collectives_in_the_loop(rank: int) -> tuple[list[Seen], Trained]:
-    """An all_reduce of the loss, one for the maximum, and an all_gather, on the ranks that have input."""
-    model = _wrapped(rank)
-    seen = []
-    with model.join():
-        for batch, loss in each_step(model, JOINED.batches[rank]):
-            total, highest, first = loss.detach().clone(), batch.max(), batch[0, 0].clone()
-            firsts = [torch.empty_like(first) for _ in range(WORLD_SIZE)]
-            dist.all_reduce(total)
-            dist.all_reduce(highest, dist.ReduceOp.MAX)
-            dist.all_gather(firsts, first)
-            seen.append(Seen(total.item(), highest.item(), [each.item() for each in firsts]))
-    return seen, trained(model.module)
-
-
-@dataclass(frozen=True, slots=True)
-class Custom:
-    """A collective of two ranks as a program makes it, and in plain arithmetic what rank 1 has afterwards."""
-
-    call: Callable[[Tensor], Tensor]
-    """From this rank's values."""
-    result: Callable[[Tensor, Tensor], Tensor]
-    """From rank 0's values and rank 1's; a rank without input has `neutral` ones."""
-    neutral: float = 0
-
-
-def _in_place(call: Callable[..., object], **how: Any) -> Callable[[Tensor], Tensor]:
-    """A collective that changes its argument."""
-
-    def made(values: Tensor) -> Tensor:
-        call(values, **how)
-        return values
-
-    return made
-
-
-def _as_list(call: Callable[..., object], **how: Any) -> Callable[[Tensor], Tensor]:
-    """A collective from one tensor to one for each rank."""
-
-    def made(values: Tensor) -> Tensor:
-        parts = [torch.empty_like(values) for _ in range(WORLD_SIZE)]
-        call(parts, values, **how)
-        return torch.cat(parts)
-
-    return made
-
-
-def _as_tensor(call: Callable[..., object], factor: float) -> Callable[[Tensor], Tensor]:
-    """A collective from one tensor to another, `factor` times as long."""
-
-    def made(values: Tensor) -> Tensor:
-        output = values.new_empty(int(len(values) * factor))
-        call(output, values)
-        return output
-
-    return made
-
-
-def _reduce_scatter(values: Tensor) -> Tensor:
-    output = values.new_empty(2)
-    dist.reduce_scatter(output, list(values.chunk(2)))
-    return output
-
-
-def _gather(values: Tensor) -> Tensor:
-    parts = [torch.empty_like(values) for _ in range(WORLD_SIZE)] if dist.get_rank() == 1 else None
-    dist.gather(values, parts, dst=1)
-    return values if parts is None else torch.cat(parts)
-
-
-def _scatter(values: Tensor) -> Tensor:
-    output = values.new_empty(2)
-    dist.scatter(output, list(values.chunk(2)) if dist.get_rank() == 1 else None, src=1)
-    return output
-
-
-def _issue_and_wait(values: Tensor) -> Tensor:
-    work = dist.all_reduce(values, async_op=True)
-    work.wait()
-    return values
-
-
-def _barrier(values: Tensor) -> Tensor:
-    dist.barrier()
-    return values
-
-
-CUSTOM = {
-    "all_reduce": Custom(_in_place(dist.all_reduce), lambda a, b: a + b),
-    "all_reduce, async": Custom(_issue_and_wait, lambda a, b: a + b),
-    "all_reduce, product": Custom(_in_place(dist.all_reduce, op=dist.ReduceOp.PRODUCT), lambda a, b: a * b, 1),
-    "all_reduce, maximum": Custom(_in_place(dist.all_reduce, op=dist.ReduceOp.MAX), torch.maximum, -torch.inf),
-    "all_reduce, minimum": Custom(_in_place(dist.all_reduce, op=dist.ReduceOp.MIN), torch.minimum, torch.inf),
-    "reduce": Custom(_in_place(dist.reduce, dst=1), lambda a, b: a + b),
-    "broadcast": Custom(_in_place(dist.broadcast, src=1), lambda a, b: b),
-    "all_gather": Custom(_as_list(dist.all_gather), lambda a, b: torch.cat([a, b])),
-    "all_gather_into_tensor": Custom(_as_tensor(dist.all_gather_into_tensor, 2), lambda a, b: torch.cat([a, b])),
-    "gather": Custom(_gather, lambda a, b: torch.cat([a, b])),
-    "reduce_scatter": Custom(_reduce_scatter, lambda a, b: (a + b)[2:]),
-    "reduce_scatter_tensor": Custom(_as_tensor(dist.reduce_scatter_tensor, 0.5), lambda a, b: (a + b)[2:]),
-    "scatter": Custom(_scatter, lambda a, b: b[2:]),
-    "all_to_all_single": Custom(_as_tensor(dist.all_to_all_single, 1), lambda a, b: torch.cat([a[2:], b[2:]])),
-    "barrier": Custom(_barrier, lambda a, b: b),
-}
-
-
-def custom_collective(name: str, rank: int) -> tuple[list[Tensor], float]:
-    """What this rank has after the collective in each iteration; rank 0 takes part in the first."""
+def collectives_in_the_loop(rank: int) -> tuple[list[dict[str, object]], float]:
+    """What this rank has after each collective, by iteration; rank 0 takes part in the first."""
     model = _wrapped(rank)
     results = []
     with model.join():
-        for batch, _ in each_step(model, batches(1, 2)[rank]):
-            results.append(CUSTOM[name].call(batch[0].clone()))
+        for iteration, _ in enumerate(each_step(model, batches(1, 2)[rank])):
+            results.append(made(ON_GLOO, values(rank, iteration, WORLD_SIZE), root=1))
     return results, still_works()
 
 
@@ -396,20 +257,6 @@ def leaving_by_an_exception(moment: str, rank: int) -> tuple[str, float]:
     return raised(loop), still_works()
 
 
-def early_termination(rank: int) -> tuple[str, int, float]:
-    """Raise on both ranks as soon as one has no input."""
-
-    def loop() -> None:
-        nonlocal steps
-        with model.join(throw_on_early_termination=True):
-            for _ in each_step(model, JOINED.batches[rank]):
-                steps += 1
-
-    steps = 0
-    model = _wrapped(rank)
-    return raised(loop), steps, still_works()
-
-
 SHARDED = Training(networks.multilayer, batches(2, 4), mean_square, is_joined=True, momentum=0.9)
 
 
@@ -439,45 +286,12 @@ def several_models(rank: int) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in whole.named_parameters()}
 
 
-class _SumOverRanks(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, values: Tensor) -> Tensor:
-        total = values.clone()
-        dist.all_reduce(total)
-        return total
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        total = gradient.contiguous().clone()
-        dist.all_reduce(total)
-        return total
+NORMALIZED = Training(networks.Normalizing, JOINED.batches, mean_square, is_joined=True)
 
 
-class Normalized(nn.Module):
-    """A BatchNorm whose statistics are those of all ranks' rows; `Plain` is for one process that has all rows."""
-
-    Plain = partial(nn.BatchNorm1d, 5, affine=False, track_running_stats=False)
-
-    def forward(self, batch: Tensor) -> Tensor:
-        rows = batch.new_full((1,), len(batch))
-        total = _SumOverRanks.apply(torch.cat([batch.sum(0), batch.square().sum(0), rows]))
-        mean, square = total[:-1].chunk(2)
-        mean, square = mean / total[-1], square / total[-1]
-        return (batch - mean) / (square - mean.square() + 1e-5).sqrt()
-
-
-def normalized(middle: Callable[[], nn.Module]) -> nn.Module:
-    """A network with `middle` between its layers."""
-    return nn.Sequential(nn.Linear(4, 5), middle(), nn.Tanh(), nn.Linear(5, 2)).double()
-
-
-def synchronized_batch_norm(rank: int) -> dict[str, Tensor]:
+def synchronized_batch_norm(rank: int) -> Trained:
     """Collectives of the model's own, in forward and backward, also for a rank that has left the loop."""
-    model = _wrapped(rank, lambda: normalized(Normalized))
-    with model.join():
-        for _ in each_step(model, JOINED.batches[rank]):
-            pass
-    return trained(model.module).parameters
+    return train(rank, NORMALIZED, {})
 
 
 def nothing_left_behind(rank: int) -> tuple[bool, bool]:
@@ -492,30 +306,7 @@ def nothing_left_behind(rank: int) -> tuple[bool, bool]:
     return after_join, dict(vars(dist.ProcessGroup)) == before
 
 
-# Our engine: broadcasts and buffers.
-
-
-def tensors_of(rank: int) -> list[Tensor]:
-    """Many small tensors and some large ones, of several dtypes and layouts; different on each rank."""
-    generator = torch.Generator().manual_seed(rank)
-    shapes = [(3,), (), (40, 5), (0,), (7, 11), (300,), (2, 2, 2)]
-    dtypes = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool, torch.complex64]
-    tensors = [
-        torch.randint(0, 2 if dtype is torch.bool else 90, shape, generator=generator).to(dtype)
-        for shape in shapes
-        for dtype in dtypes
-    ]
-    return [*tensors, torch.randn(6, 8, generator=generator).t()]
-
-
-BUFFER_BYTES = (64, 2000, 10 * 2**20)
-
-
-def coalesced_broadcast(buffer_bytes: int, rank: int) -> list[Tensor]:
-    """Take rank 1's."""
-    tensors = tensors_of(rank)
-    broadcast_coalesced(tensors, 1, dist.group.WORLD, buffer_bytes=buffer_bytes)
-    return tensors
+# Our engine: buffers.
 
 
 class Buffered(nn.Module):
@@ -562,15 +353,12 @@ def weighted_loss(rank: int) -> str:
 PROGRAMS: dict[str, Callable[[int], Any]] = {
     **{name: partial(by_both_engines, compared) for name, compared in COMPARISONS.items()},
     **{f"leaving {moment}": partial(leaving_by_an_exception, moment) for moment in MOMENTS},
-    **{f"custom {name}": partial(custom_collective, name) for name in CUSTOM},
-    **{f"broadcast with {size} bytes": partial(coalesced_broadcast, size) for size in BUFFER_BYTES},
     **{
         program.__name__: program
         for program in (
-            *(swapped_parameters, missing_parameter, open_backward, bypassed_backward, rebuild_share),
-            *(collectives_in_the_loop, broadcast_from_a_joined_rank, early_termination, sharded_optimizer),
-            *(several_models, synchronized_batch_norm, nothing_left_behind, buffer_strategies),
-            *(weighted_loss, different_no_sync_windows),
+            *(swapped_parameters, missing_parameter, open_backward, collectives_in_the_loop),
+            *(different_no_sync_windows, broadcast_from_a_joined_rank, sharded_optimizer, several_models),
+            *(synchronized_batch_norm, nothing_left_behind, buffer_strategies, weighted_loss),
         )
     },
 }

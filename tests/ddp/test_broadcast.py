@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -36,6 +38,14 @@ def broadcast(rank, build, src=0, buffer_bytes=64):
     return before, [bits(tensor) for tensor in tensors]
 
 
+def check(world_size, build, src, buffer_bytes=64):
+    result = simulate(broadcast, world_size, args=(build, src, buffer_bytes))
+    result.raise_for_verdict()
+    assert not result.findings
+    assert_equal_to_source(result.returns, src)
+    return calls(result)
+
+
 def calls(result, rank=0):
     """The dtype and number of elements of each broadcast that a rank issued."""
     signatures = [
@@ -43,6 +53,19 @@ def calls(result, rank=0):
     ]
     assert all(signature.operation == "broadcast" for signature in signatures)
     return [(signature.dtype, torch.Size(signature.shapes[0]).numel()) for signature in signatures]
+
+
+def on_real_gloo(*programs):
+    """What each of these returns on two ranks."""
+    with state_per_thread():
+        world = GlooWorld(2)
+        try:
+            for program in programs:
+                outcomes = world.run(program)
+                assert [outcome.error for outcome in outcomes] == [None, None]
+                yield [outcome.value for outcome in outcomes]
+        finally:
+            world.close()
 
 
 def assert_equal_to_source(outcomes, src):
@@ -55,22 +78,6 @@ def assert_equal_to_source(outcomes, src):
 # --- tensors of every kind --------------------------------------------------------------------------------------------
 
 
-def small(rank):
-    return floats(3, 5, 1, 4, 8, 2, 7)
-
-
-def large(rank):
-    return floats(16, 40, 17)
-
-
-def small_and_large(rank):
-    return floats(3, 40, 5, 16, 20, 1, 2)
-
-
-def mixed_dtypes(rank):
-    return [torch.randn(5), torch.arange(9) + rank, torch.randn(7).double(), torch.randn(30), torch.tensor(rank)]
-
-
 def every_dtype(rank):
     real = [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn]
     whole = [torch.int8, torch.uint8, torch.int16, torch.uint16, torch.int32, torch.uint32, torch.int64, torch.uint64]
@@ -78,30 +85,6 @@ def every_dtype(rank):
     numbers += [torch.randint(0, 100, (size,)).to(dtype) for dtype in whole for size in (3, 70)]
     numbers += [torch.randn(size, dtype=dtype) for dtype in (torch.complex64, torch.complex128) for size in (3, 70)]
     return [*numbers, torch.rand(3) < 0.5, torch.rand(70) < 0.5]
-
-
-def shapes(rank):
-    return [torch.randn(2, 3, 4), torch.randn(()), torch.randn(1, 1), torch.randn(5, 5)]
-
-
-def empty(rank):
-    return [torch.randn(0), torch.randn(3), torch.randn(2, 0, 3), torch.empty(0, dtype=torch.int64)]
-
-
-def nothing(rank):
-    return []
-
-
-def only_empty(rank):
-    return [torch.randn(0), torch.randn(4, 0)]
-
-
-def scalar(rank):
-    return [torch.tensor(float(rank)), torch.tensor(rank, dtype=torch.int16)]
-
-
-def lone_element_of_a_column(rank):
-    return [torch.randn(1, 2)[:, 1], torch.tensor([[rank, rank + 1]], dtype=torch.int16)[:, 0]]
 
 
 def parameters(rank):
@@ -115,9 +98,7 @@ def strided(rank):
 
 
 def strides_of_ranks(rank):
-    images = torch.randn(2, 3, 4, 5)
-    matrix = torch.randn(6, 5)
-    line = torch.randn(12)
+    images, matrix, line = torch.randn(2, 3, 4, 5), torch.randn(6, 5), torch.randn(12)
     if rank % 2:
         return [images.to(memory_format=torch.channels_last), matrix.t().contiguous().t(), line]
     return [images, matrix, torch.stack([line, line], dim=1)[:, rank % 2]]
@@ -138,14 +119,9 @@ def listed_twice(rank):
     return [little, much, little, much, little]
 
 
-def multiple_views_of_a_parameter(rank):
-    return [*nn.Parameter(torch.randn(30)).split(7), *nn.Parameter(torch.randn(4, 4)).unbind()]
-
-
 def conjugates_and_negatives(rank):
     waves = torch.randn(4, 4, dtype=torch.complex64)
-    line = torch.randn(20, dtype=torch.complex64)
-    one = torch.randn(1, dtype=torch.complex64)
+    line, one = torch.randn(20, dtype=torch.complex64), torch.randn(1, dtype=torch.complex64)
     return [waves.conj(), line.conj(), waves.clone().conj().imag, waves.clone().mH, one.conj().imag]
 
 
@@ -155,66 +131,59 @@ def special_numbers(rank):
     return [torch.tensor([float("nan"), -0.0, float("inf"), 1e-45]), torch.full((40,), -float("nan"))]
 
 
-CASES = [
-    small,
-    large,
-    small_and_large,
-    mixed_dtypes,
-    every_dtype,
-    shapes,
-    empty,
-    nothing,
-    only_empty,
-    scalar,
-    lone_element_of_a_column,
-    parameters,
-    strided,
-    strides_of_ranks,
-    views_in_one_memory,
-    overlapping,
-    listed_twice,
-    multiple_views_of_a_parameter,
-    conjugates_and_negatives,
-    special_numbers,
-]
+CASES = {
+    "small": lambda rank: floats(3, 5, 1, 4, 8, 2, 7),
+    "large": lambda rank: floats(16, 40, 17),
+    "small and large": lambda rank: floats(3, 40, 5, 16, 20, 1, 2),
+    "mixed dtypes": lambda rank: [*floats(5, 30), torch.arange(9) + rank, torch.randn(7).double(), torch.tensor(rank)],
+    "every dtype": every_dtype,
+    "shapes": lambda rank: [torch.randn(2, 3, 4), torch.randn(()), torch.randn(1, 1), torch.randn(5, 5)],
+    "empty": lambda rank: [*floats(0, 3), torch.randn(2, 0, 3), torch.empty(0, dtype=torch.int64)],
+    "nothing": lambda rank: [],
+    "only empty": lambda rank: [torch.randn(0), torch.randn(4, 0)],
+    "scalar": lambda rank: [torch.tensor(float(rank)), torch.tensor(rank, dtype=torch.int16)],
+    "lone element of a column": lambda rank: [
+        torch.randn(1, 2)[:, 1],
+        torch.tensor([[rank, rank + 1]], dtype=torch.int16)[:, 0],
+    ],
+    "parameters": parameters,
+    "strided": strided,
+    "strides of ranks": strides_of_ranks,
+    "views in one memory": views_in_one_memory,
+    "overlapping": overlapping,
+    "listed twice": listed_twice,
+    "multiple views of a parameter": lambda rank: [
+        *nn.Parameter(torch.randn(30)).split(7),
+        *nn.Parameter(torch.randn(4, 4)).unbind(),
+    ],
+    "conjugates and negatives": conjugates_and_negatives,
+    "special numbers": special_numbers,
+}
+EACH = pytest.mark.parametrize("build", CASES.values(), ids=CASES)
 
 
-@pytest.mark.parametrize("build", CASES)
+@EACH
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
 def test_all_ranks_get_the_bits_of_the_source(build, world_size):
     for src in range(world_size):
-        result = simulate(broadcast, world_size, args=(build, src))
-        result.raise_for_verdict()
-        assert not result.findings
-        assert_equal_to_source(result.returns, src)
+        check(world_size, build, src)
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 64, 300, 10_000, DEFAULT_BUFFER_BYTES])
 def test_any_buffer_does(buffer_bytes):
-    for build in CASES:
-        result = simulate(broadcast, 2, args=(build, 1, buffer_bytes))
-        result.raise_for_verdict()
-        assert_equal_to_source(result.returns, 1)
+    for build in CASES.values():
+        check(2, build, 1, buffer_bytes)
 
 
 def test_a_strided_tensor_is_cut_anywhere():
     for elements in range(1, 26):
-        result = simulate(broadcast, 2, args=(lambda rank: [torch.randn(4, 2, 3).permute(2, 0, 1)], 0, 4 * elements))
-        result.raise_for_verdict()
-        assert_equal_to_source(result.returns, 0)
-        assert len(calls(result)) == -(-24 // elements)
+        made = check(2, lambda rank: [torch.randn(4, 2, 3).permute(2, 0, 1)], 0, 4 * elements)
+        assert len(made) == -(-24 // elements)
 
 
 def test_the_same_on_real_gloo():
-    with state_per_thread():
-        world = GlooWorld(2)
-        try:
-            for build in CASES:
-                outcomes = world.run(lambda rank, build=build: broadcast(rank, build, 1))
-                assert [outcome.error for outcome in outcomes] == [None, None]
-                assert_equal_to_source([outcome.value for outcome in outcomes], 1)
-        finally:
-            world.close()
+    for outcomes in on_real_gloo(*(partial(broadcast, build=build, src=1) for build in CASES.values())):
+        assert_equal_to_source(outcomes, 1)
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------
@@ -236,28 +205,28 @@ def test_the_same_on_real_gloo():
     ],
 )
 def test_calls_are_full(sizes, elements):
-    result = simulate(broadcast, 2, args=(lambda rank: floats(*sizes), 0, 4 * 4096))
-    result.raise_for_verdict()
-    assert sorted(calls(result), reverse=True) == [("float32", count) for count in sorted(elements, reverse=True)]
-    assert len(calls(result)) == -(-sum(sizes) // 4096)
+    made = check(2, lambda rank: floats(*sizes), 0, 4 * 4096)
+    assert sorted(made, reverse=True) == [("float32", count) for count in sorted(elements, reverse=True)]
+    assert len(made) == -(-sum(sizes) // 4096)
 
 
 def test_each_dtype_has_calls_of_its_own():
     def build(rank):
         return [torch.randn(100) if index % 2 else torch.randn(50).double() for index in range(40)]
 
-    result = simulate(broadcast, 3, args=(build, 0, 1024))
-    assert calls(result) == [("float64", 128)] * 7 + [("float64", 104)] + [("float32", 256)] * 7 + [("float32", 208)]
+    assert check(3, build, 0, 1024) == [("float64", 128)] * 7 + [("float64", 104)] + [("float32", 256)] * 7 + [
+        ("float32", 208)
+    ]
 
 
 def test_a_dtype_that_backends_refuse_travels_as_bytes():
-    result = simulate(broadcast, 2, args=(lambda rank: [torch.ones(10, dtype=torch.int16)], 0, 8))
-    assert calls(result) == [("uint8", 8), ("uint8", 8), ("uint8", 4)]
+    made = check(2, lambda rank: [torch.ones(10, dtype=torch.int16) * rank], 0, 8)
+    assert made == [("uint8", 8), ("uint8", 8), ("uint8", 4)]
 
 
 def test_one_call_holds_at_least_one_element_and_whole_ones():
-    assert len(calls(simulate(broadcast, 2, args=(lambda rank: floats(5), 0, 1)))) == 5
-    assert calls(simulate(broadcast, 2, args=(lambda rank: floats(5), 0, 11))) == [("float32", n) for n in (2, 2, 1)]
+    assert len(check(2, lambda rank: floats(5), 0, 1)) == 5
+    assert check(2, lambda rank: floats(5), 0, 11) == [("float32", n) for n in (2, 2, 1)]
 
 
 def test_the_calls_do_not_depend_on_strides():
@@ -279,7 +248,7 @@ def test_the_default_buffer():
 
 
 def test_alone_in_the_group_nothing_is_sent():
-    assert calls(simulate(broadcast, 1, args=(small_and_large,))) == []
+    assert check(1, CASES["small and large"], 0) == []
 
 
 def test_two_calls_are_under_way(monkeypatch):
@@ -340,15 +309,15 @@ class Allocations(TorchDispatchMode):
         return results
 
 
-@pytest.mark.parametrize("build", [small, small_and_large, strided, strides_of_ranks, large, parameters])
+@pytest.mark.parametrize("case", ["small", "small and large", "strided", "strides of ranks", "large", "parameters"])
 @pytest.mark.parametrize("buffer_bytes", [16, 64])
-def test_two_buffers_are_all_the_memory(monkeypatch, build, buffer_bytes):
+def test_two_buffers_are_all_the_memory(monkeypatch, case, buffer_bytes):
     class Done:
         def wait(self):
             pass
 
     def program(rank):
-        tensors = [tensor for tensor in build(rank) if tensor.dtype is torch.float32]
+        tensors = [tensor for tensor in CASES[case](rank) if tensor.dtype is torch.float32]
         with Allocations(tensors) as allocations:
             broadcast_coalesced(tensors, 0, buffer_bytes=buffer_bytes)
         return list(allocations.sizes.values())
@@ -412,23 +381,11 @@ def change_what_a_graph_saved(rank, size):
             loss.backward()
 
 
-PACKED_AND_IN_PLACE = pytest.mark.parametrize("size", [3, 32], ids=["packed", "in-place"])
-
-
-@PACKED_AND_IN_PLACE
+@pytest.mark.parametrize("size", [3, 32], ids=["packed", "in-place"])
 def test_a_graph_that_saved_a_tensor_notices_that_it_changed(size):
-    simulate(change_what_a_graph_saved, 2, args=(size,)).raise_for_verdict()
-
-
-@PACKED_AND_IN_PLACE
-def test_it_notices_on_real_gloo(size):
-    with state_per_thread():
-        world = GlooWorld(2)
-        try:
-            outcomes = world.run(lambda rank: change_what_a_graph_saved(rank, size))
-            assert [outcome.error for outcome in outcomes] == [None, None]
-        finally:
-            world.close()
+    program = partial(change_what_a_graph_saved, size=size)
+    simulate(program, 2).raise_for_verdict()
+    assert list(on_real_gloo(program)) == [[None, None]]
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
@@ -510,7 +467,7 @@ def test_a_group_of_others():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize("build", CASES)
+@EACH
 def test_both_devices_in_one_list(build):
     def on_both(rank):
         tensors = build(rank)

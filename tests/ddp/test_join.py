@@ -1,4 +1,7 @@
-"""Join: ranks without input shadow the others, divide as asked, and take over the model of the last to join."""
+"""Join: ranks without input shadow the others, divide as asked, and take over the model of the last to join.
+
+How whole trainings come out, with either engine: tests/ddp_equivalence/test_join.py.
+"""
 
 from __future__ import annotations
 
@@ -12,50 +15,12 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
 from tests.kit import networks, oracle
-from tests.kit.running import TINY, check, counts, failing, linear, row, run, steps
+from tests.kit.running import TINY, check, counts, linear, row, run, seeded, steps
 from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, train, trained
-
-UNEVEN = {
-    "one-more": (1, 2),
-    "one-less": (2, 1),
-    "first-has-none": (0, 3),
-    "last-has-none": (3, 0),
-    "tie-for-last": (3, 1, 3),
-    "all-equal": (2, 2, 2),
-    "only-one-has-any": (0, 2, 0),
-    "join-in-one-step": (1, 3, 1),
-    "staircase": (1, 2, 3, 4),
-    "down": (4, 3, 2, 1),
-    "alone": (3,),
-    "nobody": (0, 0),
-}
 
 
 def joined(*numbers, build=networks.multilayer, **options):
     return Training(build, batches(*numbers), mean_square, is_joined=True, **options)
-
-
-@pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
-@pytest.mark.parametrize("numbers", UNEVEN.values(), ids=UNEVEN)
-def test_training_equals_one_process(numbers, by_all):
-    check(joined(*numbers, build=networks.with_buffers, divide_by_initial_world_size=by_all), {"bucket_cap_mb": TINY})
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"find_unused_parameters": True},
-        {"static_graph": True},
-        {"static_graph": True, "find_unused_parameters": True},
-        {"gradient_as_bucket_view": True},
-        {"gradient_as_bucket_view": False},
-        {"forward_sync_buffers": False},
-    ],
-    ids=lambda options: "-".join(options),
-)
-@pytest.mark.parametrize("numbers", [(0, 3), (3, 1, 2)], ids=str)
-def test_options(numbers, options):
-    check(joined(*numbers), {"bucket_cap_mb": TINY, **options})
 
 
 @pytest.mark.parametrize("between", ["no_sync", "no_grad"])
@@ -102,11 +67,6 @@ def test_a_hook_averages_over_the_ranks_present(numbers):
 
     for number, gradients in zip(numbers, run(program, len(numbers)).returns, strict=True):
         assert [own for (own,) in gradients] == [pytest.approx([1, 2], rel=1e-15)] * number
-
-
-@pytest.mark.parametrize("numbers", [(2, 4), (4, 0), (4, 2, 4)], ids=str)
-def test_accumulation_under_no_sync(numbers):
-    check(joined(*numbers, build=networks.with_buffers, accumulate=2))
 
 
 def test_the_order_is_discovered_while_a_rank_has_joined():
@@ -206,8 +166,7 @@ def test_several_joins_in_a_row(epochs, options):
     size = len(epochs[0])
     last = Training(networks.with_buffers, equal_batches(size, 2), mean_square)
     returns = run(program, size).returns
-    torch.manual_seed(0)
-    module = networks.with_buffers()
+    module = seeded(networks.with_buffers)
     for epoch, training in enumerate(trainings):
         for rank, wanted in enumerate(oracle.train(training, module)):
             assert_same(returns[rank][0][epoch], wanted, gradients=False)
@@ -224,8 +183,7 @@ def _load(module, state):
 def test_ranks_that_left_after_different_forwards_go_on_together():
     # Rank 0's last forward synchronizes, rank 1's is local: whether the next one synchronizes buffers is agreed anew.
     def program(rank):
-        torch.manual_seed(0)
-        model = DistributedDataParallel(networks.with_buffers())
+        model = DistributedDataParallel(seeded(networks.with_buffers))
         data = batches(1, 2)[rank]
         with model.join():
             mean_square(model, data[0]).backward()
@@ -240,23 +198,6 @@ def test_ranks_that_left_after_different_forwards_go_on_together():
 
 
 # Settings.
-
-
-@pytest.mark.parametrize("numbers", [(1, 2), (2, 1, 3), (0, 1, 1, 1)], ids=str)
-def test_throw_on_early_termination(numbers):
-    def program(rank):
-        model = DistributedDataParallel(linear())
-        took = 0
-        with model.join(throw_on_early_termination=True):
-            for _ in range(numbers[rank]):
-                model(row(1, 2)).sum().backward()
-                took += 1
-                assert took <= min(numbers)
-
-    texts = failing(program, len(numbers))
-    first = [str(rank) for rank, count in enumerate(numbers) if count == min(numbers)]
-    text = f"JoinError: rank{'s' * (len(first) > 1)} {', '.join(first)} ran out of input (throw_on_early_termination)"
-    assert set(texts.values()) == {text}
 
 
 def test_training_goes_on_after_an_early_termination():

@@ -10,12 +10,12 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.algorithms.join import Join as TorchJoin
-from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from ddpsim.ddp import DistributedDataParallel, Join
-from tests.kit import networks
+from tests.ddp.loop_collectives import COLLECTIVES, Inputs, assert_made, made, values
+from tests.kit import networks, oracle
 from tests.kit.running import TINY, check, linear, row, run, steps
-from tests.kit.training import Training, batches, equal_batches, mean_square
+from tests.kit.training import Training, batches, equal_batches, mean_square, seeded, train
 
 COUNTS = [(1, 3), (3, 1), (0, 2, 3), (3, 0, 1, 2)]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.(all_gather_into|reduce_scatter)_tensor")
@@ -349,36 +349,7 @@ def test_an_empty_batch_does_not_poison_the_others(options, hook):
     assert list(run(program, 2).returns) == [[[1.0, 1.0]]] * 2
 
 
-# Other joinables, in torch's Join.
-
-
-@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.1}], ids=["plain", "momentum"])
-@pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
-@each_counts
-def test_a_sharded_optimizer_in_torchs_join(counts, by_all, options):
-    def program(rank):
-        torch.manual_seed(0)
-        model = DistributedDataParallel(networks.multilayer(), bucket_cap_mb=TINY)
-        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, **options)
-        data = batches(*counts)[rank]
-        with TorchJoin([model, optimizer], divide_by_initial_world_size=by_all):
-            for batch in data:
-                optimizer.zero_grad()
-                mean_square(model, batch).backward()
-                optimizer.step()
-        return [parameter.tolist() for parameter in model.parameters()]
-
-    torch.manual_seed(0)
-    module = networks.multilayer()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1, **options)
-    data = batches(*counts)
-    for iteration in range(max(counts)):
-        present = [own[iteration] for own in data if iteration < len(own)]
-        optimizer.zero_grad()
-        for batch in present:
-            (mean_square(module, batch) / (len(data) if by_all else len(present))).backward()
-        optimizer.step()
-    _same(run(program, len(counts)).returns, [[p.tolist() for p in module.parameters()]] * len(counts))
+# torch's Join. With its sharded optimizer: tests/ddp_equivalence/test_optimizers.py.
 
 
 @each_counts
@@ -406,60 +377,19 @@ def test_torchs_join_with_evaluation_and_accumulation(counts):
 # Collectives of the program's own.
 
 
-class SynchronizedMean(torch.autograd.Function):
-    """The mean over all ranks' rows; communicates in both directions, as SyncBatchNorm does."""
-
-    @staticmethod
-    def forward(ctx, batch):
-        sums = torch.cat([batch.sum(0), batch.new_tensor([len(batch)])])
-        dist.all_reduce(sums)
-        ctx.count = sums[-1]
-        return sums[:-1] / sums[-1]
-
-    @staticmethod
-    def backward(ctx, gradient):
-        gradient = gradient.clone()
-        dist.all_reduce(gradient)
-        return (gradient / ctx.count).expand(ROWS, -1)
-
-
-ROWS = 3
-
-
-class Centered(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = linear(4, 5), linear(5, 2)
-
-    def forward(self, batch):
-        hidden = self.first(batch)
-        return self.last((hidden - SynchronizedMean.apply(hidden)).tanh())
-
-
 @each_counts
 def test_a_layer_that_communicates_in_forward_and_backward(counts):
-    def program(rank):
-        model = DistributedDataParallel(Centered(), bucket_cap_mb=TINY)
-        data = batches(*counts)[rank]
-        with model.join(divide_by_initial_world_size=False):
-            for batch in data:
-                mean_square(model, batch).backward()
-                step(model)
-        return [parameter.tolist() for parameter in model.parameters()]
-
-    module = Centered()
-    data = batches(*counts)
-    for iteration in range(max(counts)):
-        present = [own[iteration] for own in data if iteration < len(own)]
-        hidden = [module.first(batch) for batch in present]
-        mean = torch.cat(hidden).mean(0)
-        sum(module.last((h - mean).tanh()).pow(2).mean() / len(present) for h in hidden).backward()
-        step(module)
-    _same(run(program, len(counts)).returns, [[p.tolist() for p in module.parameters()]] * len(counts))
+    training = Training(
+        networks.Normalizing, batches(*counts), mean_square, is_joined=True, divide_by_initial_world_size=False
+    )
+    plain = seeded(lambda: networks.Normalizing(total=lambda sums: sums))
+    wanted = oracle.train_on_all_rows(training, plain).parameters
+    for after in run(train, len(counts), training, {"bucket_cap_mb": TINY}).returns:
+        torch.testing.assert_close(after.parameters, wanted, rtol=1e-12, atol=1e-12)
 
 
-def in_loop(counts, call, forwards=1):
-    """What `call(rank, iteration, group)` returns on each rank with input, after each forward."""
+def in_loop(counts, call):
+    """What `call(rank, iteration, group)` returns on each rank with input, after each forward; for several groups."""
 
     def program(rank, kind):
         others = dist.new_group(list(range(len(counts))))
@@ -472,36 +402,23 @@ def in_loop(counts, call, forwards=1):
                 found.append(call(rank, iteration, group))
         return found
 
-    kinds = ("none", "default", "new")
-    results = [run(program, len(counts), kind).returns for kind in kinds]
-    assert list(results[0]) == list(results[1]) == list(results[2])
-    return results[0]
-
-
-def present_in(counts, iteration):
-    return [rank for rank, count in enumerate(counts) if iteration < count]
+    return [run(program, len(counts), kind).returns for kind in ("none", "default", "new")]
 
 
 @each_counts
-@pytest.mark.parametrize(
-    ("reduction", "combine"),
-    [
-        (dist.ReduceOp.SUM, sum),
-        (dist.ReduceOp.MAX, max),
-        (dist.ReduceOp.MIN, min),
-        (dist.ReduceOp.PRODUCT, lambda values: torch.tensor(values).prod().item()),
-    ],
-    ids=["sum", "max", "min", "product"],
-)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.int32], ids=str)
-def test_all_reduce(counts, reduction, combine, dtype):
-    def call(rank, iteration, group):
-        loss = torch.tensor(-3 - rank, dtype=dtype)
-        dist.all_reduce(loss, reduction, group=group)
-        return loss.item()
+def test_collectives_in_the_loop(counts, dtype):
+    size, root = len(counts), counts.index(max(counts))
 
-    for rank, found in enumerate(in_loop(counts, call)):
-        assert found == [combine([-3 - r for r in present_in(counts, i)]) for i in range(counts[rank])]
+    def call(rank, iteration, group):
+        return made(COLLECTIVES, values(rank, iteration, size, dtype), root, group)
+
+    for returns in in_loop(counts, call):
+        for rank, own in enumerate(returns):
+            assert len(own) == counts[rank]
+            for iteration, found in enumerate(own):
+                by_rank = [values(r, iteration, size, dtype) if iteration < c else None for r, c in enumerate(counts)]
+                assert_made(found, Inputs(by_rank, rank, root))
 
 
 def test_an_average_is_over_all_ranks():
@@ -510,96 +427,7 @@ def test_an_average_is_over_all_ranks():
         dist.all_reduce(loss, dist.ReduceOp.AVG, group=group)
         return loss.item()
 
-    assert list(in_loop((1, 2), call)) == [[9], [9, 6]]
-
-
-@each_counts
-def test_features_of_a_shape_that_varies_are_gathered(counts):
-    def call(rank, iteration, group):
-        own = torch.full((1 + iteration, 2), float(rank + 1))
-        parts = [torch.empty_like(own) for _ in counts]
-        dist.all_gather(parts, own, group=group)
-        whole = own.new_empty(len(counts) * len(own), 2)
-        dist.all_gather_into_tensor(whole, own, group=group)
-        assert torch.equal(torch.cat(parts), whole)
-        return [part[0, 0].item() for part in parts]
-
-    for rank, found in enumerate(in_loop(counts, call)):
-        assert found == [[(r + 1) * (i < c) for r, c in enumerate(counts)] for i in range(counts[rank])]
-
-
-@each_counts
-def test_objects_are_gathered_and_a_joined_rank_has_none(counts):
-    def call(rank, iteration, group):
-        objects = [None] * len(counts)
-        dist.all_gather_object(objects, {"rank": rank, "text": "x" * 10 * rank}, group=group)
-        return [found and found["rank"] for found in objects]
-
-    for rank, found in enumerate(in_loop(counts, call)):
-        assert found == [[r if i < c else None for r, c in enumerate(counts)] for i in range(counts[rank])]
-
-
-@each_counts
-def test_other_collectives(counts):
-    size = len(counts)
-    last = counts.index(max(counts))
-
-    def call(rank, iteration, group):
-        own = float(rank + 1)
-        scattered = torch.zeros(1)
-        dist.reduce_scatter(scattered, [torch.full((1,), own * (r + 1)) for r in range(size)], group=group)
-        part = torch.zeros(2)
-        dist.reduce_scatter_tensor(part, torch.full((2 * size,), own), group=group)
-        exchanged = [torch.zeros(1) for _ in range(size)]
-        dist.all_to_all(exchanged, [torch.full((1,), own) for _ in range(size)], group=group)
-        rows = torch.zeros(size, 2)
-        dist.all_to_all_single(rows, torch.full((size, 2), own), group=group)
-        dist.all_to_all_single(rows, torch.full((size, 2), own), [1] * size, [1] * size, group=group)
-        dist.barrier(group=group)
-        gathered = [torch.zeros(1) for _ in range(size)] if rank == 0 else None
-        dist.gather(torch.full((1,), own), gathered, 0, group=group)
-        total = torch.tensor(own)
-        dist.reduce(total, last, group=group)
-        sent = torch.tensor(own)
-        dist.broadcast(sent, last, group=group)
-        dealt = torch.zeros(1)
-        dist.scatter(
-            dealt, [torch.full((1,), 10.0 + r) for r in range(size)] if rank == last else None, last, group=group
-        )
-        told = [rank]
-        dist.broadcast_object_list(told, last, group=group)
-        objects = [None] * size if rank == last else None
-        dist.gather_object(rank, objects, last, group=group)
-        return (
-            scattered.item(),
-            part.tolist(),
-            [t.item() for t in exchanged],
-            rows[:, 1].tolist(),
-            gathered and [t.item() for t in gathered],
-            total.item() if rank == last else None,
-            sent.item(),
-            dealt.item(),
-            told,
-            objects,
-        )
-
-    for rank, found in enumerate(in_loop(counts, call)):
-        for iteration, seen in enumerate(found):
-            present = present_in(counts, iteration)
-            total = sum(r + 1 for r in present)
-            owns = [(r + 1) * (r in present) for r in range(size)]
-            assert seen == (
-                total * (rank + 1),
-                [total] * 2,
-                owns,
-                owns,
-                owns if rank == 0 else None,
-                total if rank == last else None,
-                last + 1,
-                10 + rank,
-                [last],
-                [r if r in present else None for r in range(size)] if rank == last else None,
-            )
+    assert in_loop((1, 2), call) == [([9], [9, 6])] * 3
 
 
 @each_counts
@@ -611,10 +439,12 @@ def test_several_tensors_in_one_call(counts):
                 dist.all_reduce(tensor, group=group)
         return [tensor.sum().item() for tensor in many]
 
-    for rank, found in enumerate(in_loop(counts, call)):
-        for iteration in range(counts[rank]):
-            sums = [2 * (1 + index % 5) * sum(r + index for r in present_in(counts, iteration)) for index in range(80)]
-            assert found[iteration] == sums
+    def expected(iteration):
+        present = [rank for rank, count in enumerate(counts) if iteration < count]
+        return [2 * (1 + index % 5) * sum(rank + index for rank in present) for index in range(80)]
+
+    wanted = tuple([expected(iteration) for iteration in range(count)] for count in counts)
+    assert in_loop(counts, call) == [wanted] * 3
 
 
 def test_collectives_without_a_wait_of_their_own():

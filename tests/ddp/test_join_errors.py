@@ -33,10 +33,13 @@ class Fragile(nn.Module):
         self.breaks = ""
 
     def forward(self, batch):
-        if self.breaks == "in forward":
-            raise Boom("no more")
+        self.reach("in forward")
         self.seen += 1
         return self.last(Breaking.apply(self.first(batch).tanh(), self))
+
+    def reach(self, place):
+        if self.breaks == place:
+            raise Boom("no more")
 
 
 class Breaking(torch.autograd.Function):
@@ -47,33 +50,27 @@ class Breaking(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, gradient):
-        if ctx.module.breaks == "in backward":
-            raise Boom("no more")
+        ctx.module.reach("in backward")
         return gradient, None
 
 
 PLACES = ("before forward", "in forward", "between forward and backward", "in backward", "after backward")
 
 
-def leaving(rank, leaver, counts, place, at, *, options=None, prepare=None, loop=None):
-    """Train; the leaver raises in its iteration `at`."""
-    module = Fragile()
-    model = DistributedDataParallel(module, bucket_cap_mb=TINY, **(options or {}))
-    if prepare is not None:
-        prepare(model)
-    with model.join():
-        for iteration in range(counts[rank]):
-            module.breaks = place if rank == leaver and iteration == at else ""
-            if module.breaks == "before forward":
-                raise Boom("no more")
-            loss = model(row(rank, iteration)).sum()
-            if module.breaks == "between forward and backward":
-                raise Boom("no more")
-            loss.backward()
-            if module.breaks == "after backward":
-                raise Boom("no more")
-            if loop is not None:
-                loop(model, loss)
+AT = pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
+EACH_PLACE = pytest.mark.parametrize("place", PLACES)
+
+
+def train(model, rank, count, place="", at=-1, after=lambda model, loss: None):
+    """Raise at a place in the iteration `at`."""
+    for iteration in range(count):
+        model.module.breaks = place if iteration == at else ""
+        model.module.reach("before forward")
+        loss = model(row(rank, iteration)).sum()
+        model.module.reach("between forward and backward")
+        loss.backward()
+        model.module.reach("after backward")
+        after(model, loss)
 
 
 def check_leaving(leaver, size, program: Callable[..., object], *args):
@@ -82,44 +79,55 @@ def check_leaving(leaver, size, program: Callable[..., object], *args):
     assert set(texts.values()) == {f"JoinError: the join is over: rank {leaver} left it by Boom: no more"}
 
 
-@pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
-@pytest.mark.parametrize("place", PLACES)
+LEAVING = {
+    "two": (0, (4, 4), {}),
+    "three": (1, (4, 4, 4), {}),
+    "one-joined": (0, (4, 1, 4), {}),
+    "one-joined-at-once": (2, (0, 4, 4, 2), {}),
+    "others-join-meanwhile": (1, (1, 3), {}),
+    "the-only-one-with-input": (1, (0, 3), {}),
+    "searched": (0, (4, 4), {"find_unused_parameters": True}),
+    "static": (0, (4, 4), {"static_graph": True}),
+}
+
+
+@AT
+@EACH_PLACE
+@pytest.mark.parametrize("case", LEAVING)
+def test_a_rank_that_leaves_by_an_exception(case, place, at):
+    leaver, counts, options = LEAVING[case]
+
+    def program(rank):
+        model = DistributedDataParallel(Fragile(), bucket_cap_mb=TINY, **options)
+        with model.join():
+            train(model, rank, counts[rank], place if rank == leaver else "", at)
+
+    check_leaving(leaver, len(counts), program)
+
+
+BUFFERS, COLLECTIVES = "buffers after the forward", "collectives after the backward"
+
+
+@EACH_PLACE
 @pytest.mark.parametrize(
-    ("leaver", "counts"),
-    [(0, (4, 4)), (1, (4, 4, 4)), (0, (4, 1, 4)), (2, (0, 4, 4, 2)), (1, (1, 3)), (1, (0, 3))],
-    ids=["two", "three", "one-joined", "one-joined-at-once", "others-join-meanwhile", "the-only-one-with-input"],
+    ("what", "at"),
+    # In the first iteration nobody knows of the loop's own collectives.
+    [*((BUFFERS, at) for at in range(3)), *((COLLECTIVES, at) for at in (1, 2))],
 )
-def test_a_rank_that_leaves_by_an_exception(leaver, counts, place, at):
-    check_leaving(leaver, len(counts), lambda rank: leaving(rank, leaver, counts, place, at))
+def test_leaving_a_loop_that_communicates_more(what, at, place):
+    def program(rank):
+        model = DistributedDataParallel(Fragile(), bucket_cap_mb=TINY)
+        if what == BUFFERS:
+            model.register_buffer_comm_hook("seen", "sum", when="after")
+        own = {} if what == BUFFERS else {"after": communicate}
+        with model.join():
+            train(model, rank, 4, place if rank == 1 else "", at, **own)
 
-
-@pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize(
-    "options", [{"find_unused_parameters": True}, {"static_graph": True}], ids=["searched", "static"]
-)
-def test_leaving_with_a_used_map(options, place, at):
-    check_leaving(0, 2, lambda rank: leaving(rank, 0, (4, 4), place, at, options=options))
-
-
-@pytest.mark.parametrize("at", [0, 1, 2], ids=["first-iteration", "second", "third"])
-@pytest.mark.parametrize("place", PLACES)
-def test_leaving_with_buffers_after_the_forward(place, at):
-    def prepare(model):
-        model.register_buffer_comm_hook("seen", "sum", when="after")
-
-    check_leaving(1, 3, lambda rank: leaving(rank, 1, (4, 4, 4), place, at, prepare=prepare))
-
-
-@pytest.mark.parametrize("at", [1, 2], ids=["second", "third"])
-@pytest.mark.parametrize("place", PLACES)
-def test_leaving_a_loop_with_collectives_of_its_own(place, at):
-    # In the first iteration nobody knows of them yet.
-    def loop(model, loss):
+    def communicate(model, loss):
         dist.all_reduce(loss.detach())
         dist.barrier()
 
-    check_leaving(1, 3, lambda rank: leaving(rank, 1, (4, 4, 4), place, at, loop=loop))
+    check_leaving(1, 3, program)
 
 
 @pytest.mark.parametrize("at", [1, 2], ids=["second", "third"])
@@ -195,15 +203,15 @@ def test_break_and_return_are_no_exceptions():
     run(program, 2)
 
 
-@pytest.mark.parametrize("at", [0, 1, 2])
-@pytest.mark.parametrize("place", PLACES)
+@AT
+@EACH_PLACE
 @pytest.mark.parametrize("counts", [(4, 4), (4, 4, 1)], ids=str)
 def test_training_goes_on_after_an_error_with_a_new_wrapper(counts, place, at):
     def program(rank):
         module = Fragile()
         model = DistributedDataParallel(module, bucket_cap_mb=TINY)
         with pytest.raises((Boom, JoinError), match="no more"), model.join():
-            train(model, counts[rank], breaks=rank == 1)
+            train(model, 1, counts[rank], place if rank == 1 else "", at, after=step)
         module.breaks = ""
         for _ in range(2):
             with pytest.raises(JoinError, match=REFUSED):
@@ -215,23 +223,13 @@ def test_training_goes_on_after_an_error_with_a_new_wrapper(counts, place, at):
         model = DistributedDataParallel(module, bucket_cap_mb=TINY)
         model.zero_grad()
         with model.join():
-            train(model, counts[rank] + rank)
+            train(model, 1, counts[rank] + rank, after=step)
         return [parameter.tolist() for parameter in module.state_dict().values()]
 
-    def train(model, count, *, breaks=False):
-        for iteration in range(count):
-            model.module.breaks = place if breaks and iteration == at else ""
-            if model.module.breaks == "before forward":
-                raise Boom("no more")
-            loss = model(row(1, 2)).sum()
-            if model.module.breaks == "between forward and backward":
-                raise Boom("no more")
-            loss.backward()
-            if model.module.breaks == "after backward":
-                raise Boom("no more")
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    parameter -= 0.1 * parameter.grad
+    def step(model, loss):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter -= 0.1 * parameter.grad
 
     returns = run(program, len(counts)).returns
     assert all(own == returns[0] for own in returns)

@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ddpsim import ddp, simulate
 from tests.ddp import gloo_programs
-from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome, Seen
-from tests.kit import oracle
-from tests.kit.training import Training, assert_same, batches, mean_square
+from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome
+from tests.ddp.loop_collectives import Inputs, assert_made, values
+from tests.kit import networks, oracle
+from tests.kit.training import assert_same, batches, seeded
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -183,52 +184,15 @@ def test_a_backward_that_left_buckets_open(ran):
         assert re.search(r"; branches\.0\.weight, branches\.0\.bias, [^;]* on rank 1\. ", text)
 
 
-def test_a_bypassed_backward(ran):
-    for text, together in ran["bypassed_backward"]:
-        assert text.startswith("BypassedBackwardError: a gradient of ")
-        assert together == 2.0
-
-
-def test_buckets_are_rebuilt_in_the_order_of_use(ran):
-    for before, *after in ran["rebuild_share"]:
-        assert before < 0.05
-        assert min(after) > 0.8
-
-
 # Joins.
 
 
 def test_collectives_in_the_loop(ran):
-    losses = []
-
-    def recorded(model, batch):
-        loss = mean_square(model, batch)
-        losses.append(loss.item())
-        return loss
-
-    expected = oracle.expected(Training(JOINED.build, JOINED.batches, recorded, is_joined=True))
-    own, (rank_0, rank_1) = ran["collectives_in_the_loop"], JOINED.batches
-    firsts = [batch[0, 0].item() for batch in rank_1]
-    both = Seen(
-        losses[0] + losses[1],
-        max(rank_0[0].max().item(), rank_1[0].max().item()),
-        [rank_0[0][0, 0].item(), firsts[0]],
-    )
-    alone = [Seen(losses[step + 1], rank_1[step].max().item(), [0.0, firsts[step]]) for step in (1, 2)]
-    for (seen, after), wanted in zip(own, ([both], [both, *alone]), strict=True):
-        assert [each.loss for each in seen] == pytest.approx([each.loss for each in wanted], rel=1e-12)
-        assert [(each.highest, each.firsts) for each in seen] == [(each.highest, each.firsts) for each in wanted]
-        equal(after.parameters, expected[0].parameters)
-
-
-@pytest.mark.parametrize("name", gloo_programs.CUSTOM)
-def test_custom_collectives(ran, name):
-    custom = gloo_programs.CUSTOM[name]
-    (first_0,), (first_1, second) = [[batch[0] for batch in own] for own in batches(1, 2)]
-    (rank_0, together_0), (rank_1, together_1) = ran[f"custom {name}"]
-    assert (len(rank_0), together_0, together_1) == (1, 2.0, 2.0)
-    nothing = torch.full_like(second, custom.neutral)
-    equal(rank_1, [custom.result(first_0, first_1), custom.result(nothing, second)])
+    for rank, (results, together) in enumerate(ran["collectives_in_the_loop"]):
+        assert (len(results), together) == (1 + rank, 2.0)
+        for iteration, found in enumerate(results):
+            own = [values(r, iteration, WORLD_SIZE) if iteration <= r else None for r in RANKS]
+            assert_made(found, Inputs(own, rank, root=1))
 
 
 def test_different_no_sync_windows(ran):
@@ -253,13 +217,6 @@ def test_a_rank_that_leaves_by_an_exception(ran, moment):
     ]
 
 
-def test_early_termination(ran):
-    assert (
-        ran["early_termination"]
-        == [("JoinError: rank 0 ran out of input (throw_on_early_termination)", 1, 2.0)] * WORLD_SIZE
-    )
-
-
 def test_a_sharded_optimizer_in_torchs_join(ran):
     expected = oracle.expected(SHARDED)[0].parameters
     for after in ran["sharded_optimizer"]:
@@ -273,35 +230,17 @@ def test_several_models(ran):
 
 
 def test_a_layer_with_collectives_of_its_own(ran):
-    # One process that has all rows: the statistics of the rows present, the ranks' mean losses, divided by both ranks.
-    torch_layer = gloo_programs.normalized(gloo_programs.Normalized.Plain)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        torch_layer.load_state_dict(gloo_programs.normalized(nn.Identity).state_dict())
-    for step in range(3):
-        rows = torch.cat([own[step] for own in JOINED.batches if step < len(own)])
-        torch_layer.zero_grad()
-        (sum(part.square().mean() for part in torch_layer(rows).split(3)) / WORLD_SIZE).backward()
-        with torch.no_grad():
-            for parameter in torch_layer.parameters():
-                parameter.sub_(parameter.grad, alpha=0.1)
-    for parameters in ran["synchronized_batch_norm"]:
-        equal(parameters, {name: p.detach() for name, p in torch_layer.named_parameters()}, tolerance=1e-9)
+    module = seeded(lambda: networks.Normalizing(total=lambda sums: sums))
+    expected = oracle.train_on_all_rows(gloo_programs.NORMALIZED, module)
+    for after in ran["synchronized_batch_norm"]:
+        equal(after.parameters, expected.parameters, tolerance=1e-9)
 
 
 def test_a_join_leaves_torch_as_it_was(ran):
     assert ran["nothing_left_behind"] == [(True, True)] * WORLD_SIZE
 
 
-# Broadcasts and buffers.
-
-
-@pytest.mark.parametrize("size", gloo_programs.BUFFER_BYTES)
-def test_coalesced_broadcast(ran, size):
-    expected = gloo_programs.tensors_of(1)
-    for tensors in ran[f"broadcast with {size} bytes"]:
-        equal(tensors, expected, tolerance=0)
-        assert [t.stride() for t in tensors] == [t.stride() for t in expected]
+# Buffers.
 
 
 def test_buffers(ran):

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, train
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
 from tests.kit import networks, oracle
-from tests.kit.training import Training, assert_same, batches, mean_square, trained, uneven_batches
+from tests.kit.training import Training, assert_same, batches, mean_square, seeded, steps, trained, uneven_batches
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
@@ -18,39 +17,39 @@ pytestmark = [
 
 COUNTS = {
     "one-more": (1, 2),
+    "one-less": (2, 1),
     "first-has-none": (0, 3),
     "last-has-none": (3, 0),
     "tie-for-last": (3, 1, 3),
     "all-equal": (2, 2, 2),
     "only-one-has-any": (0, 2, 0),
+    "join-in-one-step": (1, 3, 1),
     "staircase": (1, 2, 3, 4),
+    "down": (4, 3, 2, 1),
     "tie-and-none": (2, 0, 2, 1),
+    "alone": (3,),
+    "nobody": (0, 0, 0),
 }
+BY = pytest.mark.parametrize("is_static", [True, False], ids=["by-all", "by-present"])
 
 
 def joined(counts, build=networks.multilayer, **options):
     return Training(build, batches(*counts), mean_square, is_joined=True, **options)
 
 
-@pytest.mark.parametrize("is_static", [True, False], ids=["by-initial-world-size", "by-ranks-present"])
+@BY
 @pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
 def test_inputs(counts, is_static):
     # With buffers, which come from the highest rank present.
-    check(joined(counts, networks.with_buffers, divide_by_initial_world_size=is_static))
+    check(joined(counts, networks.with_buffers, divide_by_initial_world_size=is_static), {"bucket_cap_mb": TINY})
 
 
-@pytest.mark.parametrize("is_static", [True, False], ids=["by-initial-world-size", "by-ranks-present"])
+@BY
 @pytest.mark.parametrize("name", [name for name in OPTIONS if name != "unused-static"])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_options(name, is_static, world_size):
-    training = Training(
-        networks.multilayer,
-        uneven_batches(world_size),
-        mean_square,
-        is_joined=True,
-        divide_by_initial_world_size=is_static,
-    )
-    check(training, OPTIONS[name])
+    counts = [len(own) for own in uneven_batches(world_size)]
+    check(joined(counts, divide_by_initial_world_size=is_static), OPTIONS[name])
 
 
 @pytest.mark.parametrize(
@@ -80,13 +79,9 @@ def test_the_two_divisors_differ():
         assert_same(result.returns[0], expectation(by_present)[0])
 
 
-def test_nobody_has_any_input():
-    check(joined((0, 0, 0)))
-
-
 @pytest.mark.parametrize("counts", [(2, 4), (4, 0), (4, 2, 4)])
 def test_no_sync(counts):
-    check(joined(counts, accumulate=2))
+    check(joined(counts, networks.with_buffers, accumulate=2))
 
 
 def test_momentum_of_the_last_to_join():
@@ -95,17 +90,12 @@ def test_momentum_of_the_last_to_join():
 
 def test_joining_twice():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
-        model = DistributedDataParallel(module)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model = DistributedDataParallel(seeded(networks.multilayer, rank))
+        optimizer = training.optimizer(model)
         for _ in range(2):
             with model.join():
-                for batch in training.batches[rank]:
-                    optimizer.zero_grad()
-                    mean_square(model, batch).backward()
-                    optimizer.step()
-        return trained(module)
+                steps(model, optimizer, training, training.batches[rank])
+        return trained(model.module)
 
     training = joined((2, 1, 3))
     result = simulate(program, 3)
@@ -122,22 +112,24 @@ def test_joining_twice():
 def test_throw_on_early_termination(counts, engine_name):
     def program(rank):
         model = DistributedDataParallel(networks.multilayer())
-        steps = 0
+        taken = 0
         try:
             with model.join(throw_on_early_termination=True):
                 for batch in batches(*counts)[rank]:
                     mean_square(model, batch).backward()
-                    steps += 1
+                    taken += 1
         except RuntimeError as error:
-            return steps, str(error)
+            return taken, str(error)
 
+    first = [rank for rank, count in enumerate(counts) if count == min(counts)]
+    who = f"rank{'s' * (len(first) > 1)} {', '.join(map(str, first))}"
     result = simulate(program, len(counts))
     result.raise_for_verdict()
-    for rank, (steps, message) in enumerate(result.returns):
-        assert steps == min(counts)
+    for rank, (taken, message) in enumerate(result.returns):
+        assert taken == min(counts)
         if engine_name == "ddp":
-            assert message.endswith("ran out of input (throw_on_early_termination)")
-        elif counts[rank] == min(counts):
+            assert message == f"{who} ran out of input (throw_on_early_termination)"
+        elif rank in first:
             assert message == f"Rank {rank} exhausted all inputs."
         else:
-            assert message == ("Detected at least one rank that exhausted inputs. Throwing across all ranks.")
+            assert message == "Detected at least one rank that exhausted inputs. Throwing across all ranks."

@@ -12,17 +12,17 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.kit import networks
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 
 def sharded(rank, training, clear):
     torch.manual_seed(rank)
     module = networks.multilayer()
     model = DistributedDataParallel(module)
-    optimizer = ZeroRedundancyOptimizer(
-        model.parameters(), torch.optim.SGD, lr=0.1, momentum=training.momentum, parameters_as_bucket_view=False
-    )
-    with Join([model, optimizer]) if training.is_joined else nullcontext():
+    options = {"momentum": training.momentum, "weight_decay": training.weight_decay}
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1, **options)
+    join = {"divide_by_initial_world_size": training.divide_by_initial_world_size}
+    with Join([model, optimizer], **join) if training.is_joined else nullcontext():
         for batch in training.batches[rank]:
             if clear:
                 optimizer.zero_grad()
@@ -33,37 +33,41 @@ def sharded(rank, training, clear):
     return trained(module)
 
 
+def check(training, clear=True, **how):
+    result = simulate(sharded, training.world_size, args=(training, clear))
+    result.raise_for_verdict()
+    for actual, expected in zip(result.returns, expectation(training), strict=True):
+        assert_same(actual, expected, **how)
+
+
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("is_joined", [False, True])
 @pytest.mark.parametrize("world_size", [2, 3, 4])
-def test_sharding_changes_nothing(world_size, momentum):
-    training = Training(networks.multilayer, equal_batches(world_size), mean_square, momentum=momentum)
-    result = simulate(sharded, world_size, args=(training, True))
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected)
+def test_sharding_changes_nothing(world_size, is_joined, momentum):
+    check(Training(networks.multilayer, equal_batches(world_size), mean_square, momentum=momentum, is_joined=is_joined))
 
 
-def test_joined_with_equal_inputs():
-    training = Training(networks.multilayer, equal_batches(3), mean_square, momentum=0.9, is_joined=True)
-    result = simulate(sharded, 3, args=(training, True))
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected)
+@pytest.mark.parametrize("engine_name", ["ddp"], indirect=True)
+@pytest.mark.parametrize("clear_before_backward", [True, False])
+@pytest.mark.parametrize("options", [{}, {"momentum": 0.9, "weight_decay": 0.1}], ids=["plain", "momentum"])
+@pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
+@pytest.mark.parametrize("counts", [(1, 3), (3, 1), (0, 2, 3), (3, 0, 1, 2)], ids=str)
+def test_uneven_inputs_too_with_our_engine(counts, by_all, options, clear_before_backward):
+    inputs = batches(*counts)
+    how = {"is_joined": True, "divide_by_initial_world_size": by_all, **options}
+    check(Training(networks.multilayer, inputs, mean_square, **how), clear_before_backward, gradients=False)
 
 
+@pytest.mark.torch_only("it is a flaw of torch's engine")
 @pytest.mark.parametrize("clear_before_backward", [True, False])
 @pytest.mark.parametrize("counts", [(2, 4), (4, 2), (1, 3, 2)])
-def test_a_joined_ranks_shard_is_stale(counts, clear_before_backward, engine_name):
+def test_a_joined_ranks_shard_is_stale_with_torchs(counts, clear_before_backward):
     # Torch's own flaw: a joined rank still steps its shard, but shadowing writes no averaged gradient there. So it
     # applies its last one again and again, or, if that was cleared, none. All ranks agree on the wrong parameters.
     training = Training(networks.multilayer, batches(*counts), mean_square, is_joined=True)
     result = simulate(sharded, len(counts), args=(training, clear_before_backward))
     result.raise_for_verdict()
     right = expectation(training)[0].parameters
-    if engine_name == "ddp":
-        for actual in result.returns:
-            torch.testing.assert_close(actual.parameters, right, rtol=1e-12, atol=1e-12)
-        return
     shards = shards_by_rank(len(counts))
     stale = expectation_with_stale_shards(training, shards, clear_before_backward=clear_before_backward)
     for actual in result.returns:
@@ -82,9 +86,7 @@ def shards_by_rank(world_size):
 
 
 def expectation_with_stale_shards(training, shards, *, clear_before_backward):
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = training.build()
+    model = seeded(training.build)
     parameters = dict(model.named_parameters())
     counts = [len(own) for own in training.batches]
     last = [dict.fromkeys(parameters) for _ in counts]
@@ -123,9 +125,7 @@ def test_a_state_dict_is_gathered_from_the_shards():
     training = Training(networks.multilayer, equal_batches(3), mean_square, momentum=0.9)
     result = simulate(program, 3)
     result.raise_for_verdict()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = networks.multilayer()
+    model = seeded(networks.multilayer)
     optimizer = training.optimizer(model)
     for step in range(3):
         optimizer.zero_grad()

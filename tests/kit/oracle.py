@@ -11,7 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from tests.kit.training import Trained, Training, copied, trained
+from tests.kit.training import Trained, Training, copied, seeded, trained
 
 Gradients = dict[str, "Tensor | None"]
 
@@ -65,6 +65,19 @@ def train(training: Training, model: nn.Module, *, meet: Meet | None = None, han
     ]
 
 
+def train_on_all_rows(training: Training, model: nn.Module) -> Trained:
+    """Train `model` on the rows of all ranks present at once; the loss is the mean of the ranks' own."""
+    optimizer = training.optimizer(model)
+    for step in range(max(map(len, training.batches))):
+        present = [own[step] for own in training.batches if step < len(own)]
+        divisor = training.world_size if training.divide_by_initial_world_size else len(present)
+        optimizer.zero_grad()
+        outputs = model(torch.cat(present)).split([len(batch) for batch in present])
+        (sum(output.pow(2).mean() for output in outputs) / divisor).backward()
+        optimizer.step()
+    return trained(model)
+
+
 def average(gradients: list[Gradients], divisor: int) -> Gradients:
     """By parameter, each rank's is divided, and then they are added in rank order; None where no rank has one."""
     averaged: Gradients = {}
@@ -76,10 +89,7 @@ def average(gradients: list[Gradients], divisor: int) -> Gradients:
 
 def expected(training: Training, *, meet: Meet | None = None) -> list[Trained]:
     """What each rank must have, if it all starts from rank 0's parameters."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = training.build()
-    return train(training, model, meet=meet)
+    return train(training, seeded(training.build), meet=meet)
 
 
 def _buffers(model: nn.Module) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,12 +16,11 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.events import EventKind
 from tests.kit import oracle
-from tests.kit.training import TINY, Prepare, Trained, Training, assert_same, ramp, steps, train, trained
+from tests.kit.training import TINY, Prepare, Trained, Training, assert_same, ramp, seeded, steps, train, trained
 
 Gradients = dict[str, "Tensor | None"]
 RankLoss = Callable[[nn.Module, int], Tensor]
 """Of the wrapper, or the module alone, on a rank."""
-Module = TypeVar("Module", bound=nn.Module)
 
 
 def run(program: Callable[..., Any], world_size: int, *args: Any, **how: Any) -> Result:
@@ -126,16 +125,9 @@ def gradients(module: nn.Module) -> Gradients:
     }
 
 
-def seeded(build: Callable[[], Module]) -> Module:
-    """The same module on each call."""
-    torch.manual_seed(0)
-    return build()
-
-
 def average(build: Callable[[], nn.Module], losses: Iterable[Callable[[nn.Module], Tensor]]) -> Gradients:
     """The average over ranks of the gradients of `losses[rank]`."""
-    with torch.random.fork_rng():
-        own = [_gradients_of(seeded(build), loss) for loss in losses]
+    own = [_gradients_of(seeded(build), loss) for loss in losses]
     return oracle.average(own, len(own))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +16,7 @@ TINY = 1e-5
 """MiB: a bucket is full after 10 bytes, so every parameter has its own."""
 
 Batch = Tensor
+Module = TypeVar("Module", bound=nn.Module)
 Prepare = Callable[[Any], object]
 """Given the wrapper: registers a communication hook, for instance."""
 Loss = Callable[[nn.Module, Batch], Tensor]
@@ -158,6 +159,13 @@ def batches(
     return tuple(
         tuple(torch.randn(rows, features, generator=generator, dtype=dtype) for _ in range(count)) for count in counts
     )
+
+
+def seeded(build: Callable[[], Module], seed: int = 0) -> Module:
+    """The same module on each call; the generator of random numbers stays as it is."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return build()
 
 
 def ramp(rank: int, number: int = 0, features: int = 4) -> Tensor:
