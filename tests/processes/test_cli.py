@@ -36,26 +36,22 @@ DEPENDS = finds(Code.MISMATCH_OPERATION, ranks=1, shows=4, otherwise=CLEAN)
         (Expectation(), [hung(0)], 1, "not as expected: hung (expected pass)"),
         (DEADLOCK, [hung(0), hung(1)], 0, "as expected: hung (expected fail, deadlock.cycle, ranks 0, 1)"),
         (MISMATCH, [died(0)], 0, "as expected: died, rank 0 (expected fail, mismatch.reduction, rank 1)"),
-        (
-            MISMATCH,
-            [returned(0)],
-            1,
-            "not as expected: pass (expected fail, mismatch.reduction, rank 1); gloo compares no more than the number "
-            "of bytes, simulate it to see it",
-        ),
-        (
-            DIVERGES,
-            [returned(0)],
-            1,
-            "not as expected: pass (expected fail, divergence.parameters, rank 1); nothing compares the replicas of "
-            "real processes, simulate it to see it",
-        ),
-        (
-            DEADLOCK,
-            [returned(0)],
-            1,
-            "not as expected: pass (expected fail, deadlock.cycle, ranks 0, 1); real processes do not show it every "
-            "time, simulate it to see it",
+        *(
+            (
+                expected,
+                [returned(0)],
+                1,
+                f"not as expected: pass (expected fail, {wanted}); {why}, simulate it to see it",
+            )
+            for expected, wanted, why in [
+                (MISMATCH, "mismatch.reduction, rank 1", "gloo compares no more than the number of bytes"),
+                (
+                    DIVERGES,
+                    "divergence.parameters, rank 1",
+                    "nothing compares the replicas of real processes",
+                ),
+                (DEADLOCK, "deadlock.cycle, ranks 0, 1", "real processes do not show it every time"),
+            ]
         ),
         (HAZARD, [returned(0)], 0, "as expected: pass (expected pass, hazard.unwaited_work, rank 1)"),
         (HAZARD, [hung(0)], 0, "as expected: hung (expected pass, hazard.unwaited_work, rank 1)"),
@@ -83,9 +79,11 @@ def test_what_was_found(reports, found):
     assert found_on_processes(result_with(*reports)) == found
 
 
+HANGS = ["run", "both-send-first", "--transport", "processes", "--timeout", "1", "--world-size", "2"]
+
+
 def test_run(server, capsys):
-    words = ["run", "both-send-first", "--transport", "processes", "--timeout", "1", "--world-size", "2"]
-    assert main(words) == 0
+    assert main(HANGS) == 0
     lines = capsys.readouterr().out.splitlines()
     assert re.fullmatch(r"both-send-first  world size 2  on processes  \d+ ms", lines[0])
     assert lines[2] == "STUCK  stuck"
@@ -118,8 +116,7 @@ def test_what_processes_cannot_run_is_no_surprise(server, capsys):
 
 
 def test_hang_names_the_command_that_simulates_the_same(server, capsys):
-    words = ["run", "both-send-first", "--transport", "processes", "--timeout", "1", "--world-size", "2"]
-    assert main([*words, "--engine", "ddp"]) == 0
+    assert main([*HANGS, "--engine", "ddp"]) == 0
     assert "`ddpsim run both-send-first --world-size 2 --engine ddp`" in capsys.readouterr().out
 
 

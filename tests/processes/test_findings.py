@@ -38,14 +38,6 @@ def hung(rank, idle=10.0, *, is_idle=True):
     return RankReport(rank, Ending.HUNG, 0.0, position=Position(idle, SITE, STACK, calls, is_idle))
 
 
-def found(*reports):
-    return [(finding.code, finding.ranks) for finding in findings_of(reports, command="ddpsim run x")]
-
-
-def test_all_returned():
-    assert found(returned(0), returned(1)) == []
-
-
 def test_the_text_of_a_hang():
     (finding,) = findings_of([hung(0), returned(1), hung(2, idle=0.5, is_idle=False)], command="ddpsim run x")
     assert finding.ranks == (0,)  # rank 2 was still at work
@@ -69,15 +61,34 @@ def test_the_text_of_a_hang():
     ]
 
 
-def test_errors_come_in_the_order_of_time():
-    assert found(raised(0, "KeyError: 1", 2.0), raised(1, "ValueError: 2", 1.0)) == [
-        (Code.RANK_ERROR, (1,)),
-        (Code.RANK_ERROR, (0,)),
-    ]
+ERROR, HANG = Code.RANK_ERROR, Code.STUCK
 
 
-def test_the_same_error_counts_once():
-    assert found(raised(0), raised(1)) == [(Code.RANK_ERROR, (0, 1))]
+@pytest.mark.parametrize(
+    ("reports", "expected"),
+    [
+        ([returned(0), returned(1)], []),
+        ([raised(0, "KeyError: 1", 2.0), raised(1, "ValueError: 2", 1.0)], [(ERROR, (1,)), (ERROR, (0,))]),
+        ([raised(0), raised(1)], [(ERROR, (0, 1))]),
+        ([raised(0, LOST, 1.0), raised(1, "ValueError: bad", 2.0)], [(ERROR, (1,)), (ERROR, (0,))]),
+        ([raised(0, LOST), raised(1, LOST.replace("20354", "1"))], [(ERROR, (0,)), (ERROR, (1,))]),
+        (
+            [hung(0), raised(1), died(2), died(3), died(4, "exit status 3")],
+            [(ERROR, (4,)), (ERROR, (2, 3)), (ERROR, (1,)), (HANG, (0,))],
+        ),
+    ],
+    ids=[
+        "all returned",
+        "errors by time",
+        "the same error counts once",
+        "lost connections follow from an error",
+        "lost connections alone are errors",
+        "deaths lead",
+    ],
+)
+def test_what_is_found_and_in_which_order(reports, expected):
+    found = findings_of(reports, command="ddpsim run x")
+    assert [(finding.code, finding.ranks) for finding in found] == expected
 
 
 def test_lost_connections_follow_from_a_death():
@@ -85,30 +96,6 @@ def test_lost_connections_follow_from_a_death():
     assert finding.ranks == (0,)
     assert "  ranks 1, 2 lost the connection then, and raised" in str(finding).splitlines()
     assert "    what()" in str(finding).splitlines()
-
-
-def test_lost_connections_follow_from_an_error():
-    assert found(raised(0, LOST, 1.0), raised(1, "ValueError: bad", 2.0)) == [
-        (Code.RANK_ERROR, (1,)),
-        (Code.RANK_ERROR, (0,)),
-    ]
-
-
-def test_lost_connections_alone_are_errors():
-    assert found(raised(0, LOST), raised(1, LOST.replace("20354", "1"))) == [
-        (Code.RANK_ERROR, (0,)),
-        (Code.RANK_ERROR, (1,)),
-    ]
-
-
-def test_deaths_lead():
-    reports = [hung(0), raised(1), died(2), died(3), died(4, "exit status 3")]
-    assert found(*reports) == [
-        (Code.RANK_ERROR, (4,)),
-        (Code.RANK_ERROR, (2, 3)),
-        (Code.RANK_ERROR, (1,)),
-        (Code.STUCK, (0,)),
-    ]
 
 
 @pytest.mark.parametrize(

@@ -30,3 +30,15 @@ def opened(monkeypatch):
     asked = []
     monkeypatch.setattr("webbrowser.open", asked.append)
     return asked
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Write a file into the test's folder, and return its path."""
+
+    def written(text, name="own.toml"):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return path
+
+    return written

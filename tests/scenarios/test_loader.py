@@ -37,13 +37,9 @@ def _leave_the_import_system_alone(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def write(tmp_path):
-    def write(text, name="program.py"):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        return path
-
-    return write
+def write(write):
+    """Write a program."""
+    return lambda text, name="program.py": write(text, name)
 
 
 def test_load_finds_by_name():

@@ -19,13 +19,9 @@ import torch.distributed as dist
 
 
 @pytest.fixture
-def write(tmp_path):
-    def written(text, name="own.py"):
-        path = tmp_path / name
-        path.write_text(HEAD + textwrap.dedent(text))
-        return path
-
-    return written
+def write(write):
+    """Write scenarios, behind what they import."""
+    return lambda text: write(HEAD + textwrap.dedent(text), "own.py")
 
 
 def two_bugs(marker=""):

@@ -12,10 +12,9 @@ from ddpsim.scenarios.files.toml_source import tomllib
 RUN = RecordedOutcome(Verdict.FAIL, (Code.DEADLOCK_CYCLE, Code.HAZARD_UNWAITED_WORK), "0f2c", 23)
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_what_is_written_is_read_again(write):
     result = run_scenario("both-send-first", policy="random", seed=1)
-    path = tmp_path / "saved.toml"
-    path.write_text(with_outcome('summary = "s"\n\n[expect]\noracle = true\n', result))
+    path = write(with_outcome('summary = "s"\n\n[expect]\noracle = true\n', result))
     assert read_outcome(str(path)) == outcome_of(result)
     table = tomllib.loads(path.read_text())
     assert (table["summary"], table["expect"], table["recorded"]["codes"]) == (
@@ -40,10 +39,8 @@ def test_choices_that_nobody_counted_are_not_compared():
     assert RUN.difference(uncounted) == uncounted.difference(RUN) == ""
 
 
-def test_nothing_is_recorded_in_other_files_and_for_names(tmp_path):
-    path = tmp_path / "plain.toml"
-    path.write_text('summary = "s"\n')
-    assert read_outcome(str(path)) is None
+def test_nothing_is_recorded_in_other_files_and_for_names(write):
+    assert read_outcome(str(write('summary = "s"\n'))) is None
     assert read_outcome("send-send") is None
     assert read_outcome("train.py:main") is None
 
@@ -62,8 +59,7 @@ def test_nothing_is_recorded_in_other_files_and_for_names(tmp_path):
         ("[recorded]\nverdict = 'fail'\ntoken = ''", "recorded.token is no key, expected one of"),
     ],
 )
-def test_a_table_edited_by_hand_is_one_line(tmp_path, text, message):
-    path = tmp_path / "edited.toml"
-    path.write_text(text)
+def test_a_table_edited_by_hand_is_one_line(write, text, message):
+    path = write(text)
     with pytest.raises(UsageError, match=rf"^{re.escape(str(path))}:\d+: {re.escape(message)}[^\n]*$"):
         read_outcome(str(path))

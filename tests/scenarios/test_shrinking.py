@@ -60,61 +60,53 @@ def least(declared, is_needed):
     ).value
 
 
+SMALLEST = Training(iterations=Rule(0), rows=1)
+
+
 # --- the ways of a declared training ----------------------------------------------------------------------------------
 
 
 def test_where_nothing_is_needed_nothing_is_left():
-    assert least(Declared(LARGE, 3, (Crash(1, 2),)), lambda tried: True) == Declared(
-        Training(iterations=Rule(0), rows=1), 1
-    )
+    assert least(Declared(LARGE, 3, (Crash(1, 2),)), lambda tried: True) == Declared(SMALLEST, 1)
 
 
 @pytest.mark.parametrize(
     ("is_needed", "left"),
     [
-        (lambda tried: len(tried.training.networks) == 2, {"networks": (NetworkChoice(), NetworkChoice())}),
-        (lambda tried: tried.training.join is not None, {"join": JoinTerms()}),
+        (lambda training: len(training.networks) == 2, {"networks": (NetworkChoice(), NetworkChoice())}),
+        (lambda training: training.join is not None, {"join": JoinTerms()}),
+        (lambda training: training.join == JoinTerms(False), {"join": JoinTerms(False)}),
+        (lambda training: training.communication_hook, {"communication_hook": CommunicationHook.ALLREDUCE}),
+        (lambda training: training.reduces_loss, {"reduces_loss": True}),
+        (lambda training: "bucket_cap_mb" in training.engine_options, {"engine_options": {"bucket_cap_mb": 0.001}}),
+        (lambda training: training.dtype is torch.float64, {"dtype": torch.float64}),
+        (lambda training: training.seed != 0, {"seed": 5}),
+        (lambda training: training.optimizer.learning_rate < 0.05, {"optimizer": OptimizerChoice(learning_rate=0.01)}),
         (
-            lambda tried: tried.training.join == JoinTerms(divide_by_initial_world_size=False),
-            {"join": JoinTerms(divide_by_initial_world_size=False)},
-        ),
-        (
-            lambda tried: tried.training.communication_hook is not None,
-            {"communication_hook": CommunicationHook.ALLREDUCE},
-        ),
-        (lambda tried: tried.training.reduces_loss, {"reduces_loss": True}),
-        (lambda tried: "bucket_cap_mb" in tried.training.engine_options, {"engine_options": {"bucket_cap_mb": 0.001}}),
-        (lambda tried: tried.training.dtype is torch.float64, {"dtype": torch.float64}),
-        (lambda tried: tried.training.seed != 0, {"seed": 5}),
-        (
-            lambda tried: tried.training.optimizer.learning_rate < 0.05,
-            {"optimizer": OptimizerChoice(learning_rate=0.01)},
-        ),
-        (
-            lambda tried: any(each.name == "mlp" for each in tried.training.networks),
+            lambda training: any(each.name == "mlp" for each in training.networks),
             {"networks": (NetworkChoice("mlp"),)},
         ),
         (
-            lambda tried: any(each.uses for each in tried.training.exceptions),
+            lambda training: any(each.uses for each in training.exceptions),
             {"networks": (NetworkChoice("branches"),), "exceptions": (Exceptional(uses=("left",)),)},
         ),
         (
-            lambda tried: any(each.action for each in tried.training.exceptions),
+            lambda training: any(each.action for each in training.exceptions),
             {"exceptions": (Exceptional(action=Action.ACCUMULATE),)},
         ),
     ],
 )
 def test_what_is_needed_is_left_and_nothing_else(is_needed, left):
-    plain = Training(iterations=Rule(0), rows=1)
-    assert least(Declared(LARGE, 3), is_needed) == Declared(replace(plain, **left), 1)
+    found = least(Declared(LARGE, 3), lambda tried: is_needed(tried.training))
+    assert found == Declared(replace(SMALLEST, **left), 1)
 
 
 def test_ranks_are_numbered_anew_in_counts_rows_exceptions_and_faults():
     faults = (Delay(0, 1, 2.0), EarlyReturn(2, 3))
     found = least(Declared(LARGE, 3, faults), lambda tried: 6 in (tried.training.rows, *_tuple(tried.training.rows)))
-    assert found == Declared(Training(iterations=Rule(0), rows=6), 1)
+    assert found == Declared(replace(SMALLEST, rows=6), 1)
     found = least(Declared(LARGE, 3, faults), lambda tried: any(isinstance(each, EarlyReturn) for each in tried.faults))
-    assert found == Declared(Training(iterations=Rule(0), rows=1), 1, (EarlyReturn(0, 3),))
+    assert found == Declared(SMALLEST, 1, (EarlyReturn(0, 3),))
 
 
 def _tuple(rows):
@@ -122,12 +114,11 @@ def _tuple(rows):
 
 
 def test_iterations_behind_one_that_is_gone_come_earlier():
+    left = replace(SMALLEST, iterations=Rule(1), exceptions=(Exceptional(action=Action.ACCUMULATE),))
     found = least(
         Declared(LARGE, 3), lambda tried: tried.training.action(0, 0) is Action.ACCUMULATE and tried.counts[0]
     )
-    assert found == Declared(
-        Training(iterations=Rule(1), rows=1, exceptions=(Exceptional(action=Action.ACCUMULATE),)), 1
-    )
+    assert found == Declared(left, 1)
 
 
 def test_a_rule_becomes_smaller_or_what_its_ranks_had():
@@ -153,12 +144,13 @@ def test_ways_give_trainings_that_can_be_saved_and_loaded(tmp_path):
 # --- scenarios --------------------------------------------------------------------------------------------------------
 
 UNEVEN = Training((NetworkChoice("mlp"),), (3, 2, 3), exceptions=(Exceptional(None, (1,), Action.SKIP_STEP),))
+BUG = of_training(UNEVEN, 3, name="uneven")
 
 
 @pytest.mark.parametrize("engine", ["torch", "ddp"])
 def test_a_failure_that_is_expected_stays_so(engine, tmp_path):
     expected = Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (1,))
-    bug = replace(of_training(UNEVEN, 3, name="uneven"), expected=expected)
+    bug = replace(BUG, expected=expected)
     found = shrink_scenario(bug, engine)
     assert training_in(found.scenario) == Training(iterations=(0, 1), rows=1)
     assert found.scenario.expected == Expectation(Verdict.FAIL, Code.DEADLOCK_MISSING_RANK, (0,))
@@ -169,7 +161,7 @@ def test_a_failure_that_is_expected_stays_so(engine, tmp_path):
 
 
 def test_a_failure_that_is_none_in_the_scenarios_eyes_stays_so():
-    found = shrink_scenario(of_training(UNEVEN, 3, name="uneven"))
+    found = shrink_scenario(BUG)
     assert not found.scenario.expected.is_met_by(found.result)
 
 
@@ -226,29 +218,18 @@ def test_the_engine_of_the_failure_is_that_of_the_file(monkeypatch, tmp_path):
     assert again.findings[0].code is Code.DIVERGENCE_PARAMETERS
 
 
-def test_a_budget_that_runs_out_is_said():
-    found = shrink_scenario(of_training(UNEVEN, 3, name="uneven"), budget=Budget(executions=2))
-    assert (found.end, found.is_minimal) == (End.BUDGET, False)
+def interrupt(progress):
+    if progress.executions == 3:
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize(
+    ("how", "end"), [({"budget": Budget(executions=2)}, End.BUDGET), ({"on_progress": interrupt}, End.INTERRUPT)]
+)
+def test_a_budget_that_runs_out_and_ctrl_c_leave_the_simplest_so_far(how, end):
+    found = shrink_scenario(BUG, **how)
+    assert (found.end, found.is_minimal, found.executions) == (end, False, 2 if "budget" in how else 3)
     assert found.result.findings[0].code is Code.DEADLOCK_MISSING_RANK
-
-
-def test_ctrl_c_leaves_the_simplest_so_far():
-    def interrupt(progress):
-        if progress.executions == 3:
-            raise KeyboardInterrupt
-
-    found = shrink_scenario(of_training(UNEVEN, 3, name="uneven"), on_progress=interrupt)
-    assert (found.end, found.executions) == (End.INTERRUPT, 3)
-    assert found.result.findings[0].code is Code.DEADLOCK_MISSING_RANK
-
-
-def test_a_scenario_that_passes_is_refused():
-    with pytest.raises(
-        UsageError,
-        match=r"^join-baseline on 4 ranks comes to pass under this schedule, expected a failure to shrink: give the "
-        r"schedule that it fails under$",
-    ):
-        shrink_scenario("join-baseline")
 
 
 def test_what_would_be_refused_does_not_fail():
@@ -261,9 +242,8 @@ def test_what_would_be_refused_does_not_fail():
 
 
 def test_another_program_is_tried_under_several_schedules():
-    arrival = of_program(
-        program([received("a", ANY_SOURCE)], [sent("a", 0)], [sent("b", 0, dtype="float64")]), name="arrival"
-    )
+    one, other = sent("a", 0), sent("b", 0, dtype="float64")
+    arrival = of_program(program([received("a", ANY_SOURCE)], [one], [other]), name="arrival")
     same = SameWay(Failure(Code.MISMATCH_DTYPE, None), Engine.TORCH, is_surprise=True)
     assert attempt(Candidate(arrival, has_own_schedule=False), same) == Attempt(None)
     lost = replace(arrival, choices=(0, 0, 0, 0, 1))
