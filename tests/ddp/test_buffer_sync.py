@@ -10,10 +10,10 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ddpsim import simulate
 from ddpsim.ddp.buffer_sync import BufferSync, Strategy, When
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
+from tests.kit.running import run
 
 WORLD_SIZES = (1, 2, 3, 4)
 BEFORE, AFTER = When.BEFORE_FORWARD, When.AFTER_FORWARD
@@ -34,14 +34,16 @@ def sync_of(module, **options):
     return BufferSync(module, dist.group.WORLD, **options)
 
 
+def registered(buffers, **strategies):
+    """A synchronization of these buffers by these strategies."""
+    sync = sync_of(holder(**buffers))
+    for name, strategy in strategies.items():
+        sync.register(name, strategy)
+    return sync
+
+
 def synchronize(sync, when=BEFORE, *, source=0, present=None):
     sync.synchronize(when, source=source, present=present or dist.get_world_size())
-
-
-def run(program, world_size, *args, **options):
-    result = simulate(program, world_size, args=args, **options)
-    result.raise_for_verdict()
-    return result
 
 
 def calls(result, rank=0):
@@ -118,8 +120,7 @@ def test_strategy(strategy, world_size):
 
 
 def one_alone(rank, strategy, transform):
-    sync = sync_of(holder(x=transform(value(rank, (2, 3), torch.complex64))))
-    sync.register("x", strategy)
+    sync = registered({"x": transform(value(rank, (2, 3), torch.complex64))}, x=strategy)
     synchronize(sync)
     return sync.buffers["x"].clone()
 
@@ -147,19 +148,15 @@ def test_a_single_contiguous_buffer_is_reduced_in_place(monkeypatch):
     monkeypatch.setattr(dist, "all_reduce", recording)
 
     def program(rank):
-        module = holder(x=torch.ones(3), y=torch.ones(2))
-        sync = sync_of(module)
-        sync.register("x", "mean")
+        sync = registered({"x": torch.ones(3), "y": torch.ones(2)}, x="mean")
         synchronize(sync)
-        return sent[-1].data_ptr() == module.x.data_ptr()
+        return sent[-1].data_ptr() == sync.buffers["x"].data_ptr()
 
     assert run(program, 1).returns == (True,)
 
 
 def division(rank, present):
-    sync = sync_of(holder(x=torch.full((2,), 1.0 + rank), y=torch.full((), 2.0 + rank)))
-    sync.register("x", "mean")
-    sync.register("y", "mean")
+    sync = registered({"x": torch.full((2,), 1.0 + rank), "y": torch.full((), 2.0 + rank)}, x="mean", y="mean")
     synchronize(sync, present=present)
     return [buffer.tolist() for buffer in sync.buffers.values()]
 
@@ -170,11 +167,10 @@ def test_a_mean_is_over_the_ranks_present(present):
 
 
 def from_source(rank, source):
-    module = holder(x=torch.full((2,), float(rank)), y=torch.tensor(10 * rank), z=torch.tensor(7 * rank))
-    sync = sync_of(module)
-    sync.register("z", Strategy.NONE)
+    buffers = {"x": torch.full((2,), float(rank)), "y": torch.tensor(10 * rank), "z": torch.tensor(7 * rank)}
+    sync = registered(buffers, z=Strategy.NONE)
     synchronize(sync, source=source)
-    return module.x.tolist(), module.y.item(), module.z.item()
+    return tuple(buffer.tolist() for buffer in sync.buffers.values())
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])
@@ -261,27 +257,6 @@ def test_one_collective_a_strategy_and_dtype(order, when, world_size):
     assert all(returned == result.returns[0] for returned in result.returns)
 
 
-def every_strategy(rank):
-    names = [f"{strategy.value}{index}" for strategy in Strategy for index in range(2)]
-    sync = sync_of(holder(**{name: torch.tensor([float(rank)]) for name in names}))
-    for name in names:
-        sync.register(name, name[:-1])
-    synchronize(sync)
-    return [sync.buffers[name].item() for name in names]
-
-
-def test_a_collective_for_each_strategy():
-    result = run(every_strategy, 3)
-    for rank, returned in enumerate(result.returns):
-        assert returned == [0, 0, 3, 3, 1, 1, 2, 2, 0, 0, rank, rank]
-    assert calls(result) == {
-        "broadcast float32": 1,
-        "all_reduce SUM float32": 2,
-        "all_reduce MAX float32": 1,
-        "all_reduce MIN float32": 1,
-    }
-
-
 def batch_norms(rank, strategy):
     module = nn.Sequential(*(nn.BatchNorm1d(2) for _ in range(34)))
     sync = sync_of(module)
@@ -304,23 +279,31 @@ def test_a_hundred_buffers_take_two_collectives(strategy, expected):
 
 def test_empty_buffers_take_no_collective():
     def program(rank):
-        sync = sync_of(holder(x=torch.zeros(0), y=torch.zeros(2, 0), z=torch.zeros(0, dtype=torch.int64)))
-        for name in sync.buffers:
-            sync.register(name, "sum")
-        synchronize(sync)
+        empty = {"x": torch.zeros(0), "y": torch.zeros(2, 0), "z": torch.zeros(0, dtype=torch.int64)}
+        synchronize(registered(empty, x="sum", y="sum", z="sum"))
 
     assert calls(run(program, 2)) == {}
 
 
-def test_reductions_are_in_flight_together():
-    def program(rank):
-        sync = sync_of(holder(x=torch.ones(2), y=torch.ones(2)))
-        sync.register("x", "sum")
-        sync.register("y", "max")
-        synchronize(sync)
+def each_strategy(rank):
+    names = [f"{strategy.value}{index}" for strategy in Strategy for index in range(2)]
+    sync = registered({name: torch.tensor([float(rank)]) for name in names}, **{name: name[:-1] for name in names})
+    synchronize(sync)
+    return [sync.buffers[name].item() for name in names]
 
+
+def test_a_collective_for_each_strategy_all_in_flight_together():
     for seed in range(3):
-        kinds = [event.kind for event in run(program, 2, policy="random", seed=seed).trace if event.rank == 0]
+        result = run(each_strategy, 3, policy="random", seed=seed)
+        for rank, returned in enumerate(result.returns):
+            assert returned == [0, 0, 3, 3, 1, 1, 2, 2, 0, 0, rank, rank]
+        assert calls(result) == {
+            "broadcast float32": 1,
+            "all_reduce SUM float32": 2,
+            "all_reduce MAX float32": 1,
+            "all_reduce MIN float32": 1,
+        }
+        kinds = [event.kind for event in result.trace if event.rank == 0]
         kinds = [kind for kind in kinds if kind in (EventKind.ISSUE, EventKind.WAIT, EventKind.DONE)]
         assert kinds[:2] == [EventKind.ISSUE, EventKind.ISSUE]
 
@@ -344,23 +327,26 @@ def total_as_work(buffer, group):
 
 
 def total_as_future(buffer, group):
-    return dist.all_reduce(buffer.clone(), group=group, async_op=True).get_future()
+    return total_as_work(buffer.clone(), group).get_future()
 
 
 def average_as_future(buffer, group):
-    total = buffer.clone()
-    work = dist.all_reduce(total, group=group, async_op=True)
-    return work.get_future().then(lambda future: future.value()[0] / dist.get_world_size(group))
+    future = total_as_future(buffer, group)
+    return future.then(lambda future: future.value()[0] / dist.get_world_size(group))
 
 
 def total_as_future_in_place(buffer, group):
-    return dist.all_reduce(buffer, group=group, async_op=True).get_future().then(lambda future: None)
+    return total_as_work(buffer, group).get_future().then(lambda future: None)
+
+
+def future_of(result):
+    future = torch.futures.Future()
+    future.set_result(result)
+    return future
 
 
 def completed_future(buffer, group):
-    future = torch.futures.Future()
-    future.set_result(buffer + 1)
-    return future
+    return future_of(buffer + 1)
 
 
 def itself(buffer, group):
@@ -394,9 +380,7 @@ def with_hook(rank, hook, when):
     ids=lambda case: getattr(case, "__name__", ""),
 )
 def test_callable(hook, expected, when):
-    result = run(with_hook, 3, hook, when)
-    assert list(result.returns) == expected
-    assert not result.findings
+    assert list(run(with_hook, 3, hook, when).returns) == expected
 
 
 def test_callables_run_in_order_of_registration_after_all_else_and_wait_together():
@@ -444,26 +428,19 @@ class Callable:
         ),
         (lambda *_: [torch.ones(2)], "returned list, expected"),
         (lambda *_: completed_future("no tensor", None), None),
-        (lambda buffer, group: _future([buffer, buffer]), "returned a future of list, expected"),
-        (lambda buffer, group: _future(buffer[:1]), r"returned a tensor float32\[1\], expected"),
-        (lambda buffer, group: _future(3), r"returned a future of int, expected .*: change the buffer in place"),
+        (lambda buffer, group: future_of([buffer, buffer]), "returned a future of list, expected"),
+        (lambda buffer, group: future_of(buffer[:1]), r"returned a tensor float32\[1\], expected"),
+        (lambda buffer, group: future_of(3), r"returned a future of int, expected .*: change the buffer in place"),
     ],
     ids=["object", "shape", "dtype", "list", "own-error", "future-of-two", "future-shape", "future-type"],
 )
 def test_a_callable_that_returns_the_wrong_thing(hook, message):
     def program(rank):
-        sync = sync_of(holder(x=torch.zeros(2)))
-        sync.register("x", hook)
+        sync = registered({"x": torch.zeros(2)}, x=hook)
         with pytest.raises(UsageError if message else TypeError, match=message):
             synchronize(sync)
 
     run(program, 1)
-
-
-def _future(result):
-    future = torch.futures.Future()
-    future.set_result(result)
-    return future
 
 
 # Buffers that change
@@ -562,45 +539,36 @@ def test_a_shared_buffer_that_is_shared_no_longer():
 
 # Bad input
 
+IT_HAS = r"which is no buffer of the module; It has 'flag', 'count', .*: give one"
 REGISTRATIONS = [
-    (
-        "runing_mean",
-        "sum",
-        "before",
-        r"name_or_tensor is 'runing_mean', which is no buffer of .* mean 'bn.running_mean' or .*\? It",
-    ),
-    ("module.bn.running_mean", "sum", "before", r"did you mean 'bn.running_mean'"),
-    ("running_mean", "sum", "before", r"did you mean 'bn.running_mean'"),
-    ("bias", "sum", "before", r"is 'bias', which is no buffer of the module; It has 'flag', 'count', .*: give one"),
-    (torch.zeros(3), "sum", "before", r"is a tensor float32\[3\], which is no buffer of the module; It has 'flag'"),
-    (3, "sum", "before", "name_or_tensor is 3, which is no buffer"),
-    (None, "sum", "before", "name_or_tensor is None, which is no buffer"),
-    (
-        "secret",
-        "sum",
-        "before",
-        "name_or_tensor is 'secret', a buffer that the engine was told to ignore: take 'secret'",
-    ),
-    (
-        "count",
-        "average",
-        "before",
-        r"hook is 'average', expected one of 'broadcast', 'sum', .*, or a callable of \(buf",
-    ),
-    ("count", None, "before", "hook is None, expected one of"),
-    ("count", dist.ReduceOp.SUM, "before", "hook is <RedOpType.SUM: 0>, expected one of"),
-    ("count", "sum", "later", r"when is 'later', expected 'before' or 'after' \(the forward\)"),
-    ("count", "sum", None, "when is None, expected 'before' or 'after'"),
-    ("flag", "sum", "before", "hook is 'sum' for buffer 'flag' of bool: truth values have no sum; take \"max\""),
-    ("flag", Strategy.MEAN, "before", "hook is 'mean' for buffer 'flag' of bool: truth values"),
-    ("count", "mean", "before", "hook is 'mean' for buffer 'count' of int64: an integer cannot hold a mean; take"),
-    ("wave", "max", "before", "hook is 'max' for buffer 'wave' of complex64: complex numbers have no order; take"),
-    ("wave", "min", "before", "hook is 'min' for buffer 'wave' of complex64"),
+    ("runing_mean", "sum", r"name_or_tensor is 'runing_mean', which is no .* mean 'bn.running_mean' or .*\? It"),
+    ("module.bn.running_mean", "sum", r"did you mean 'bn.running_mean'"),
+    ("running_mean", "sum", r"did you mean 'bn.running_mean'"),
+    ("bias", "sum", f"is 'bias', {IT_HAS}"),
+    (torch.zeros(3), "sum", rf"is a tensor float32\[3\], {IT_HAS}"),
+    (3, "sum", "name_or_tensor is 3, which is no buffer"),
+    (None, "sum", "name_or_tensor is None, which is no buffer"),
+    ("secret", "sum", "name_or_tensor is 'secret', a buffer that the engine was told to ignore: take 'secret'"),
+    ("count", "average", r"hook is 'average', expected one of 'broadcast', 'sum', .*, or a callable of \(buf"),
+    ("count", None, "hook is None, expected one of"),
+    ("count", dist.ReduceOp.SUM, "hook is <RedOpType.SUM: 0>, expected one of"),
+    ("flag", "sum", "hook is 'sum' for buffer 'flag' of bool: truth values have no sum; take \"max\""),
+    ("flag", Strategy.MEAN, "hook is 'mean' for buffer 'flag' of bool: truth values"),
+    ("count", "mean", "hook is 'mean' for buffer 'count' of int64: an integer cannot hold a mean; take"),
+    ("wave", "max", "hook is 'max' for buffer 'wave' of complex64: complex numbers have no order; take"),
+    ("wave", "min", "hook is 'min' for buffer 'wave' of complex64"),
 ]
 
 
-@pytest.mark.parametrize(("buffer", "hook", "when", "message"), REGISTRATIONS)
-def test_register_refuses(buffer, hook, when, message):
+@pytest.mark.parametrize(
+    ("buffer", "hook", "message", "when"),
+    [
+        *((*registration, "before") for registration in REGISTRATIONS),
+        ("count", "sum", r"when is 'later', expected 'before' or 'after' \(the forward\)", "later"),
+        ("count", "sum", "when is None, expected 'before' or 'after'", None),
+    ],
+)
+def test_register_refuses(buffer, hook, message, when):
     def program(rank):
         module = holder(
             flag=torch.tensor(True),
@@ -673,6 +641,4 @@ def test_a_backward_may_follow_the_next_forward(strategy):
         loss.backward()
         return norm.running_mean._version - version
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (0, 0)
+    assert run(program, 2).returns == (0, 0)

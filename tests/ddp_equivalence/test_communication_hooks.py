@@ -34,7 +34,7 @@ from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 BUCKETS = pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"static_graph": True}], ids=str)
 pytestmark = pytest.mark.filterwarnings("ignore:`TorchScript` support for functional optimizers:DeprecationWarning")
@@ -42,6 +42,16 @@ pytestmark = pytest.mark.filterwarnings("ignore:`TorchScript` support for functi
 
 def plain(world_size, count=3):
     return Training(networks.multilayer, equal_batches(world_size, count), mean_square)
+
+
+def power_sgd(hook=powerSGD_hook, columns=5, **how):
+    """Registers it with a state of its own; with 5 columns, as many as a matrix has, it is exact up to rounding."""
+
+    def register(model):
+        state = {"matrix_approximation_rank": columns, "start_powerSGD_iter": 2, "min_compression_rate": 0, **how}
+        model.register_comm_hook(PowerSGDState(None, **state), hook)
+
+    return register
 
 
 def compressed(dtype, gradients, divisor):
@@ -117,8 +127,7 @@ def test_hooks_run_on_joined_ranks_too(counts):
         lambda model: model.register_comm_hook(None, fp16_compress_hook),
         meet=partial(compressed, torch.float16),
     )
-    state = partial(PowerSGDState, None, matrix_approximation_rank=5, start_powerSGD_iter=2, min_compression_rate=0)
-    result = simulated(training, {}, lambda model: model.register_comm_hook(state(), powerSGD_hook))
+    result = simulated(training, {}, power_sgd())
     for trained_there in result.returns[1:]:
         torch.testing.assert_close(trained_there.parameters, result.returns[0].parameters, rtol=0, atol=0)
     assert fp16.findings == ()
@@ -137,56 +146,38 @@ def test_noop_leaves_every_rank_alone(options):
 @pytest.mark.parametrize("warm_start", [True, False])
 @pytest.mark.parametrize("hook", [powerSGD_hook, fp16_compress_wrapper(powerSGD_hook)], ids=["plain", "fp16"])
 def test_power_sgd_of_full_rank_is_the_average(hook, warm_start, options):
-    # With as many columns as the matrices have, P spans them: the approximation is the matrix, up to rounding.
-    def register(model):
-        state = PowerSGDState(
-            None,
-            matrix_approximation_rank=5,
-            start_powerSGD_iter=2,
-            min_compression_rate=0,
-            warm_start=warm_start,
-            use_error_feedback=warm_start,
-        )
-        model.register_comm_hook(state, hook)
-
+    register = power_sgd(hook, warm_start=warm_start, use_error_feedback=warm_start)
     check(plain(3, count=5), options, register, tolerance=1e-9 if hook is powerSGD_hook else 5e-3)
 
 
 @pytest.mark.parametrize("columns", [1, 2])
 def test_power_sgd_keeps_replicas_equal(columns):
     # (Its batched form raises in the first step that compresses, in torch 2.13: it orthogonalizes a matrix as a batch.)
-    def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer().float()
-        model = DistributedDataParallel(module)
-        state = PowerSGDState(None, matrix_approximation_rank=columns, start_powerSGD_iter=2, min_compression_rate=0)
-        model.register_comm_hook(state, powerSGD_hook)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        losses = []
-        for _ in range(8):
-            optimizer.zero_grad()
-            loss = mean_square(model, equal_batches(3)[rank][0].float())
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
-        return trained(module), losses
+    def recorded(model, batch):
+        loss = mean_square(model, batch)
+        losses[dist.get_rank()].append(loss.item())
+        return loss
 
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for actual, losses in result.returns:
-        assert_same(actual, result.returns[0][0], tolerance=0.0)
-        assert losses[-1] < losses[0]
+    losses = [[], [], []]
+    batches = tuple((own[0].float(),) * 8 for own in equal_batches(3))
+    training = Training(lambda: networks.multilayer().float(), batches, recorded)
+    result = simulated(training, {}, power_sgd(columns=columns))
+    for actual, own in zip(result.returns, losses, strict=True):
+        assert_same(actual, result.returns[0], tolerance=0.0)
+        assert own[-1] < own[0]
 
 
 def test_hooks_that_chain_calls_race_when_there_are_several_buckets():
     # A callback issues its next call when the first is complete, and the backward issues the next bucket's meanwhile.
     # Which comes first differs from rank to rank. On real gloo it differs too, and hangs.
-    def register(model):
-        state = PowerSGDState(None, matrix_approximation_rank=5, start_powerSGD_iter=2, min_compression_rate=0)
-        model.register_comm_hook(state, powerSGD_hook)
-
-    result = simulate(train, 3, args=(plain(3, count=5), {"bucket_cap_mb": TINY}, register))
+    result = simulate(train, 3, args=(plain(3, count=5), {"bucket_cap_mb": TINY}, power_sgd()))
     assert result.findings[0].code == "mismatch.shape"
+
+
+@pytest.mark.parametrize("engine_name", ["ddp"], indirect=True)
+def test_they_do_not_race_in_our_join_where_a_rank_follows_them_one_by_one():
+    training = Training(networks.multilayer, batches(0, 4, 4), mean_square, is_joined=True)
+    check(training, {"bucket_cap_mb": TINY}, power_sgd(), tolerance=1e-9)
 
 
 @pytest.mark.parametrize("kind", [DDPCommHookType.QUANTIZE_PER_TENSOR, DDPCommHookType.QUANTIZE_PER_CHANNEL])
@@ -237,9 +228,7 @@ def test_post_local_sgd():
 
 def local_sgd(training, *, together, period):
     """Ranks average gradients for a while, then only with their half; then parameters with all, now and again."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        first = training.build()
+    first = seeded(training.build)
     replicas = [training.build() for _ in training.batches]
     for replica in replicas:
         replica.load_state_dict(first.state_dict())

@@ -2,39 +2,51 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.join import Join as TorchJoin
 
 from ddpsim import simulate
+from ddpsim.ddp import Join
 from tests.ddp_equivalence import engine
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks, oracle
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
+
+PAIR = {"first": networks.multilayer, "second": networks.with_buffers}
+"""A generator and a critic, say: two wrappers that see the same batches, in one loop."""
 
 
-def train_pair(rank, training, order):
-    """A generator and a critic, say: two wrappers that see the same batches, in one loop."""
-    modules = {}
-    for index, (name, build) in enumerate((("first", networks.multilayer), ("second", networks.with_buffers))):
-        torch.manual_seed(10 * rank + index)
-        modules[name] = build()
-    models = {name: DistributedDataParallel(module, bucket_cap_mb=TINY) for name, module in modules.items()}
-    optimizers = {name: torch.optim.SGD(model.parameters(), lr=0.1) for name, model in models.items()}
-    with Join(list(models.values()), enable=training.is_joined):
+def train_pair(rank, training, order, options, join=TorchJoin):
+    modules = {name: seeded(build, 10 * rank + index) for index, (name, build) in enumerate(PAIR.items())}
+    models = [DistributedDataParallel(module, **options) for module in modules.values()]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    with join(models) if training.is_joined else nullcontext():
         for batch in training.batches[rank]:
-            for optimizer in optimizers.values():
+            for optimizer in optimizers:
                 optimizer.zero_grad()
             if order == "one backward":
-                sum(mean_square(model, batch) for model in models.values()).backward()
+                sum(mean_square(model, batch) for model in models).backward()
             else:
-                for model in models.values():
+                for model in models:
                     mean_square(model, batch).backward()
-            for optimizer in optimizers.values():
+            for optimizer in optimizers:
                 optimizer.step()
     return {name: trained(module) for name, module in modules.items()}
+
+
+def check_pair(counts, *how):
+    training = Training(networks.multilayer, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
+    result = simulate(train_pair, len(counts), args=(training, *how))
+    result.raise_for_verdict()
+    for index, (name, build) in enumerate(PAIR.items()):
+        for rank, expected in enumerate(oracle.train(replace(training, build=build), seeded(build, index))):
+            assert_same(result.returns[rank][name], expected, gradients=False)
 
 
 @pytest.mark.parametrize(
@@ -43,23 +55,20 @@ def train_pair(rank, training, order):
     ids=["equal-one-backward", "equal-two-backwards", "uneven-two-backwards"],
 )
 def test_two_wrappers(counts, order):
-    training = Training(networks.multilayer, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
-    result = simulate(train_pair, 3, args=(training, order))
-    result.raise_for_verdict()
-    for index, (name, build) in enumerate((("first", networks.multilayer), ("second", networks.with_buffers))):
-        alone = Training(build, training.batches, mean_square, is_joined=training.is_joined)
-        with torch.random.fork_rng():
-            torch.manual_seed(index)
-            module = build()
-        for rank, expected in enumerate(oracle.train(alone, module)):
-            assert_same(result.returns[rank][name], expected, gradients=False)
+    check_pair(counts, order, {"bucket_cap_mb": TINY})
 
 
-def test_join_cannot_shadow_two_forwards_before_one_backward():
-    # That is torch's Join, with either engine; ours can (tests/ddp_equivalence/test_own_join.py).
-    # A joined rank shadows the first wrapper's forward and backward, and then the second's.
+@pytest.mark.parametrize("engine_name", ["ddp"], indirect=True)
+@pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"static_graph": True}], ids=str)
+@pytest.mark.parametrize("counts", [(1, 3, 2), (0, 3), (3, 0, 3)])
+def test_our_join_can_shadow_two_forwards_before_one_backward(counts, options):
+    check_pair(counts, "one backward", options, Join)
+
+
+def test_torchs_join_cannot():
+    # With either engine. A joined rank shadows the first wrapper's forward and backward, and then the second's.
     training = Training(networks.multilayer, batches(1, 3, 2), mean_square, is_joined=True)
-    result = simulate(train_pair, 3, args=(training, "one backward"))
+    result = simulate(train_pair, 3, args=(training, "one backward", {"bucket_cap_mb": TINY}))
     assert result.findings[0].code in ("mismatch.operation", "mismatch.origin")
 
 
@@ -67,22 +76,15 @@ def test_join_cannot_shadow_two_forwards_before_one_backward():
 def test_one_wrapper_for_each_half(counts):
     def program(rank):
         halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
-        torch.manual_seed(rank)
-        return engine.train_model(
-            rank, training, networks.with_buffers(), {"process_group": halves[rank // 2], "bucket_cap_mb": TINY}
-        )
+        options = {"process_group": halves[rank // 2], "bucket_cap_mb": TINY}
+        return engine.train_model(rank, training, seeded(networks.with_buffers, rank), options)
 
     training = Training(networks.with_buffers, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
     result = simulate(program, 4)
     result.raise_for_verdict()
     for start in (0, 2):
-        own = Training(
-            networks.with_buffers, training.batches[start : start + 2], mean_square, is_joined=training.is_joined
-        )
-        with torch.random.fork_rng():
-            torch.manual_seed(start)
-            module = networks.with_buffers()
-        for rank, expected in enumerate(oracle.train(own, module), start=start):
+        own = replace(training, batches=training.batches[start : start + 2])
+        for rank, expected in enumerate(oracle.train(own, seeded(networks.with_buffers, start)), start=start):
             assert_same(result.returns[rank], expected, gradients=False)
 
 
@@ -90,9 +92,8 @@ def test_a_wrapper_on_some_ranks_only():
     def program(rank):
         group = dist.new_group([3, 1])
         if rank in (1, 3):
-            torch.manual_seed(rank)
-            own = Training(networks.multilayer, {1: training.batches[0], 3: training.batches[1]}, mean_square)
-            actual = engine.train_model(rank, own, networks.multilayer(), {"process_group": group})
+            own = replace(training, batches={1: training.batches[0], 3: training.batches[1]})
+            actual = engine.train_model(rank, own, seeded(networks.multilayer, rank), {"process_group": group})
         total = torch.ones(1)
         dist.all_reduce(total)
         return (actual if rank in (1, 3) else None), total.item()
@@ -100,10 +101,8 @@ def test_a_wrapper_on_some_ranks_only():
     training = Training(networks.multilayer, equal_batches(2), mean_square)
     result = simulate(program, 4)
     result.raise_for_verdict()
-    with torch.random.fork_rng():
-        torch.manual_seed(1)  # new_group sorts its ranks, so global rank 1 is group rank 0
-        module = networks.multilayer()
-    expected = oracle.train(training, module)
+    # new_group sorts its ranks, so global rank 1 is group rank 0.
+    expected = oracle.train(training, seeded(networks.multilayer, 1))
     assert [total for _, total in result.returns] == [4.0] * 4
     assert_same(result.returns[1][0], expected[0])
     assert_same(result.returns[3][0], expected[1])

@@ -6,19 +6,17 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.nn.functional import all_reduce as differentiable_all_reduce
 
 from ddpsim import simulate
-from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation
+from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
-from tests.kit import networks
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, trained
+from tests.kit import networks, oracle
+from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
     pytest.mark.filterwarnings("ignore:You passed find_unused_parameters=true to DistributedDataParallel"),
     pytest.mark.filterwarnings("ignore:Grad strides do not match bucket view strides"),
-    pytest.mark.filterwarnings("ignore:torch.distributed.nn.functional.all_reduce is deprecated:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Full backward hook is firing when gradients are computed"),
 ]
 BOTH = pytest.mark.parametrize("counts", [(3, 3, 3), (1, 3, 0)], ids=["equal", "uneven"])
@@ -155,55 +153,14 @@ def test_a_double_backward(counts):
     check(trains(networks.multilayer, counts, gradient_penalty))
 
 
-class Synchronised(nn.Module):
-    """What SyncBatchNorm does, on any device: batch statistics over all ranks, with gradients through them."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.last = nn.Linear(4, 3), nn.Linear(3, 2)
-        self.weight = nn.Parameter(torch.ones(3))
-
-    def forward(self, batch):
-        hidden = self.first(batch)
-        moments = torch.stack([hidden.mean(dim=0), hidden.pow(2).mean(dim=0)])
-        mean, square = differentiable_all_reduce(moments) / dist.get_world_size()
-        return self.last((hidden - mean) / (square - mean**2 + 1e-3).sqrt() * self.weight)
-
-
 @pytest.mark.parametrize("name", OPTIONS)
 @pytest.mark.parametrize("world_size", [2, 4])
 def test_a_forward_that_communicates(world_size, name):
-    def program(rank):
-        torch.manual_seed(rank)
-        module = Synchronised().double()
-        model = DistributedDataParallel(module, **OPTIONS[name])
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for batch in training[rank]:
-            optimizer.zero_grad()
-            mean_square(model, batch).backward()
-            optimizer.step()
-        return trained(module)
-
-    training = equal_batches(world_size)
-    result = simulate(program, world_size)
-    result.raise_for_verdict()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        module = Synchronised().double()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for column in zip(*training, strict=True):
-        optimizer.zero_grad()
-        whole_batch(module, torch.cat(column)).pow(2).mean().backward()
-        optimizer.step()
-    for actual in result.returns:
-        assert_same(actual, trained(module))
-
-
-def whole_batch(module, batch):
-    """`Synchronised`, seeing the batches of all ranks at once."""
-    hidden = module.first(batch)
-    mean, square = hidden.mean(dim=0), hidden.pow(2).mean(dim=0)
-    return module.last((hidden - mean) / (square - mean**2 + 1e-3).sqrt() * module.weight)
+    training = Training(networks.Normalizing, equal_batches(world_size), mean_square)
+    plain = seeded(lambda: networks.Normalizing(total=lambda sums: sums))
+    expected = oracle.train_on_all_rows(training, plain)
+    for actual in simulated(training, OPTIONS[name]).returns:
+        assert_same(actual, expected)
 
 
 @pytest.mark.torch_only("ours leaves it to the layer, which refuses a CPU in its forward")
@@ -242,21 +199,19 @@ def test_delayed_parameters():
         torch.testing.assert_close(actual.parameters, expected.parameters, rtol=1e-5, atol=1e-6)
 
 
-def test_frozen_parameters():
-    def build():
-        module = networks.multilayer()
-        module[2].requires_grad_(False)
-        return module
-
-    check(trains(build, (3, 3, 3)))
-    check(trains(build, (1, 3, 2)), {"bucket_cap_mb": TINY})
+def one_layer_frozen():
+    module = networks.multilayer()
+    module[2].requires_grad_(False)
+    return module
 
 
-def test_a_parameter_used_twice():
-    def build():
-        shared = nn.Linear(4, 4)
-        return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 1)).double()
+def one_layer_used_twice():
+    shared = nn.Linear(4, 4)
+    return nn.Sequential(shared, nn.Tanh(), shared, nn.Linear(4, 1)).double()
 
+
+@pytest.mark.parametrize("build", [one_layer_frozen, one_layer_used_twice])
+def test_parameters_that_are_not_used_once(build):
     check(trains(build, (3, 3, 3)))
     check(trains(build, (1, 3, 2)), {"bucket_cap_mb": TINY})
 
@@ -283,9 +238,7 @@ def test_inference_mode_and_evaluation():
     batch = equal_batches(1)[0][0]
     result = simulate(program, 3)
     result.raise_for_verdict()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        expected = networks.with_buffers().eval()(batch).detach()
+    expected = seeded(networks.with_buffers).eval()(batch).detach()
     for outputs in result.returns:
         for output in outputs:
             assert torch.equal(output, expected)

@@ -9,9 +9,9 @@ import torch
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim import simulate
-from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
+from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train_model
 from tests.kit import networks
-from tests.kit.training import TINY, Training, assert_same, equal_batches, mean_square, trained
+from tests.kit.training import TINY, Trained, Training, assert_same, equal_batches, mean_square, seeded, trained
 
 _OPTIONS = {
     "defaults": {},
@@ -38,21 +38,17 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("world_size", [2, 3, 4])
+@pytest.mark.parametrize(
+    ("world_size", "how"),
+    [
+        *((world_size, {}) for world_size in (2, 3, 4)),
+        pytest.param(2, {"momentum": 0.9, "set_to_none": False}, id="gradients that are zeroed in place, and momentum"),
+        pytest.param(2, {"clear_gradients": False}, id="gradients that are never cleared"),
+    ],
+)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_options(options, world_size):
-    check(Training(networks.multilayer, equal_batches(world_size), mean_square), options)
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_gradients_that_are_zeroed_in_place_with_momentum(options):
-    training = Training(networks.multilayer, equal_batches(2), mean_square, momentum=0.9, set_to_none=False)
-    check(training, options)
-
-
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_gradients_that_are_never_cleared(options):
-    check(Training(networks.multilayer, equal_batches(2), mean_square, clear_gradients=False), options)
+def test_options(options, world_size, how):
+    check(Training(networks.multilayer, equal_batches(world_size), mean_square, **how), options)
 
 
 @pytest.mark.parametrize("name", [name for name in OPTIONS if "static" not in name])
@@ -126,40 +122,19 @@ def test_every_rank_starts_from_rank_zero():
 
 
 def test_without_init_sync_every_rank_keeps_its_own():
-    def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
-        model = DistributedDataParallel(module, init_sync=False)
-        mean_square(model, training.batches[rank][0]).backward()
-        return trained(module)
-
     training = Training(networks.multilayer, equal_batches(3, count=1), mean_square)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    own = []
-    for rank in range(3):
-        with torch.random.fork_rng():
-            torch.manual_seed(rank)
-            module = networks.multilayer()
-        mean_square(module, training.batches[rank][0]).backward()
-        own.append(trained(module))
-    for actual, alone in zip(result.returns, own, strict=True):
-        torch.testing.assert_close(actual.parameters, alone.parameters, rtol=0, atol=0)
-        mean = {name: sum(rank.gradients[name] for rank in own) / 3 for name in alone.gradients}
-        torch.testing.assert_close(actual.gradients, mean, rtol=1e-12, atol=1e-12)
+    own = [seeded(networks.multilayer, rank) for rank in range(3)]
+    for module, (batch,) in zip(own, training.batches, strict=True):
+        mean_square(module, batch).backward()
+    for actual, module in zip(simulated(training, {"init_sync": False}).returns, own, strict=True):
+        mean = {name: sum(each.get_parameter(name).grad for each in own) / 3 for name in actual.gradients}
+        stepped = {name: parameter.detach() - 0.1 * mean[name] for name, parameter in module.named_parameters()}
+        assert_same(actual, Trained(stepped, {}, mean))
 
 
 def test_without_init_sync_and_equal_parameters():
     def program(rank):
-        torch.manual_seed(0)
-        module = networks.multilayer()
-        model = DistributedDataParallel(module, init_sync=False)
-        optimizer = training.optimizer(model)
-        for batch in training.batches[rank]:
-            optimizer.zero_grad()
-            mean_square(model, batch).backward()
-            optimizer.step()
-        return trained(module)
+        return train_model(rank, training, seeded(networks.multilayer), {"init_sync": False})
 
     training = Training(networks.multilayer, equal_batches(3), mean_square)
     result = simulate(program, 3)
@@ -187,6 +162,7 @@ def test_ignored_parameters_and_buffers_stay_each_ranks_own():
         assert torch.equal(after.parameters["0.weight"], befores[0].parameters["0.weight"])
         assert torch.equal(after.gradients["0.weight"], afters[0].gradients["0.weight"])
     assert not torch.equal(afters[0].parameters["0.bias"], afters[1].parameters["0.bias"])
+    assert not torch.equal(afters[0].gradients["0.bias"], afters[1].gradients["0.bias"])
     assert not torch.equal(afters[0].buffers["1.running_mean"], afters[1].buffers["1.running_mean"])
 
 
