@@ -1,6 +1,6 @@
 // The data of the page, decoded: columns of numbers, and the indices by which the other scripts find things.
 //
-// A *place* is where a call stands, or where one is missing: places 0 to items-1 are the calls, in the order in which
+// A *cell* is where a call stands, or where one is missing: cells 0 to items-1 are the calls, in the order in which
 // they were issued, the others the missing ones.
 
 /**
@@ -54,68 +54,68 @@ class Run {
     this.marks = raw.marks.map(([position, ...events]) => ({ lane: this.eventLane[events[0]], position, events }));
     /** @type {Bar[]} */
     this.bars = raw.bars.map(([start, end, wait, done]) => ({ lane: this.eventLane[wait], start, end, wait, done }));
-    this.readPlaces(raw);
-    this.indexPlaces();
+    this.readCells(raw);
+    this.indexCells();
     this.lead = this.marks.some((mark) => mark.position < 0) ? 1 : 0;
   }
 
   /** @param {any} raw */
-  readPlaces(raw) {
+  readCells(raw) {
     this.items = raw.items.slot.length;
-    this.placeEvent = summed(raw.items.event);
-    this.placeSlot = [...raw.items.slot, ...raw.missing.map((place) => place[2])];
-    this.placeColumn = [...raw.items.column, ...raw.missing.map((place) => place[1])];
-    this.placeLane = [
-      ...this.placeEvent.map((event) => this.eventLane[event]),
-      ...raw.missing.map((place) => place[0]),
+    this.cellEvent = summed(raw.items.event);
+    this.cellSlot = [...raw.items.slot, ...raw.missing.map((cell) => cell[2])];
+    this.cellColumn = [...raw.items.column, ...raw.missing.map((cell) => cell[1])];
+    this.cellLane = [
+      ...this.cellEvent.map((event) => this.eventLane[event]),
+      ...raw.missing.map((cell) => cell[0]),
     ];
     this.odd = new Map(raw.items.odd);
     this.beside = new Map(raw.items.beside);
   }
 
-  indexPlaces() {
-    /** Places of each lane, from left to right. @type {number[][]} */
+  indexCells() {
+    /** Cells of each lane, from left to right. @type {number[][]} */
     this.byLane = this.lanes.map(() => []);
-    /** Places of each slot. @type {number[][]} */
+    /** Cells of each slot. @type {number[][]} */
     this.bySlot = Array.from(this.slots.state, () => []);
-    for (let place = 0; place < this.placeSlot.length; place++) {
-      this.byLane[this.placeLane[place]].push(place);
-      this.bySlot[this.placeSlot[place]].push(place);
+    for (let cell = 0; cell < this.cellSlot.length; cell++) {
+      this.byLane[this.cellLane[cell]].push(cell);
+      this.bySlot[this.cellSlot[cell]].push(cell);
     }
-    for (const places of this.byLane) places.sort((one, other) => this.placeColumn[one] - this.placeColumn[other]);
-    for (const places of this.bySlot) places.sort((one, other) => this.placeLane[one] - this.placeLane[other]);
+    for (const cells of this.byLane) cells.sort((one, other) => this.cellColumn[one] - this.cellColumn[other]);
+    for (const cells of this.bySlot) cells.sort((one, other) => this.cellLane[one] - this.cellLane[other]);
     this.marksOf = this.lanes.map(() => []);
     for (const mark of this.marks) this.marksOf[mark.lane].push(mark);
     for (const marks of this.marksOf) marks.sort((one, other) => one.position - other.position);
   }
 
-  /** The calls that stand in each column, each once. @param {Iterable<number>} places @returns {Map<number, number[]>} */
-  callsByColumn(places) {
+  /** The calls that stand in each column, each once. @param {Iterable<number>} cells @returns {Map<number, number[]>} */
+  callsByColumn(cells) {
     const found = new Map();
-    for (const place of places) {
-      if (this.isMissing(place)) continue;
-      const column = this.placeColumn[place];
+    for (const cell of cells) {
+      if (this.isMissing(cell)) continue;
+      const column = this.cellColumn[cell];
       if (!found.has(column)) found.set(column, new Set());
-      found.get(column).add(this.callAt(place));
+      found.get(column).add(this.callAt(cell));
     }
     return new Map([...found].map(([column, calls]) => [column, [...calls]]));
   }
 
-  /** @param {number} place */
-  isMissing(place) {
-    return place >= this.items;
+  /** @param {number} cell */
+  isMissing(cell) {
+    return cell >= this.items;
   }
 
-  /** The call of a place; for a missing one, that which others of its slot made. @param {number} place */
-  callAt(place) {
-    const made = this.isMissing(place) ? this.bySlot[this.placeSlot[place]][0] : place;
-    return this.isMissing(made) ? this.firstCall(this.placeSlot[place]) : this.eventCall[this.placeEvent[made]];
+  /** The call of a cell; for a missing one, that which others of its slot made. @param {number} cell */
+  callAt(cell) {
+    const made = this.isMissing(cell) ? this.bySlot[this.cellSlot[cell]][0] : cell;
+    return this.isMissing(made) ? this.firstCall(this.cellSlot[cell]) : this.eventCall[this.cellEvent[made]];
   }
 
   /** @param {number} slot */
   firstCall(slot) {
-    const made = this.bySlot[slot].find((place) => !this.isMissing(place));
-    return made === undefined ? -1 : this.eventCall[this.placeEvent[made]];
+    const made = this.bySlot[slot].find((cell) => !this.isMissing(cell));
+    return made === undefined ? -1 : this.eventCall[this.cellEvent[made]];
   }
 
   /** One field of a call as text. @param {number} call @param {string} field */
@@ -168,24 +168,24 @@ class Run {
     return this.eventLane.findLastIndex((each, event) => each === lane && isOne(event));
   }
 
-  /** Where an event is seen: its call's place, or the last before it in its lane; else -1. @param {number} event */
-  placeOf(event) {
+  /** Where an event is seen: its call's cell, or the last before it in its lane; else -1. @param {number} event */
+  cellOf(event) {
     const lane = this.eventLane[event];
     const call = this.eventCall[event];
     let found = -1;
-    for (const place of this.byLane[lane]) {
-      if (this.isMissing(place) || this.placeEvent[place] > event) continue;
-      if (this.eventCall[this.placeEvent[place]] === call) return place;
-      found = place;
+    for (const cell of this.byLane[lane]) {
+      if (this.isMissing(cell) || this.cellEvent[cell] > event) continue;
+      if (this.eventCall[this.cellEvent[cell]] === call) return cell;
+      found = cell;
     }
     return found;
   }
 
-  /** The column in which an event is seen: that of its mark, or of its place. @param {number} event */
+  /** The column in which an event is seen: that of its mark, or of its cell. @param {number} event */
   columnOf(event) {
     const mark = this.marksOf[this.eventLane[event]].find((each) => each.events.includes(event));
-    const place = this.placeOf(event);
-    return mark ? mark.position : place < 0 ? 0 : this.placeColumn[place];
+    const cell = this.cellOf(event);
+    return mark ? mark.position : cell < 0 ? 0 : this.cellColumn[cell];
   }
 
   /** The groups that calls were made on, in the order of their first calls. */

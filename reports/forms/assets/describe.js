@@ -64,11 +64,11 @@ function callWithLine(run, call) {
   return callName(run, call) + group + (site === null ? "" : ` at ${run.sites[site].short}`);
 }
 
-/** What became of the call of a place, in a few words. @param {Run} run @param {number} place */
-function stateOf(run, place) {
-  const slot = run.placeSlot[place];
-  if (run.isMissing(place)) return "missing: it never came";
-  if (run.odd.has(place)) return `differs: ${textAt(run.odd.get(place))}`;
+/** What became of the call of a cell, in a few words. @param {Run} run @param {number} cell */
+function stateOf(run, cell) {
+  const slot = run.cellSlot[cell];
+  if (run.isMissing(cell)) return "missing: it never came";
+  if (run.odd.has(cell)) return `differs: ${textAt(run.odd.get(cell))}`;
   if (run.slots.state[slot] === "x") return "others of its slot differ";
   if (run.slots.state[slot] === "m") return "matched";
   const missing = run.slots.missing[slot];
@@ -78,16 +78,16 @@ function stateOf(run, place) {
   return `waits, ${absent} of ${absent + run.slots.size[slot]} missing${enough}`;
 }
 
-/** What a screen reader says of a place. @param {Run} run @param {number} place */
-function placeLabel(run, place) {
-  const lane = run.lanes[run.placeLane[place]];
-  return `${laneName(lane)}, ${callName(run, run.callAt(place))}, ${stateOf(run, place)}`;
+/** What a screen reader says of a cell. @param {Run} run @param {number} cell */
+function cellLabel(run, cell) {
+  const lane = run.lanes[run.cellLane[cell]];
+  return `${laneName(lane)}, ${callName(run, run.callAt(cell))}, ${stateOf(run, cell)}`;
 }
 
-/** The line that hovering shows. @param {Run} run @param {number} place */
-function placeLine(run, place) {
-  const call = run.callAt(place);
-  const parts = [placeLabel(run, place), run.textOf(call, "signature"), `group "${run.textOf(call, "group")}"`];
+/** The line that hovering shows. @param {Run} run @param {number} cell */
+function cellLine(run, cell) {
+  const call = run.callAt(cell);
+  const parts = [cellLabel(run, cell), run.textOf(call, "signature"), `group "${run.textOf(call, "group")}"`];
   parts.push(run.textOf(call, "origin"));
   return parts
     .filter((part) => part)

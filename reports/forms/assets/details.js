@@ -29,26 +29,26 @@ class Details {
     if (!wasOpen) this.onToggle();
   }
 
-  /** @param {number} place */
-  showPlace(place) {
+  /** @param {number} cell */
+  showCell(cell) {
     const { run } = this;
-    const call = run.callAt(place);
-    const who = laneName(run.lanes[run.placeLane[place]]);
-    const title = `${who}: ${callName(run, call)}${run.isMissing(place) ? " is missing" : ""}`;
-    this.open(title, [listOf(this.placeRows(place, call)), ...this.source(call, place)]);
+    const call = run.callAt(cell);
+    const who = laneName(run.lanes[run.cellLane[cell]]);
+    const title = `${who}: ${callName(run, call)}${run.isMissing(cell) ? " is missing" : ""}`;
+    this.open(title, [listOf(this.cellRows(cell, call)), ...this.source(call, cell)]);
   }
 
-  /** @param {number} place @param {number} call */
-  placeRows(place, call) {
+  /** @param {number} cell @param {number} call */
+  cellRows(cell, call) {
     const { run } = this;
-    const isMissing = run.isMissing(place);
-    const instead = isMissing ? insteadRows(run, run.placeLane[place]) : [];
-    const rows = [["state", stateOf(run, place)], ...instead, ...callRows(run, call)];
+    const isMissing = run.isMissing(cell);
+    const instead = isMissing ? insteadRows(run, run.cellLane[cell]) : [];
+    const rows = [["state", stateOf(run, cell)], ...instead, ...callRows(run, call)];
     if (!isMissing) {
-      const event = run.placeEvent[place];
+      const event = run.cellEvent[cell];
       rows.push(["issued", `in event ${run.numberOf(event)}, after ${run.eventStep[event]} choices${atTime(run, event)}`]);
     }
-    return [...rows, ...slotRows(run, place)].filter(([, text]) => text !== "");
+    return [...rows, ...slotRows(run, cell)].filter(([, text]) => text !== "");
   }
 
   /** @param {Mark} mark */
@@ -59,12 +59,12 @@ class Details {
   }
 
   /** The lines around the call, and around what called its file. A missing one has none of its own. */
-  source(call, place) {
+  source(call, cell) {
     const { sites, calls } = this.run;
     if (call < 0 || calls.site[call] === null) return [];
     const caller = calls.caller[call];
     return [
-      ...sourceOf(sites[calls.site[call]], this.run.isMissing(place) ? "the others called it at " : ""),
+      ...sourceOf(sites[calls.site[call]], this.run.isMissing(cell) ? "the others called it at " : ""),
       ...(caller === null ? [] : sourceOf(sites[caller], "called from ")),
     ];
   }
@@ -72,8 +72,8 @@ class Details {
 
 /** @param {string} words that lead it */
 function sourceOf(site, words) {
-  const place = html("bdi", {}, `${site.file}:${site.line}`);
-  const where = html("p", { class: "where" }, words, place, " in ", html("bdi", {}, site.function));
+  const location = html("bdi", {}, `${site.file}:${site.line}`);
+  const where = html("p", { class: "where" }, words, location, " in ", html("bdi", {}, site.function));
   const lines = site.source.map((text, offset) => sourceLine(site.first + offset, text, site.line));
   return lines.length
     ? [where, html("pre", { class: "source", tabindex: "0", "aria-label": "source" }, ...lines)]
@@ -130,12 +130,12 @@ function insteadRows(run, lane) {
   ];
 }
 
-/** With whom it met, or who is missing. @param {Run} run @param {number} place @returns {[string, string][]} */
-function slotRows(run, place) {
-  const slot = run.placeSlot[place];
+/** With whom it met, or who is missing. @param {Run} run @param {number} cell @returns {[string, string][]} */
+function slotRows(run, cell) {
+  const slot = run.cellSlot[cell];
   const match = run.matchNumber(slot);
-  const lane = run.lanes[run.placeLane[place]];
-  const isAlone = !run.isMissing(place) && spansCount(lane.ranks) === 1;
+  const lane = run.lanes[run.cellLane[cell]];
+  const isAlone = !run.isMissing(cell) && spansCount(lane.ranks) === 1;
   const spans = isAlone ? without(run.issuers(slot), lane.rank) : run.issuers(slot);
   const missing = run.slots.missing[slot];
   const state = run.slots.state[slot];
@@ -143,7 +143,7 @@ function slotRows(run, place) {
   return [
     ["matched", match === 0 ? "no" : `in event ${match}`],
     [met, spans.length ? ranksText(spans) : ""],
-    ["waits for", missing && !run.isMissing(place) ? ranksText(missing) : ""],
+    ["waits for", missing && !run.isMissing(cell) ? ranksText(missing) : ""],
     ["differs", state === "x" ? differences(run, slot) : ""],
   ];
 }
@@ -170,14 +170,14 @@ function joined(spans) {
 
 /** Who called what in a slot whose calls differ. */
 function differences(run, slot) {
-  const made = run.bySlot[slot].filter((place) => !run.isMissing(place));
+  const made = run.bySlot[slot].filter((cell) => !run.isMissing(cell));
   const words = new Map();
-  for (const place of made) {
-    const call = run.callAt(place);
+  for (const cell of made) {
+    const call = run.callAt(cell);
     const what = [run.textOf(call, "operation"), run.textOf(call, "signature"), run.textOf(call, "origin")]
       .filter((part) => part)
       .join(" ");
-    words.set(what, [...(words.get(what) ?? []), ...run.lanes[run.placeLane[place]].ranks]);
+    words.set(what, [...(words.get(what) ?? []), ...run.lanes[run.cellLane[cell]].ranks]);
   }
   const lines = [...words].map(([what, spans]) => `${ranksText(joined(spans))}: ${what}`);
   const shown = [...words.values()].flat();

@@ -2,7 +2,7 @@
 
 const FEW = 1500;
 const SMALLEST_LABELLED = 8;
-/** Of the word beside a place where a call is missing: a click on it is one on the place. */
+/** Of the word beside a cell where a call is missing: a click on it is one on the cell. */
 const MISSING_WIDTH = 58;
 
 class Drawing {
@@ -32,7 +32,7 @@ class Drawing {
       ...this.bars(),
       ...this.links(),
       ...this.marks(),
-      ...this.places(),
+      ...this.cells(),
       ...this.parting(),
     );
     const margins = new Margins(this);
@@ -47,16 +47,16 @@ class Drawing {
     return svg("clipPath", { id: `${name}-${of}` }, room);
   }
 
-  /** @param {number} place */
-  isShown(place) {
+  /** @param {number} cell */
+  isShown(cell) {
     const { run } = this;
-    if (!this.geometry.rowOf.has(run.placeLane[place])) return false;
-    return this.group === null || run.calls.group[run.callAt(place)] === this.group;
+    if (!this.geometry.rowOf.has(run.cellLane[cell])) return false;
+    return this.group === null || run.calls.group[run.callAt(cell)] === this.group;
   }
 
-  /** @param {number} place */
-  hasHappened(place) {
-    return this.run.isMissing(place) ? this.progress.isEnd : this.run.placeEvent[place] <= this.progress.now;
+  /** @param {number} cell */
+  hasHappened(cell) {
+    return this.run.isMissing(cell) ? this.progress.isEnd : this.run.cellEvent[cell] <= this.progress.now;
   }
 
   /** The line that each lane runs on, as far as it got. */
@@ -95,7 +95,7 @@ class Drawing {
   links() {
     const pen = new Pen();
     for (const slot of this.slotsInView()) {
-      const shown = this.run.bySlot[slot].filter((place) => this.isShown(place));
+      const shown = this.run.bySlot[slot].filter((cell) => this.isShown(cell));
       if (shown.length > 1) pen.draw(this.linkClass(slot), this.linkPath(shown));
     }
     return pen.elements();
@@ -104,15 +104,15 @@ class Drawing {
   slotsInView() {
     const slots = new Set();
     for (const lane of this.lanes) {
-      for (const place of this.inView(lane)) slots.add(this.run.placeSlot[place]);
+      for (const cell of this.inView(lane)) slots.add(this.run.cellSlot[cell]);
     }
     return slots;
   }
 
-  /** The places of a lane that are in view. @param {number} lane */
+  /** The cells of a lane that are in view. @param {number} lane */
   inView(lane) {
-    const places = this.run.byLane[lane];
-    return places.slice(firstFrom(this.run, places, this.first), firstFrom(this.run, places, this.last + 1));
+    const cells = this.run.byLane[lane];
+    return cells.slice(firstFrom(this.run, cells, this.first), firstFrom(this.run, cells, this.last + 1));
   }
 
   linkClass(slot) {
@@ -123,42 +123,42 @@ class Drawing {
     return isVeiled ? `${kind} veiled` : kind;
   }
 
-  /** @param {number[]} shown places of one slot */
+  /** @param {number[]} shown cells of one slot */
   linkPath(shown) {
     const { run, geometry } = this;
     const points = shown.map(
-      (place) => `${tenths(geometry.x(run.placeColumn[place]))} ${tenths(geometry.y(run.placeLane[place]))}`,
+      (cell) => `${tenths(geometry.x(run.cellColumn[cell]))} ${tenths(geometry.y(run.cellLane[cell]))}`,
     );
     return `M${points.join("L")}`;
   }
 
-  places() {
+  cells() {
     const pen = new Pen();
     const single = [];
     for (const lane of this.lanes) {
-      for (const place of this.inView(lane)) {
-        if (!this.isShown(place)) continue;
-        if (this.run.isMissing(place)) single.push(this.missing(place));
-        else this.call(place, pen, single);
+      for (const cell of this.inView(lane)) {
+        if (!this.isShown(cell)) continue;
+        if (this.run.isMissing(cell)) single.push(this.missing(cell));
+        else this.call(cell, pen, single);
       }
     }
     return [...pen.elements(), ...single];
   }
 
-  /** @param {number} place */
-  missing(place) {
+  /** @param {number} cell */
+  missing(cell) {
     const { run, geometry } = this;
     const half = Math.max(4, geometry.radius * 1.15);
-    const x = geometry.x(run.placeColumn[place]);
-    const y = geometry.y(run.placeLane[place]);
+    const x = geometry.x(run.cellColumn[cell]);
+    const y = geometry.y(run.cellLane[cell]);
     const box = svg("rect", { class: "box", x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 2 });
-    const veiled = this.hasHappened(place) ? "" : " veiled";
+    const veiled = this.hasHappened(cell) ? "" : " veiled";
     const group = svg(
       "g",
-      { class: `missing${run.colourOf(run.placeSlot[place])}${veiled}`, "data-place": place },
+      { class: `missing${run.colourOf(run.cellSlot[cell])}${veiled}`, "data-cell": cell },
       box,
     );
-    if (half >= SMALLEST_LABELLED && !this.isCrowded(place)) {
+    if (half >= SMALLEST_LABELLED && !this.isCrowded(cell)) {
       const reach = { x: x - half, y: y - half - 9, width: 2 * half + MISSING_WIDTH, height: 2 * half + 9 };
       group.prepend(svg("rect", { class: "reach", ...reach }));
       group.append(svg("text", { x: x + half + 4, y: y - half + 2, class: "word" }, "missing"));
@@ -166,11 +166,11 @@ class Drawing {
     return group;
   }
 
-  /** True if something stands where the word beside a place would. @param {number} place */
-  isCrowded(place) {
+  /** True if something stands where the word beside a cell would. @param {number} cell */
+  isCrowded(cell) {
     const { run, geometry } = this;
-    const next = run.byLane[run.placeLane[place]].find((other) => run.placeColumn[other] > run.placeColumn[place]);
-    return next !== undefined && (run.placeColumn[next] - run.placeColumn[place]) * geometry.columnWidth < 80;
+    const next = run.byLane[run.cellLane[cell]].find((other) => run.cellColumn[other] > run.cellColumn[cell]);
+    return next !== undefined && (run.cellColumn[next] - run.cellColumn[cell]) * geometry.columnWidth < 80;
   }
 
   /** Where the failing and the passing run of an exploration part. */
@@ -184,39 +184,39 @@ class Drawing {
     return [box, svg("text", { class: "word parting-word", x: x - half, y: y + half + 11 }, "here they part")];
   }
 
-  /** @param {number} place @param {Pen} pen @param {SVGElement[]} single */
-  call(place, pen, single) {
+  /** @param {number} cell @param {Pen} pen @param {SVGElement[]} single */
+  call(cell, pen, single) {
     const { run, geometry } = this;
-    const call = run.eventCall[run.placeEvent[place]];
-    const x = tenths(geometry.x(run.placeColumn[place]));
-    const y = tenths(geometry.y(run.placeLane[place]));
+    const call = run.eventCall[run.cellEvent[cell]];
+    const x = tenths(geometry.x(run.cellColumn[cell]));
+    const y = tenths(geometry.y(run.cellLane[cell]));
     const radius = tenths(geometry.radius);
     const family = DATA.families[run.calls.family[call]];
     const shape = family === "message" && run.textOf(call, "operation") === "recv" ? "received" : family;
-    const classes = this.callClasses(place, call, family);
+    const classes = this.callClasses(cell, call, family);
     const path = SHAPES[shape](x, y, radius);
     if (!this.isDetailed) pen.draw(classes, path);
-    else single.push(svg("path", { class: classes, d: path, "data-place": place }));
-    this.decorate(place, call, x, y, single);
+    else single.push(svg("path", { class: classes, d: path, "data-cell": cell }));
+    this.decorate(cell, call, x, y, single);
   }
 
-  callClasses(place, call, family) {
+  callClasses(cell, call, family) {
     const { run } = this;
     const classes = ["call", family];
     if (run.calls.shadow[call]) classes.push("shadow");
-    if (run.odd.has(place)) classes.push("odd");
-    if (!this.hasHappened(place)) classes.push("veiled");
+    if (run.odd.has(cell)) classes.push("odd");
+    if (!this.hasHappened(cell)) classes.push("veiled");
     return classes.join(" ");
   }
 
   /** A ring, the bucket's number, what is odd. */
-  decorate(place, call, x, y, single) {
+  decorate(cell, call, x, y, single) {
     const { run, geometry } = this;
-    const slot = run.placeSlot[place];
+    const slot = run.cellSlot[cell];
     const radius = geometry.radius;
-    const veiled = this.hasHappened(place) ? "" : " veiled";
+    const veiled = this.hasHappened(cell) ? "" : " veiled";
     if (run.lacks(slot) || run.slots.state[slot] === "x") {
-      const kind = run.lacks(slot) || run.odd.has(place) ? "ring" : "ring other";
+      const kind = run.lacks(slot) || run.odd.has(cell) ? "ring" : "ring other";
       single.push(
         svg("circle", {
           class: kind + run.colourOf(slot) + veiled,
@@ -231,16 +231,16 @@ class Drawing {
       const shadow = run.calls.shadow[call] ? " shadow" : "";
       single.push(svg("text", { class: `bucket${shadow}${veiled}`, x, y: y + 3.5 }, `b${bucket}`));
     }
-    if (run.slots.state[slot] === "x" && radius >= 5) this.contrast(place, call, x, y, single, veiled);
+    if (run.slots.state[slot] === "x" && radius >= 5) this.contrast(cell, call, x, y, single, veiled);
   }
 
   /** What a call of a slot whose calls differ has instead. */
-  contrast(place, call, x, y, single, veiled) {
+  contrast(cell, call, x, y, single, veiled) {
     const { run, geometry } = this;
-    const odd = run.odd.has(place) ? textAt(run.odd.get(place)) : "";
-    const other = run.beside.has(place) ? textAt(run.beside.get(place)) : run.textOf(call, "operation");
+    const odd = run.odd.has(cell) ? textAt(run.odd.get(cell)) : "";
+    const other = run.beside.has(cell) ? textAt(run.beside.get(cell)) : run.textOf(call, "operation");
     const word = odd ? `\u2260 ${odd}` : other;
-    const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9, "data-place": place };
+    const at = { x: x + geometry.radius * 1.8, y: y - geometry.radius * 0.9, "data-cell": cell };
     single.push(svg("text", { class: `word${odd ? "" : " other"}${veiled}`, ...at }, shortened(word, 28)));
   }
 

@@ -26,7 +26,7 @@ class Geometry {
     this.label = Math.round(Math.min(300, Math.max(84, 34 + longest * LABEL_LETTER)));
     this.gutter = 96;
     this.headLetters = HEAD_LETTERS.least;
-    for (const calls of run.callsByColumn(run.placeColumn.keys()).values())
+    for (const calls of run.callsByColumn(run.cellColumn.keys()).values())
       this.headLetters = Math.min(HEAD_LETTERS.most, Math.max(this.headLetters, headText(run, calls).length));
     /** The height of what stands above the lanes. */
     this.head = HEAD + Math.round((this.headLetters - HEAD_LETTERS.least) * HEAD_LETTER);
@@ -98,15 +98,15 @@ class Geometry {
 }
 
 /**
- * Index of the first of a lane's places whose column is at least this.
- * @param {Run} run @param {number[]} places @param {number} column
+ * Index of the first of a lane's cells whose column is at least this.
+ * @param {Run} run @param {number[]} cells @param {number} column
  */
-function firstFrom(run, places, column) {
+function firstFrom(run, cells, column) {
   let low = 0;
-  let high = places.length;
+  let high = cells.length;
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (run.placeColumn[places[middle]] < column) low = middle + 1;
+    if (run.cellColumn[cells[middle]] < column) low = middle + 1;
     else high = middle;
   }
   return low;

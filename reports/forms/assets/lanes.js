@@ -50,8 +50,8 @@ class Lanes {
     const { geometry, run } = this;
     geometry.columnWidth = Math.max(geometry.fitting(), LEGIBLE);
     this.measure();
-    const wrong = run.placeSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
-    const end = wrong < 0 ? run.columns : run.placeColumn[wrong];
+    const wrong = run.cellSlot.findIndex((slot) => run.lacks(slot) || run.slots.state[slot] === "x");
+    const end = wrong < 0 ? run.columns : run.cellColumn[wrong];
     const column = run.marked === null ? end : run.columnOf(run.marked);
     this.area.scrollLeft = geometry.x(column) - geometry.width * 0.7;
     this.draw();
@@ -79,21 +79,21 @@ class Lanes {
   /** What has the focus, and says to a screen reader what it stands on. */
   cursorElement() {
     const { geometry, run, cursor } = this;
-    const x = geometry.x(run.placeColumn[cursor]);
-    const y = geometry.y(run.placeLane[cursor]);
+    const x = geometry.x(run.cellColumn[cursor]);
+    const y = geometry.y(run.cellLane[cursor]);
     const half = Math.max(6, geometry.radius * 1.7);
     const box = svg("rect", { x: x - half, y: y - half, width: 2 * half, height: 2 * half, rx: 4 });
-    const label = placeLabel(run, cursor);
+    const label = cellLabel(run, cursor);
     return svg("g", { class: "cursor", tabindex: 0, role: "button", "aria-label": label, "data-cursor": cursor }, box);
   }
 
-  /** Put the cursor on a place, bring it into view, and let its details follow. */
-  moveTo(place) {
-    this.cursor = place;
-    this.reveal(place);
+  /** Put the cursor on a cell, bring it into view, and let its details follow. */
+  moveTo(cell) {
+    this.cursor = cell;
+    this.reveal(cell);
     this.draw();
     this.focusCursor();
-    if (this.details.isOpen) this.details.showPlace(place);
+    if (this.details.isOpen) this.details.showCell(cell);
   }
 
   focusCursor() {
@@ -102,10 +102,10 @@ class Lanes {
     cursor.scrollIntoView({ block: "nearest", inline: "nearest" });
   }
 
-  /** Scroll until the column of a place is in view. */
-  reveal(place) {
+  /** Scroll until the column of a cell is in view. */
+  reveal(cell) {
     const { geometry, area } = this;
-    const x = geometry.x(this.run.placeColumn[place]);
+    const x = geometry.x(this.run.cellColumn[cell]);
     const side = geometry.columnWidth + 12;
     if (x < geometry.label + side) area.scrollLeft += x - geometry.label - side;
     if (x > geometry.edge - side) area.scrollLeft += x - geometry.edge + side;
@@ -115,8 +115,8 @@ class Lanes {
   /** Show what had happened after an event. */
   goTo(event) {
     this.now = event;
-    const place = this.run.placeOf(event);
-    if (place >= 0) this.reveal(place);
+    const cell = this.run.cellOf(event);
+    if (cell >= 0) this.reveal(cell);
     this.draw();
   }
 
@@ -130,10 +130,10 @@ class Lanes {
     this.draw();
   }
 
-  isShown(place) {
+  isShown(cell) {
     const { run, group } = this;
     return (
-      this.geometry.rowOf.has(run.placeLane[place]) && (group === null || run.calls.group[run.callAt(place)] === group)
+      this.geometry.rowOf.has(run.cellLane[cell]) && (group === null || run.calls.group[run.callAt(cell)] === group)
     );
   }
 
@@ -164,7 +164,7 @@ class Lanes {
     return { x: event.clientX - box.left, y: event.clientY - box.top };
   }
 
-  /** The place under the pointer, or the mark. @returns {{place?: number, mark?: Mark}} */
+  /** The cell under the pointer, or the mark. @returns {{cell?: number, mark?: Mark}} */
   hit(event) {
     const { geometry, run } = this;
     const { x, y } = this.at(event);
@@ -173,34 +173,34 @@ class Lanes {
     const near = (position) => Math.abs(geometry.x(position) - x);
     const reach = Math.max(geometry.radius * 1.5, 5);
     const column = Math.round(geometry.columnAt(x));
-    const places = run.byLane[lane].slice(
+    const cells = run.byLane[lane].slice(
       firstFrom(run, run.byLane[lane], column - 3),
       firstFrom(run, run.byLane[lane], column + 4),
     );
-    const place = nearest(
-      places.filter((each) => this.isShown(each)),
-      (each) => near(run.placeColumn[each]),
+    const cell = nearest(
+      cells.filter((each) => this.isShown(each)),
+      (each) => near(run.cellColumn[each]),
     );
-    if (place !== undefined && near(run.placeColumn[place]) <= reach) return { place };
+    if (cell !== undefined && near(run.cellColumn[cell]) <= reach) return { cell };
     const mark = nearest(run.marksOf[lane], (each) => near(each.position));
     return mark !== undefined && near(mark.position) <= 6 ? { mark } : this.hitDrawn(event.target);
   }
 
-  /** What a word beside a place belongs to, or what the bar of a wait waits for. @param {Element} target */
+  /** What a word beside a cell belongs to, or what the bar of a wait waits for. @param {Element} target */
   hitDrawn(target) {
     const { run } = this;
-    const { place, wait } = target.closest("[data-place], [data-wait]")?.dataset ?? {};
-    if (place !== undefined) return { place: Number(place) };
+    const { cell, wait } = target.closest("[data-cell], [data-wait]")?.dataset ?? {};
+    if (cell !== undefined) return { cell: Number(cell) };
     if (wait === undefined) return {};
     const event = Number(wait);
     return run.eventCall[event] < 0
       ? { mark: { lane: run.eventLane[event], position: 0, events: [event] } }
-      : { place: run.placeOf(event) };
+      : { cell: run.cellOf(event) };
   }
 
   onHover(event) {
-    const { place, mark } = this.hit(event);
-    const text = place !== undefined ? placeLine(this.run, place) : mark ? markLine(this.run, mark) : "";
+    const { cell, mark } = this.hit(event);
+    const text = cell !== undefined ? cellLine(this.run, cell) : mark ? markLine(this.run, mark) : "";
     this.tip.hidden = !text;
     this.tip.textContent = text;
     const { x, y } = this.at(event);
@@ -211,10 +211,10 @@ class Lanes {
 
   onClick(event) {
     this.tip.hidden = true;
-    const { place, mark } = this.hit(event);
-    if (place !== undefined) {
-      this.details.showPlace(place);
-      this.moveTo(place);
+    const { cell, mark } = this.hit(event);
+    if (cell !== undefined) {
+      this.details.showCell(cell);
+      this.moveTo(cell);
     } else if (mark) this.details.showMark(mark);
   }
 
@@ -222,10 +222,10 @@ class Lanes {
   onFocus() {
     if (this.cursor >= 0) return;
     const { run } = this;
-    const shown = run.placeSlot.map((_, place) => place).filter((place) => this.isShown(place));
-    const wrong = shown.find((place) => run.isMissing(place) || run.odd.has(place));
-    const place = wrong ?? shown.at(-1);
-    if (place !== undefined && this.area.matches(":focus-visible")) this.moveTo(place);
+    const shown = run.cellSlot.map((_, cell) => cell).filter((cell) => this.isShown(cell));
+    const wrong = shown.find((cell) => run.isMissing(cell) || run.odd.has(cell));
+    const cell = wrong ?? shown.at(-1);
+    if (cell !== undefined && this.area.matches(":focus-visible")) this.moveTo(cell);
   }
 
   onToggle() {
@@ -261,36 +261,36 @@ class Lanes {
       ArrowDown: () => this.across(1),
       Home: () => this.toEnd(0),
       End: () => this.toEnd(-1),
-      Enter: () => this.cursor >= 0 && this.details.showPlace(this.cursor),
-      " ": () => this.cursor >= 0 && this.details.showPlace(this.cursor),
+      Enter: () => this.cursor >= 0 && this.details.showCell(this.cursor),
+      " ": () => this.cursor >= 0 && this.details.showCell(this.cursor),
     };
   }
 
   shownIn(lane) {
-    return this.run.byLane[lane].filter((place) => this.isShown(place));
+    return this.run.byLane[lane].filter((cell) => this.isShown(cell));
   }
 
   along(direction) {
     if (this.cursor < 0) return this.onFocus();
-    const places = this.shownIn(this.run.placeLane[this.cursor]);
-    const next = places[places.indexOf(this.cursor) + direction];
+    const cells = this.shownIn(this.run.cellLane[this.cursor]);
+    const next = cells[cells.indexOf(this.cursor) + direction];
     if (next !== undefined) this.moveTo(next);
   }
 
   toEnd(index) {
     if (this.cursor < 0) return this.onFocus();
-    const place = this.shownIn(this.run.placeLane[this.cursor]).at(index);
-    if (place !== undefined) this.moveTo(place);
+    const cell = this.shownIn(this.run.cellLane[this.cursor]).at(index);
+    if (cell !== undefined) this.moveTo(cell);
   }
 
   /** To the next lane up or down that has a call in the slot; else to the nearest call of the next one that has any. */
   across(direction) {
     if (this.cursor < 0) return this.onFocus();
     const { run, geometry, cursor } = this;
-    const row = (place) => geometry.rowOf.get(run.placeLane[place]);
-    const ahead = (place) => this.isShown(place) && (row(place) - row(cursor)) * direction > 0;
-    const same = nearest(run.bySlot[run.placeSlot[cursor]].filter(ahead), (place) =>
-      Math.abs(row(place) - row(cursor)),
+    const row = (cell) => geometry.rowOf.get(run.cellLane[cell]);
+    const ahead = (cell) => this.isShown(cell) && (row(cell) - row(cursor)) * direction > 0;
+    const same = nearest(run.bySlot[run.cellSlot[cursor]].filter(ahead), (cell) =>
+      Math.abs(row(cell) - row(cursor)),
     );
     const next = same ?? this.nearestBeyond(row(cursor), direction);
     if (next !== undefined) this.moveTo(next);
@@ -299,8 +299,8 @@ class Lanes {
   nearestBeyond(row, direction) {
     const { run, geometry, cursor } = this;
     for (let other = row + direction; other >= 0 && other < geometry.rows.length; other += direction) {
-      const places = this.shownIn(geometry.rows[other]);
-      const found = nearest(places, (place) => Math.abs(run.placeColumn[place] - run.placeColumn[cursor]));
+      const cells = this.shownIn(geometry.rows[other]);
+      const found = nearest(cells, (cell) => Math.abs(run.cellColumn[cell] - run.cellColumn[cursor]));
       if (found !== undefined) return found;
     }
     return undefined;

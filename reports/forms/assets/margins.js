@@ -13,8 +13,8 @@ class Margins {
   heads() {
     const { geometry, drawing, run } = this;
     const lanes = geometry.columnWidth < 15 ? [] : drawing.lanes;
-    const places = lanes.flatMap((lane) => drawing.inView(lane).filter((place) => drawing.isShown(place)));
-    const found = [...run.callsByColumn(places)]
+    const cells = lanes.flatMap((lane) => drawing.inView(lane).filter((cell) => drawing.isShown(cell)));
+    const found = [...run.callsByColumn(cells)]
       .map(([column, calls]) => [column, headText(run, calls)])
       .filter(([column, text]) => text && geometry.x(column) <= geometry.edge)
       .map(([column, text]) => this.head(column, text));

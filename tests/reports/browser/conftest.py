@@ -113,9 +113,9 @@ class Report:
         """How many elements there are."""
         return self.page.locator(selector).count()
 
-    def click_place(self, place, section=0):
+    def click_cell(self, cell, section=0):
         """Click a call by its number: they are counted in the order in which they were issued."""
-        selector = f".call[data-place='{place}'], .missing[data-place='{place}'] .box"
+        selector = f".call[data-cell='{cell}'], .missing[data-cell='{cell}'] .box"
         self.section(section).locator(selector).scroll_into_view_if_needed()
         self.page.mouse.click(*centre(self.box(selector, section)))
 

@@ -14,7 +14,7 @@ def test_a_hostile_name_stays_text(open_report, text):
     assert report.count("script") == 2  # the data, and ours
     assert same(report.texts("h1")[0], text)
     assert same(report.page.locator(".whole pre").text_content(), text)
-    report.click_place(0)
+    report.click_cell(0)
     details = report.details()
     for name in ("operation", "group", "signature", "origin"):
         assert same(details[name], text), name

@@ -121,7 +121,7 @@ def test_a_click_shows_the_call(open_report):
     report = open_report(shown)
     issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
     slot = run.slots[-1]
-    report.click_place(issues.index(slot.issues[0]))
+    report.click_cell(issues.index(slot.issues[0]))
     details = report.details()
     assert report.texts(".details h3") == ["rank 3: all_reduce #9"]
     assert details["state"] == "waits, 1 of 4 missing"
@@ -143,7 +143,7 @@ def test_a_click_shows_the_call(open_report):
 
 
 def test_the_details_of_a_matched_call_say_with_whom_it_met(shown):
-    shown.click_place(0)
+    shown.click_cell(0)
     details = shown.details()
     assert details["state"] == "matched"
     assert details["matched"] == "in event 8"  # three issue and wait, the fourth issues: events 1 to 7
@@ -157,7 +157,7 @@ def test_the_details_of_a_call_in_a_library_say_who_called_it(open_report):
     story.meet(call(0, site=0, caller=1), (0, 1))
     sites = (Site("metrics.py", 3, "update", 3, ("dist.all_reduce(total)",)), Site("train.py", 9, "main"))
     report = open_report(Document("library", (story.run(sites=sites),)))
-    report.click_place(0)
+    report.click_cell(0)
     assert report.texts(".where") == ["metrics.py:3 in update", "called from train.py:9 in main"]
     assert report.texts(".source .marked bdi") == ["dist.all_reduce(total)"]
 
@@ -174,7 +174,7 @@ def test_a_click_on_a_mark_tells_its_events(open_report):
 
 def test_hovering_shows_one_line(shown):
     assert not shown.page.locator(".tip").is_visible()
-    shown.page.mouse.move(*centre(shown.box(".call[data-place='0']")))
+    shown.page.mouse.move(*centre(shown.box(".call[data-cell='0']")))
     assert shown.page.locator(".tip").text_content() == (
         'rank 0, all_reduce #0, matched · SUM float32[2] · group "default"'
     )
@@ -337,7 +337,7 @@ def test_messages_lean_from_sender_to_receiver(open_report):
     story = Story(2)
     story.send(message(0, "send", 1), message(0, "recv", 0), first="recv")
     report = open_report(Document("message", (story.run(),)))
-    receipt, sent = (centre(report.box(f".call[data-place='{place}']")) for place in (0, 1))
+    receipt, sent = (centre(report.box(f".call[data-cell='{cell}']")) for cell in (0, 1))
     assert sent[0] < receipt[0]
     assert sent[1] < receipt[1] or sent[1] > receipt[1]
     assert report.count(".drawing .link") == 1
@@ -379,7 +379,7 @@ def all_meet(ranks, *, differ):
 def test_of_130_ranks_the_details_tell_all_that_met_and_the_events_of_the_whole_run(open_report, differ, met, last):
     run = all_meet(130, differ=differ)
     report = open_report(Document("130", (run,)))
-    report.click_place(0)
+    report.click_cell(0)
     details = report.details()
     (slot,) = run.slots
     assert details["met"] == met
@@ -404,7 +404,7 @@ def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(o
 
 def test_ranks_that_differ_but_have_no_lane_are_counted(open_report):
     report = open_report(Document("differ", (Story(130).differ(*of_own_size(130)).run(),)))
-    report.click_place(0)
+    report.click_cell(0)
     lines = report.details()["differs"].split("\n")
     assert lines[0] == "rank 0: all_reduce SUM float32[1]"
     assert lines[64:] == ["66 more ranks are not shown"]

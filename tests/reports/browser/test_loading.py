@@ -85,7 +85,7 @@ def test_an_exploration_shows_its_outcomes_and_both_runs(open_report):
 
 def test_where_the_runs_part_is_marked_in_both_and_in_view(open_report):
     report = open_report(exploration(steps=300))
-    for number, parted in enumerate((".mark.return", ".call[data-place='1200']")):
+    for number, parted in enumerate((".mark.return", ".call[data-cell='1200']")):
         frame, marked = report.box(".lanes", number), report.box(".parting", number)
         assert centre(marked) == pytest.approx(centre(report.box(f".drawing {parted}", number)), abs=0.5)
         assert frame["x"] + 100 < centre(marked)[0] < frame["x"] + frame["width"] - 100

@@ -210,7 +210,7 @@ def test_long_lines_of_source_and_of_findings_are_not_cut_off(open_run):
     finding = replace(run.findings[0], text="  cause  " + "because " * 60)
     sites = (Site("train.py", 2, "train", 1, source),)
     report = open_run(replace(run, sites=sites, findings=(finding,), text=finding.text))
-    report.click_place(0)
+    report.click_cell(0)
     assert report.texts(".source bdi") == [line[12:] for line in source]
     for summary in report.page.locator(".finding summary, .whole summary").all():
         summary.click()
