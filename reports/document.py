@@ -1,9 +1,10 @@
 """The document: everything a report shows of one run or one exploration, as one plain, versioned value.
 
 It holds texts and numbers only, so it can be saved (`json_form`), sent, and rendered elsewhere and later. What of the
-simulator's values is plain stands in it as it is: `Verdict`, `EventKind`, `Who`. What refers to other values there does
-so by index here, in tables of its own: events to `calls`, calls to `sites`, slots and waits to `events`. So what a
-thousand ranks share is there once, in memory, in a file and on a page.
+simulator's values is plain stands in it as it is: `Verdict`, `EventKind`, `Who`, `Line`. What refers to other values
+there does so by index here, in tables of its own: events to `calls`, calls to `sites`, slots and waits to `events`. So
+what a thousand ranks share is there once, in memory, in a file and on a page. That is why `Event`, `Call`, `Waiting`
+and `Finding` are others than the simulator's, in which whole calls stand, with paths of this machine.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict, worst
+from ddpsim.simulator.wording import Line
 
 VERSION = 1
 """Raised when a reader of the version before would misread a document."""
@@ -155,13 +157,6 @@ class Rank:
     text: str = ""
     """What it raised, or waited for."""
     site: int | None = None
-
-
-class Line(NamedTuple):
-    """A labelled line of a diagnosis."""
-
-    label: str
-    text: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from ddpsim.simulator.calls import Call, Origin, Phase
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.wording import indent, rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 Slot = tuple[str, int]
 """A group, and the sequence of the calls that meet there."""
@@ -64,15 +64,19 @@ class Joining:
     """The rank whose model all have from then on: the last to join, of several the one that the engine chose. None if
     the join did not come to that, or is not one of models."""
 
-    def __str__(self) -> str:
-        """A line for each rank, equal ones together; those that joined last come last."""
+    @property
+    def lines(self) -> tuple[Line, ...]:
+        """One for each rank, equal ones together; those that joined last come last."""
         ranks_by_end: dict[tuple[int | None, tuple[tuple[str, int], ...]], list[int]] = {}
         for joined in self.ranks:
             ranks_by_end.setdefault((joined.step, joined.shadowed), []).append(joined.rank)
-        return "\n".join(
-            indent("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
+        return tuple(
+            Line("join", f"{rank_list(ranks)} {self._end_text(ranks, step, shadowed)}")
             for (step, shadowed), ranks in ranks_by_end.items()
         )
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.lines))
 
     def _end_text(self, ranks: list[int], step: int | None, shadowed: tuple[tuple[str, int], ...]) -> str:
         if shadowed:

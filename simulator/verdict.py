@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.wording import Line
 
 
 class Verdict(Enum):
@@ -65,8 +66,7 @@ class Finding:
     """The culprits, not the victims."""
     summary: str
     """One line."""
-    text: str = ""
-    """The diagnosis, over several lines."""
+    lines: tuple[str | Line, ...] = ()
     sites: tuple[Site, ...] = ()
     """Lines of the user's program that the finding speaks of, the culprits' first."""
     cycle: tuple[int, ...] = ()
@@ -77,9 +77,19 @@ class Finding:
     """What to paste to see the run again; set once the run is over, when its schedule is known."""
 
     @property
+    def text(self) -> str:
+        """The diagnosis, over several lines."""
+        return "\n".join(map(str, self.lines))
+
+    @property
     def body(self) -> str:
         """The text without its last line, the replay line."""
         return self.text or f"{self.code}  {self.summary}"
+
+    @property
+    def labelled(self) -> tuple[Line, ...]:
+        """What ddpsim says in a word: the cycle, the cause, what to try; nothing of it is the program's."""
+        return tuple(line for line in self.lines if isinstance(line, Line))
 
     def __str__(self) -> str:
         return f"{self.body}\n{replay_line(self.replay)}" if self.replay else self.body

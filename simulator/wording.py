@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
 
-def indent(label: str, text: str) -> str:
-    """A labelled line under the ranks."""
-    return f"  {label:<7} {text}"
+class Line(NamedTuple):
+    """A labelled line of a diagnosis."""
+
+    label: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"  {self.label:<7} {self.text}"
 
 
 def rank_list(ranks: Iterable[int]) -> str:

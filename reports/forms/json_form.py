@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from ddpsim.reports.document import VERSION, Document, Event, Line
+from ddpsim.reports.document import VERSION, Document, Event
 from ddpsim.reports.errors import ReportError
 from ddpsim.reports.forms.encoding import encoded
 from ddpsim.reports.forms.references import first_broken
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.wording import Line
 
 Decoded = TypeVar("Decoded")
 

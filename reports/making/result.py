@@ -6,7 +6,6 @@ from dataclasses import replace
 from itertools import islice
 
 from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Waiting
-from ddpsim.reports.making.lines import lines_of
 from ddpsim.reports.making.met_calls import Slots
 from ddpsim.reports.making.sites import Sites
 from ddpsim.reports.making.versions import environment
@@ -56,9 +55,7 @@ def run_of(result: Result, *, name: str = "", how: str = "") -> Run:
         events_left_out=events_left_out(result.trace),
         slots=making.slots,
         waiting=making.waiting,
-        joins=tuple(
-            line.strip().removeprefix("join").lstrip() for joining in result.joins for line in str(joining).splitlines()
-        ),
+        joins=tuple(line.text for joining in result.joins for line in joining.lines),
         schedule=str(result.schedule),
         replay=result.replay,
         digest=result.trace.digest() if result.trace else "",
@@ -131,7 +128,7 @@ class _Making:
             sites=self.sites.indices(finding.sites),
             cycle=finding.cycle,
             slots=self._met.of(finding.calls),
-            lines=lines_of(finding),
+            lines=finding.labelled,
         )
 
     def _waiting(self, waited: Waited) -> Waiting:

@@ -16,7 +16,7 @@ from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import shortened
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 _LOST = re.compile(r"[Cc]onnection (?:closed|reset)|Broken pipe|Socket closed|failed to (?:write|read|recv|send)")
 """What gloo raises on the others when a process is gone."""
@@ -46,13 +46,13 @@ def _death(died: Sequence[RankReport], victims: Sequence[RankReport], command: s
     ranks = tuple(report.rank for report in died)
     process = "process" if len(ranks) == 1 else "processes"
     summary = f"the {process} of {rank_list(ranks)} ended with {died[0].death}"
-    lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
+    lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     for report in died:
         lines += _last_moment(report)
     if victims:
         lines.append(f"  {rank_list(report.rank for report in victims)} lost the connection then, and raised")
     lines += _cause_of(died[0]).lines(command)
-    return Finding(Code.RANK_ERROR, ranks, summary, "\n".join(lines))
+    return Finding(Code.RANK_ERROR, ranks, summary, tuple(lines))
 
 
 def _last_moment(died: RankReport) -> list[str]:
@@ -96,12 +96,12 @@ def _hang(reports: Sequence[RankReport], command: str) -> Finding:
     stuck = tuple(rank for rank, each in positions.items() if each.is_idle) or tuple(positions)
     seconds = max((positions[rank].idle_seconds for rank in stuck if positions[rank].idle_seconds < _LONG), default=0.0)
     summary = f"{rank_list(stuck)} made no progress" + (f" for {seconds:.1f} s" if seconds else "")
-    lines = [f"STUCK  {Code.STUCK}", f"  {summary}"]
+    lines: list[str | Line] = [f"STUCK  {Code.STUCK}", f"  {summary}"]
     for report in reports:
         lines += _block(report)
     lines += Cause.PROCESSES_HANG.lines(fact=command)
     sites = tuple(each.site for each in positions.values() if each.site is not None)
-    return Finding(Code.STUCK, stuck, summary, "\n".join(lines), tuple(dict.fromkeys(sites)))
+    return Finding(Code.STUCK, stuck, summary, tuple(lines), tuple(dict.fromkeys(sites)))
 
 
 _LONG = 1e9

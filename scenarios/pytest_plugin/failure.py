@@ -254,9 +254,8 @@ def _below_the_error(run: Run) -> list[str]:
 def _advice(finding: Finding) -> list[str]:
     """The cause of an error that is known, and what to try."""
     unknown = Cause.RAISED.lines(who=rank_list(finding.ranks))
-    lines = finding.body.splitlines()
-    start = next((index for index, line in enumerate(lines) if line.startswith("  cause ")), len(lines))
-    return [] if lines[start:] == unknown else lines[start:]
+    advice = list(finding.labelled[-2:])
+    return [] if advice == unknown else list(map(str, advice))
 
 
 def program_name(item: pytest.Function) -> str:

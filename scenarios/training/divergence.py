@@ -13,7 +13,7 @@ from ddpsim.simulator.calls import Phase, Site
 from ddpsim.simulator.diagnosis.explain import Row, table
 from ddpsim.simulator.diagnosis.reference_causes import Deviation, advise
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 
 def divergence_from(reference: Reference | Snapshot, result: Result) -> Finding | None:
@@ -40,13 +40,9 @@ def _finding(found: Sequence[Difference], result: Result) -> Finding:
         Row(each.rank, f"{first.name} = {each.found}, expected {each.expected}", str(site or ""))
         for each, site in zip(alike, sites, strict=True)
     ]
-    lines = [
-        f"DIVERGENCE  {first.code}  {when}",
-        f"  {summary}",
-        *table(rows),
-        *advise(_deviation(found, ranks, result), result.joins),
-    ]
-    return Finding(first.code, ranks, summary, "\n".join(lines), tuple(dict.fromkeys(site for site in sites if site)))
+    lines: list[str | Line] = [f"DIVERGENCE  {first.code}  {when}", f"  {summary}", *table(rows)]
+    lines += advise(_deviation(found, ranks, result), result.joins)
+    return Finding(first.code, ranks, summary, tuple(lines), tuple(dict.fromkeys(site for site in sites if site)))
 
 
 def _deviation(found: Sequence[Difference], ranks: tuple[int, ...], result: Result) -> Deviation:

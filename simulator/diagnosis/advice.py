@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, ParamSpec
 
-from ddpsim.simulator.wording import indent
+from ddpsim.simulator.wording import Line
 
 _SINGULAR = {"its": "its", "has": "has", "is": "is"}
 _PLURAL = {"its": "their", "has": "have", "is": "are"}
@@ -108,12 +108,12 @@ class Advice(Generic[P]):
     cause: str
     remedy: str
 
-    def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[str]:
+    def lines(self, *args: P.args, **kwargs: P.kwargs) -> list[Line]:
         """The two lines for these facts."""
         facts = self.facts(*args, **kwargs)._asdict()
         number = _PLURAL if facts.get("who", "").startswith(("ranks", "some")) else _SINGULAR
         cause, remedy = (text.format(**number, **facts) for text in (self.cause, self.remedy))
-        return [indent("cause", cause), indent("try", remedy)]
+        return [Line("cause", cause), Line("try", remedy)]
 
 
 def about(facts: Callable[P, NamedTuple]) -> Callable[[str, str], Advice[P]]:

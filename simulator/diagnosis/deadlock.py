@@ -13,7 +13,7 @@ from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, wai
 from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
-from ddpsim.simulator.wording import indent, listed, rank_list, ranks_by
+from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
 _MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""
@@ -33,15 +33,15 @@ def waiting_lines(snapshot: Snapshot) -> list[str]:
 
 def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
-    lines = [
+    lines: list[str | Line] = [
         heading("DEADLOCK", reading.code, snapshot.choice_points),
         *table([row for rank in ranks for row in _rows(snapshot, rank, ended=True)]),
         *_origin_lines(ranks),
     ]
     if reading.cycle:
-        lines.append(indent("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
+        lines.append(Line("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
-        lines.append(indent("cycle", cycle_text(snapshot, reading.threads)))
+        lines.append(Line("cycle", cycle_text(snapshot, reading.threads)))
     sites: list[Site] = []
     one_off = detour(snapshot, reading)
     if one_off is not None:
@@ -55,7 +55,7 @@ def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
         reading.code,
         culprits,
         _summary(snapshot, reading),
-        "\n".join(lines),
+        tuple(lines),
         tuple(dict.fromkeys(sites)),
         reading.cycle,
         tuple(call for rank in ranks for call in rank.calls),
@@ -124,13 +124,13 @@ def _end(rank: RankSnapshot) -> tuple[str, Site | None]:
     return "returned", last.site if last else None
 
 
-def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[str]:
+def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[Line]:
     """What the calls that ranks wait in belong to, if not to the user's own program; once for all ranks."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts = [
         f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}" for call in calls if _is_ddps(call)
     ]
-    return [indent("call", text) for text in dict.fromkeys(texts)]
+    return [Line("call", text) for text in dict.fromkeys(texts)]
 
 
 def _is_ddps(call: Call) -> bool:

@@ -27,7 +27,7 @@ from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 
 def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
@@ -42,7 +42,7 @@ def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
     return reading.culprits
 
 
-def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
+def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
     """The cause and what to try; `culprits` are the ranks at fault."""
     if reading.code is Code.DEADLOCK_THREADS:
         return advise_threads(snapshot, reading)
@@ -73,7 +73,7 @@ def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
 # --- somebody is missing ----------------------------------------------------------------------------------------------
 
 
-def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[str]:
+def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
     operation = f"{calls[0].operation} #{calls[0].sequence}"
     if calls[0].operation in CREATING:
         return Cause.GROUP_NOT_CREATED.lines(who=rank_list(reading.culprits))
@@ -87,7 +87,7 @@ def _advise_users(snapshot: Snapshot, reading: Reading, calls: Sequence[Call], c
     return Cause.RETURNED_EARLY.lines(who=rank_list(culprits), operation=operation)
 
 
-def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> list[str]:
+def _advise_wrappers(snapshot: Snapshot, reading: Reading, calls: Sequence[Call]) -> list[Line]:
     missing = rank_list(reading.culprits)
     phases = {call.origin.phase for call in calls}
     if any(call.origin.shadow for call in calls) or Phase.JOIN_CONTROL in phases:
@@ -172,7 +172,7 @@ def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
     return [snapshot.open_slots[indices[call]] for call in calls if call in indices]
 
 
-def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[str]:
+def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
     calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:

@@ -18,7 +18,7 @@ from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait
-from ddpsim.simulator.wording import rank_list, ranks_by
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
 class Detour(NamedTuple):
@@ -42,7 +42,7 @@ class Detour(NamedTuple):
         order = {site: (ranks[0] not in blamed, site == self.left_over, ranks) for site, ranks in self.ranks.items()}
         return sorted(order, key=order.__getitem__)
 
-    def lines(self) -> list[str]:
+    def lines(self) -> list[Line]:
         """The cause and what to try."""
         sides = ", ".join(f"{rank_list(self.ranks[site])} at {site}" for site in self.sites)
         surplus = " and ".join(str(site) for site in self.sites if site != self.left_over)

@@ -13,7 +13,7 @@ from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
 from ddpsim.simulator.diagnosis.hooks import are_of_hooks
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import rank_list, ranks_by
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 Slot = tuple[str, int]
 """Group and sequence."""
@@ -73,8 +73,8 @@ def call_site(calls: Sequence[Call]) -> Finding:
     culprits = minority(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
     rows = [Row(call.rank, str(call), call.location) for call in calls]
-    text = _text(Code.HAZARD_CALL_SITE, [*table(rows), *Cause.LINES_MEET.lines()])
-    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, text, sites_of(calls, culprits), calls=tuple(calls))
+    lines = _lines(Code.HAZARD_CALL_SITE, *table(rows), *Cause.LINES_MEET.lines())
+    return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_of(calls, culprits), calls=tuple(calls))
 
 
 def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
@@ -128,11 +128,11 @@ def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, 
         )
         for _, (first, then) in sorted(pairs.items())
     ]
-    text = _text(Code.HAZARD_GROUP_ORDER, [*table(rows), *Cause.GROUP_ORDER.lines(fact=names)])
+    lines = _lines(Code.HAZARD_GROUP_ORDER, *table(rows), *Cause.GROUP_ORDER.lines(fact=names))
     ordered = sorted(pairs.values(), key=lambda pair: (pair[0].rank not in culprits, pair[0].rank))
     calls = tuple(call for pair in ordered for call in pair)
     sites = tuple(dict.fromkeys(call.site for call in calls))
-    return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, text, sites, calls=calls)
+    return Finding(Code.HAZARD_GROUP_ORDER, culprits, summary, lines, sites, calls=calls)
 
 
 def _by_line(calls: Sequence[Call]) -> list[list[Call]]:
@@ -147,8 +147,8 @@ def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Advice[[]]) ->
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
     rows = [Row(rank, str(first_of_rank[rank]), first_of_rank[rank].location) for rank in ranks]
-    text = _text(code, [f"  {summary}", *table(rows), *cause.lines()])
-    return Finding(code, ranks, summary, text, (calls[0].site,), calls=tuple(calls))
+    lines = _lines(code, f"  {summary}", *table(rows), *cause.lines())
+    return Finding(code, ranks, summary, lines, (calls[0].site,), calls=tuple(calls))
 
 
 def _count(calls: Sequence[Call]) -> str:
@@ -160,5 +160,5 @@ def _named(call: Call) -> str:
     return f'{call.operation} #{call.sequence} on "{call.group}"'
 
 
-def _text(code: Code, lines: Sequence[str]) -> str:
-    return "\n".join([f"HAZARD  {code}", *lines])
+def _lines(code: Code, *lines: str | Line) -> tuple[str | Line, ...]:
+    return (f"HAZARD  {code}", *lines)

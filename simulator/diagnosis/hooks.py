@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 _WITHOUT_HOOK = frozenset({Phase.USED_MAP, Phase.REBUILD, Phase.BUFFERS})
 """What a wrapper goes on to after its buckets."""
@@ -22,7 +22,7 @@ def sites_text(calls: Sequence[Call]) -> str:
     return " and ".join(dict.fromkeys(str(call.site) for call in calls))
 
 
-def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[str]:
+def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> list[Line]:
     """The cause and what to try, for calls of one wrapper that do not agree; [] if it is not the hook that tells.
 
     Buckets are handed to a hook in their order, each in every step. So in one step only the hook can leave a call out,
@@ -40,7 +40,7 @@ def advise_hooks(calls: Sequence[Call], culprits: Sequence[int], who: str) -> li
     )
 
 
-def _one_off(calls: Sequence[Call]) -> list[str]:
+def _one_off(calls: Sequence[Call]) -> list[Line]:
     """The same for calls of several steps; [] if all belong to one."""
     latest = max(call.origin.step or 0 for call in calls)
     ahead = [call.rank for call in calls if call.origin.step == latest]
@@ -50,7 +50,7 @@ def _one_off(calls: Sequence[Call]) -> list[str]:
     return Cause.HOOK_ONE_OFF.lines(site=sites_text(calls), ahead=rank_list(ahead), behind=rank_list(behind))
 
 
-def _crossing(calls: Sequence[Call]) -> list[str]:
+def _crossing(calls: Sequence[Call]) -> list[Line]:
     """The same for calls of several buckets, some of them chained; [] for others."""
     if len({call.origin.bucket for call in calls}) == 1 or not any(call.origin.is_chained for call in calls):
         return []

@@ -9,7 +9,7 @@ from ddpsim.simulator.diagnosis.explain import Row, heading, sites_of, table
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
 from ddpsim.simulator.matching import agreement
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import indent, rank_list, ranks_by
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
 def mismatch(calls: Sequence[Call], code: Code, step: int, *, complete: bool = True) -> Finding:
@@ -29,7 +29,7 @@ def _finding(
     code: Code,
     step: int,
     culprits: tuple[int, ...],
-    advice: Sequence[str],
+    advice: Sequence[Line],
     *,
     complete: bool = True,
 ) -> Finding:
@@ -37,11 +37,11 @@ def _finding(
     where = f'#{first.sequence} on group "{first.group}"'
     summary = f"calls {where} differ in {FIELDS[code]}: " + _sides(calls, code)
     rows = [Row(call.rank, str(call), call.location, _origin_text(call, code), call.thread) for call in calls]
-    lines = [heading("MISMATCH", code, step), *table(rows)]
+    lines: list[str | Line] = [heading("MISMATCH", code, step), *table(rows)]
     if not complete:
-        lines.append(indent("note", "not every member of the group has arrived"))
+        lines.append(Line("note", "not every member of the group has arrived"))
     lines += advice
-    return Finding(code, culprits, summary, "\n".join(lines), sites_of(calls, culprits), calls=tuple(calls))
+    return Finding(code, culprits, summary, tuple(lines), sites_of(calls, culprits), calls=tuple(calls))
 
 
 def _sides(calls: Sequence[Call], code: Code) -> str:

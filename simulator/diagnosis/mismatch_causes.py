@@ -21,7 +21,7 @@ from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_text
 from ddpsim.simulator.matching.agreement import compared_values
 from ddpsim.simulator.operations import OPERATIONS, Root
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import listed, rank_list
+from ddpsim.simulator.wording import Line, listed, rank_list
 
 FIELDS = {
     Code.MISMATCH_OPERATION: "operation",
@@ -43,7 +43,7 @@ _BY_FIELD = {Code.MISMATCH_REDUCTION: Cause.OTHER_REDUCTION, Code.MISMATCH_DTYPE
 _REDUCING = frozenset({Phase.BUCKET, Phase.USED_MAP})
 
 
-def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[str]:
+def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
     """The cause and what to try, for calls that met in one slot."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
@@ -56,7 +56,7 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
     return _between_users(calls, code, _who(calls, code, culprits))
 
 
-def advise_pair(send: Call, receive: Call, code: Code) -> list[str]:
+def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
     """The cause and what to try, for a message and the receive that takes it."""
     if code is Code.MISMATCH_ORIGIN:
         return Cause.PAIRED_BY_ORDER.lines()
@@ -77,7 +77,7 @@ def _ranks(calls: Iterable[Call]) -> str:
 # --- the user's calls -------------------------------------------------------------------------------------------------
 
 
-def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[str]:
+def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
     if code is Code.MISMATCH_GROUP:
         return Cause.OTHER_MEMBERS.lines(who=who)
     if code is Code.MISMATCH_SPLITS:
@@ -107,7 +107,7 @@ def _elements(shapes: tuple[Shape, ...]) -> tuple[int, ...]:
     return tuple(prod(shape) for shape in shapes)
 
 
-def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[str]:
+def _user_meets_wrapper(users: Sequence[Call], wrappers: Sequence[Call]) -> list[Line]:
     """Who is in the minority is at fault, where it tells what happened; two ranks leave that open."""
     if all(call.origin.phase in WRAPPING for call in wrappers):
         return Cause.WRAPPED_ALONE.lines(who=_ranks(users))
@@ -138,7 +138,7 @@ def _operations(calls: Sequence[Call]) -> list[str]:
 # --- calls of wrappers ------------------------------------------------------------------------------------------------
 
 
-def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[str]:
+def _between_wrappers(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list[Line]:
     who = _who(calls, code, culprits)
     phases = {call.origin.phase for call in calls}
     wrapping = [call for call in calls if call.origin.phase in WRAPPING]
@@ -168,7 +168,7 @@ def is_later_bucket(call: Call) -> bool:
     return call.origin.phase is Phase.BUCKET and (call.origin.bucket or 0) > 0
 
 
-def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[str]:
+def bucket_left_out(culprits: str, late: Sequence[Call]) -> list[Line]:
     """The cause and what to try, for ranks that others wait for in later buckets of a step (`late`)."""
     parameters = listed(late[0].origin.parameters) or "its parameters"
     return Cause.BUCKET_LEFT_OUT.lines(who=culprits, parameters=parameters)
@@ -182,7 +182,7 @@ def _is_past(call: Call, late: Sequence[Call]) -> bool:
     return call.origin.step is not None and bool(steps) and call.origin.step > max(steps)
 
 
-def _at_other_steps(calls: Sequence[Call]) -> list[str]:
+def _at_other_steps(calls: Sequence[Call]) -> list[Line]:
     """For ranks that have made more synchronising forwards than others; [] if none has."""
     steps = {call.rank: call.origin.step for call in calls}
     known = [step for step in steps.values() if step is not None]
@@ -197,7 +197,7 @@ def _at_other_steps(calls: Sequence[Call]) -> list[str]:
     return []
 
 
-def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[str]:
+def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str) -> list[Line]:
     if phases == {Phase.BUFFERS}:
         return Cause.BUFFERS_DIFFER.lines(who=who)
     if phases != {Phase.BUCKET}:
@@ -210,7 +210,7 @@ def _in_one_step(calls: Sequence[Call], phases: set[Phase], code: Code, who: str
 # --- calls that join makes --------------------------------------------------------------------------------------------
 
 
-def _with_joined_ranks(calls: Sequence[Call]) -> list[str]:
+def _with_joined_ranks(calls: Sequence[Call]) -> list[Line]:
     shadows = [call for call in calls if call.origin.shadow]
     others = [call for call in calls if not call.origin.shadow]
     joined = _ranks(shadows)
@@ -239,6 +239,6 @@ def are_in_post_hook(calls: Sequence[Call]) -> bool:
     )
 
 
-def post_hooks_differ(calls: Sequence[Call]) -> list[str]:
+def post_hooks_differ(calls: Sequence[Call]) -> list[Line]:
     """The cause and what to try, for calls at the end of a join that other ranks do not make, or not alike."""
     return Cause.POST_HOOKS_DIFFER.lines(operation=" and ".join(_operations(calls)), site=sites_text(calls))

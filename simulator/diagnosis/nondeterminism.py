@@ -12,7 +12,7 @@ from ddpsim.simulator.diagnosis.explain import heading
 from ddpsim.simulator.events import Event
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import indent, rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 
 class Offer(NamedTuple):
@@ -98,10 +98,10 @@ def _finding(
     ranks = sorted({each.rank for each in (first, second) if each is not None})
     choice_points = _choice_points(first, second)
     summary = f"two runs of one schedule differ from step {choice_points} on: {one}, and then {other}"
-    lines = [
+    lines: list[str | Line] = [
         heading("NONDETERMINISM", Code.NONDETERMINISM, choice_points),
-        indent("first", one),
-        indent("again", other),
+        str(Line("first", one)),
+        str(Line("again", other)),
         *Cause.RUNS_DIFFER.lines(who=rank_list(ranks)),
     ]
-    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, "\n".join(lines), sites)
+    return Finding(Code.NONDETERMINISM, tuple(ranks), summary, tuple(lines), sites)

@@ -12,7 +12,7 @@ from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import minority, shortened
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import listed, rank_list, ranks_by
+from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
 _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"
@@ -104,10 +104,10 @@ def rank_error(
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
     summary = f"{rank_list(errors)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
-    lines = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
+    lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
     lines += _advise(error, rank_list(culprits), unused, traceback_text)
-    return Finding(Code.RANK_ERROR, culprits, summary, "\n".join(lines), (site,) if site else ())
+    return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), (site,) if site else ())
 
 
 def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
@@ -120,7 +120,7 @@ def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted({int(rank) for text in lists for rank in re.findall(r"\d+", text)} or errors))
 
 
-def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> list[str]:
+def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> list[Line]:
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:

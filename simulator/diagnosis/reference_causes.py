@@ -9,7 +9,7 @@ from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.joins import Joining
 from ddpsim.simulator.verdict import Code
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 
 class Deviation(NamedTuple):
@@ -26,7 +26,7 @@ class Deviation(NamedTuple):
     """The program reduces, and no wrapper does."""
 
 
-def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[str]:
+def advise(deviation: Deviation, joins: Sequence[Joining]) -> list[Line]:
     """The cause and what to try; `joins` are those of the run."""
     if deviation.is_no_number:
         return Cause.NO_NUMBER.lines()

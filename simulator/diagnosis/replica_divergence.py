@@ -10,7 +10,7 @@ from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import Row, minority, table
 from ddpsim.simulator.verdict import Code, Finding
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 
 class Side(NamedTuple):
@@ -106,10 +106,10 @@ def divergence(
     summary = f"{name}{index} differs between {' and '.join(rank_list(side.ranks) for side in sides)} {moment}"
     rows = [Row(rank, f"{name}{index} = {side.value}", _text(sites[rank])) for side in sides for rank in side.ranks]
     who = "some ranks" if len(culprits) == sum(len(side.ranks) for side in sides) else rank_list(culprits)
-    advice = _advise(code, moment, name, who, known)
-    lines = [f"DIVERGENCE  {code}  {moment}", *table(rows), *advice]
+    lines: list[str | Line] = [f"DIVERGENCE  {code}  {moment}", *table(rows)]
+    lines += _advise(code, moment, name, who, known)
     culprits_first = sorted(sites, key=lambda rank: (rank not in culprits, rank))
-    return Finding(code, culprits, summary, "\n".join(lines), _known(sites[rank] for rank in culprits_first))
+    return Finding(code, culprits, summary, tuple(lines), _known(sites[rank] for rank in culprits_first))
 
 
 def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[int, Site]) -> Finding:
@@ -123,10 +123,10 @@ def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[i
         *(Row(rank, "skipped it", line) for rank, line in zip(skippers, lines, strict=True)),
         *(Row(rank, "made it", _text(site)) for rank, site in others.items()),
     ]
-    head = [f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}", f"  {text}"]
-    body = "\n".join([*head, *table(rows), *Cause.STEP_SKIPPED.lines(fact=text)])
+    body: list[str | Line] = [f"DIVERGENCE  {Code.DIVERGENCE_PARAMETERS}", f"  {text}", *table(rows)]
+    body += Cause.STEP_SKIPPED.lines(fact=text)
     sites = _known([*skippers.values(), *others.values()])
-    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, body, sites)
+    return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, tuple(body), sites)
 
 
 def skip_text(moment: Moment, skippers: Iterable[int], others: str = "the others") -> str:
@@ -143,7 +143,7 @@ def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
     return tuple(dict.fromkeys(site for site in sites if site != NOWHERE))
 
 
-def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[str]:
+def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[Line]:
     if code is Code.DIVERGENCE_BUFFERS:
         return _advise_buffers(moment).lines()
     if known.skipped:

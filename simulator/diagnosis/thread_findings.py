@@ -13,19 +13,19 @@ from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import LockWait, ThreadWait, Wait
-from ddpsim.simulator.wording import rank_list
+from ddpsim.simulator.wording import Line, rank_list
 
 
 def thread_error(ranks: tuple[int, ...], thread: str, error: str, site: Site | None, traceback_text: str) -> Finding:
     """The finding for a thread that raised, on some ranks; `error` is the type and message of what it raised."""
     where = f" at {site}" if site else ""
     summary = f'thread "{thread}" of {rank_list(ranks)} raised {shortened(error, 200)}{where}'
-    lines = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]
+    lines: list[str | Line] = [f"HAZARD  {Code.HAZARD_THREAD_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
     is_injected = error.startswith(InjectedCrashError.__name__)
     cause = Cause.FAULT_INJECTED if is_injected else Cause.THREAD_RAISED
     lines += cause.lines(who=rank_list(ranks))
-    return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, "\n".join(lines), (site,) if site else ())
+    return Finding(Code.HAZARD_THREAD_ERROR, ranks, summary, tuple(lines), (site,) if site else ())
 
 
 def together(snapshot: Snapshot, readings: Sequence[Reading]) -> list[Reading]:
@@ -69,7 +69,7 @@ def cycle_text(snapshot: Snapshot, threads: Sequence[int]) -> str:
     return " -> ".join(elided([_named(snapshot.threads[number]) for number in (*threads, threads[0])]))
 
 
-def advise_threads(snapshot: Snapshot, reading: Reading) -> list[str]:
+def advise_threads(snapshot: Snapshot, reading: Reading) -> list[Line]:
     """Why threads of one rank wait for each other, and what to try."""
     culprits = rank_list(reading.culprits)
     waits = [snapshot.threads[number].wait for number in reading.threads]

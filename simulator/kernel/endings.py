@@ -16,6 +16,7 @@ from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import Line
 
 
 class RequestEnded(Exception):
@@ -100,8 +101,8 @@ def _cut_short(
     cause: Advice[[]],
     snapshot: Snapshot,
 ) -> Finding:
-    lines = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
+    lines: list[str | Line] = [f"{kind}  {code}", f"  {summary}", *waiting_lines(snapshot)]
     if task is not None and stack is not None:
         lines += [f"  stack of {task}", *("  " + line for line in stack.text.splitlines())]
     lines += cause.lines()
-    return Finding(code, () if task is None else (task.rank.rank,), summary, "\n".join(lines))
+    return Finding(code, () if task is None else (task.rank.rank,), summary, tuple(lines))

@@ -18,6 +18,6 @@ def end(finding):
 def ends_with(finding, advice, **facts):
     """That it ends with a row of the table, about its culprits; what `facts` leave out of the other braces is open."""
     facts = {"who": rank_list(finding.ranks)} | facts
-    expected = "\n".join(advice.lines(*[facts.get(name, _ANY) for name in advice.facts._fields]))
+    expected = "\n".join(map(str, advice.lines(*[facts.get(name, _ANY) for name in advice.facts._fields])))
     found = "\n".join(finding.body.splitlines()[-2:])
     assert re.fullmatch(re.escape(expected).replace(_ANY, ".+"), found), f"{found}\ninstead of\n{expected}"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from functools import cache
 
 from ddpsim import simulate
-from ddpsim.reports.document import Call, Document, Event, Finding, Line, Rank, Run, Site, Slot, Waiting
+from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
 from ddpsim.reports.making.result import document_of
 from ddpsim.scenarios import run_scenario
 from ddpsim.simulator.choices import Schedule, Who
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.verdict import Verdict
+from ddpsim.simulator.wording import Line
 
 MISSING = "uneven-inputs-without-join"
 CYCLE = "send-send"
