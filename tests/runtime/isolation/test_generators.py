@@ -223,16 +223,6 @@ def test_another_generator_behind_random(monkeypatch):
     assert isinstance(python_random.python_random(), RandomByState)
 
 
-def test_another_layout_of_random(monkeypatch):
-    monkeypatch.setattr(python_random, "window", lambda address, size: memoryview(bytearray(size)))
-    assert isinstance(python_random.python_random(), RandomByState)
-
-
-def test_another_layout_of_numpy(monkeypatch):
-    monkeypatch.setattr(numpy_random, "find_gauss", lambda random_state: None)
-    assert isinstance(numpy_random.numpy_random(), NumpyByState)
-
-
 def test_another_place_of_the_gauss_of_numpy(monkeypatch):
     # A place that looks right (no variate is kept) and is not; the check must leave the generator as it was.
     numpy.random.seed(1)
@@ -247,17 +237,30 @@ def test_another_place_of_the_gauss_of_numpy(monkeypatch):
     assert str(numpy.random.get_state()) == str(before)
 
 
+def torch_cpu():
+    return cpu_generator(torch.default_generator)
+
+
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("module", "name", "value", "make", "kind"),
     [
-        pytest.param("HEADER_BYTES", 16, id="no-engine"),
-        pytest.param("CACHED_NORMAL_OFFSET", torch_generators.CACHED_NORMAL_OFFSET - 8, id="other-end"),
-        pytest.param("_bytes_of", lambda state: object(), id="not-all-of-it"),
+        (
+            python_random,
+            "window",
+            lambda at, size: memoryview(bytearray(size)),
+            python_random.python_random,
+            RandomByState,
+        ),
+        (numpy_random, "find_gauss", lambda random_state: None, numpy_random.numpy_random, NumpyByState),
+        (torch_generators, "HEADER_BYTES", 16, torch_cpu, CpuByState),
+        (torch_generators, "CACHED_NORMAL_OFFSET", torch_generators.CACHED_NORMAL_OFFSET - 8, torch_cpu, CpuByState),
+        (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, CpuByState),
     ],
+    ids=["random", "numpy", "torch-no-engine", "torch-other-end", "torch-not-all-of-it"],
 )
-def test_another_layout_of_torch(monkeypatch, name, value):
-    monkeypatch.setattr(torch_generators, name, value)
-    assert isinstance(cpu_generator(torch.default_generator), CpuByState)
+def test_another_layout_is_noticed(monkeypatch, module, name, value, make, kind):
+    monkeypatch.setattr(module, name, value)
+    assert isinstance(make(), kind)
 
 
 def test_another_bit_generator_in_a_rank(way, interleave):

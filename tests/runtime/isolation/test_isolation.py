@@ -7,6 +7,7 @@ import sys
 import time
 import warnings
 import weakref
+from contextlib import contextmanager, suppress
 
 import numpy
 import pytest
@@ -149,18 +150,6 @@ def test_without_a_switch_it_leaks(kind, isolation):
     assert read() != before
 
 
-@pytest.mark.parametrize("kind", TOUCHES)
-def test_uninstall_brings_the_host_back_from_the_middle_of_a_rank(kind):
-    read, touch = TOUCHES[kind]
-    host = read()
-    isolation = Isolation(2)
-    isolation.install()
-    isolation.switch(None, 1)
-    touch()
-    isolation.uninstall()
-    assert read() == host
-
-
 def fingerprint(in_thread):
     """All that the tests here touch, and the identities of the objects that hold it."""
     name, group = "is it found in another thread?", torch.distributed.ProcessGroup(0, 1)
@@ -186,18 +175,31 @@ def resolves(name):
     return True
 
 
-def test_a_thousand_rounds_leave_no_mark(in_thread):
+@contextmanager
+def leaves_no_mark(in_thread):
+    """Afterwards all is as it was before."""
     before = fingerprint(in_thread)
-    for round_number in range(1000):
-        isolation = Isolation(2)
-        isolation.install()
-        isolation.switch(None, 0)
-        for touch in [touch for _, touch in TOUCHES.values()][round_number % 4 :: 4]:
-            touch()
-        isolation.switch(0, 1)
-        torch.rand(1)
-        isolation.uninstall()
+    yield
     assert fingerprint(in_thread) == before
+
+
+def touched(*, kinds=slice(None)):
+    """An isolation in the middle of a rank that has touched what there is."""
+    isolation = Isolation(2)
+    isolation.install()
+    isolation.switch(None, 0)
+    for _, touch in [*TOUCHES.values()][kinds]:
+        touch()
+    return isolation
+
+
+def test_a_thousand_rounds_leave_no_mark(in_thread):
+    with leaves_no_mark(in_thread):
+        for number in range(1000):
+            isolation = touched(kinds=slice(number % 4, None, 4))
+            isolation.switch(0, 1)
+            torch.rand(1)
+            isolation.uninstall()
 
 
 def test_uninstall_twice(in_thread):
@@ -229,17 +231,15 @@ def test_installed_again_ranks_start_afresh(isolation):
 
 
 def test_an_exception_in_a_rank(installed, in_thread):
-    before = fingerprint(in_thread)
-    with pytest.raises(ZeroDivisionError), installed(2) as isolation:
-        touch_everything_and_fail(isolation)
-    assert fingerprint(in_thread) == before
+    with leaves_no_mark(in_thread), suppress(ZeroDivisionError), installed(2) as isolation:
+        isolation.switch(None, 0)
+        for _, touch in TOUCHES.values():
+            touch()
+        raise ZeroDivisionError
 
 
-def touch_everything_and_fail(isolation):
-    isolation.switch(None, 0)
-    for _, touch in TOUCHES.values():
-        touch()
-    raise ZeroDivisionError
+def interrupt(*args):
+    raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize(
@@ -252,65 +252,43 @@ def touch_everything_and_fail(isolation):
     ],
 )
 def test_ctrl_c_in_the_middle_of_a_switch(part, step, monkeypatch, in_thread):
-    before = fingerprint(in_thread)
-    isolation = Isolation(2)
-    isolation.install()
-    isolation.switch(None, 0)
-    for _, touch in TOUCHES.values():
-        touch()
-    with monkeypatch.context() as patch:
-        patch.setattr(part, step, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            isolation.switch(0, 1)
-    isolation.uninstall()
-    assert fingerprint(in_thread) == before
+    with leaves_no_mark(in_thread):
+        isolation = touched()
+        with monkeypatch.context() as patch:
+            patch.setattr(part, step, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                isolation.switch(0, 1)
+        isolation.uninstall()
 
 
 def test_ctrl_c_while_the_host_s_state_is_put_back(monkeypatch, in_thread):
-    before = fingerprint(in_thread)
-    isolation = Isolation(2)
-    isolation.install()
-    isolation.switch(None, 0)
-    for _, touch in TOUCHES.values():
-        touch()
-    write, calls = Settings.write, []
+    with leaves_no_mark(in_thread):
+        isolation, write, calls = touched(), Settings.write, []
 
-    def interrupted_once(*args):
-        calls.append(args)
-        if len(calls) == 1:
-            raise KeyboardInterrupt
-        write(*args)
+        def interrupted_once(*args):
+            calls.append(args)
+            if len(calls) == 1:
+                raise KeyboardInterrupt
+            write(*args)
 
-    monkeypatch.setattr(Settings, "write", interrupted_once)
-    with pytest.raises(KeyboardInterrupt):
-        isolation.uninstall()
-    monkeypatch.undo()
-    assert fingerprint(in_thread) == before
-
-
-def interrupt(*args):
-    raise KeyboardInterrupt
+        with monkeypatch.context() as patch:
+            patch.setattr(Settings, "write", interrupted_once)
+            with pytest.raises(KeyboardInterrupt):
+                isolation.uninstall()
 
 
 @pytest.mark.parametrize(
     ("kind", "step"),
-    [
-        (Environment, "__init__"),
-        (Modes, "__init__"),
-        (Modes, "install"),
-        (Settings, "read"),
-        (World, "install"),
-    ],
+    [(Environment, "__init__"), (Modes, "__init__"), (Modes, "install"), (Settings, "read"), (World, "install")],
 )
 def test_an_install_that_fails_half_way(kind, step, monkeypatch, in_thread):
-    before = fingerprint(in_thread)
-    isolation = Isolation(2)
-    with monkeypatch.context() as patch:
-        patch.setattr(kind, step, interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            isolation.install()
-    isolation.uninstall()
-    assert fingerprint(in_thread) == before
+    with leaves_no_mark(in_thread):
+        isolation = Isolation(2)
+        with monkeypatch.context() as patch:
+            patch.setattr(kind, step, interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                isolation.install()
+        isolation.uninstall()
 
 
 def test_one_part_that_fails_to_go_back_does_not_keep_the_others(monkeypatch):
@@ -337,9 +315,8 @@ def test_who_does_not_hold_the_baton_cannot_give_it_away(isolation):
 def test_a_straggler_that_switches_after_the_end_changes_nothing(isolation, in_thread):
     isolation.switch(None, 0)
     isolation.uninstall()
-    before = fingerprint(in_thread)
-    isolation.switch(0, 1)
-    assert fingerprint(in_thread) == before
+    with leaves_no_mark(in_thread):
+        isolation.switch(0, 1)
 
 
 def test_states_are_dropped():
