@@ -45,25 +45,6 @@ class Bucket(NamedTuple):
 class Wrapper:
     """One rank's DDP instance."""
 
-    __slots__ = (
-        "_buckets",
-        "_module",
-        "_names",
-        "_next_bucket",
-        "_observers",
-        "_reduced",
-        "_uncounted_forward",
-        "_unreduced",
-        "aligned_step",
-        "chosen_buffers",
-        "has_late_gradients",
-        "is_joined",
-        "key",
-        "rank",
-        "step",
-        "tells_steps",
-    )
-
     def __init__(self, key: WrapperKey, rank: int, module: Any, observers: Sequence[Observer]) -> None:
         self.key = key
         self.rank = rank

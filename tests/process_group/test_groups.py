@@ -6,6 +6,7 @@ from inspect import signature
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed import init_process_group as early_init
 
 from ddpsim import Verdict, simulate
 from tests.kit.results import codes, returned
@@ -158,6 +159,24 @@ def test_torch_can_be_initialised_again_after_a_destroy():
     assert result.returns == ((11, 11, "1"),) * 2
     groups = list(dict.fromkeys(event.call.group for event in result.trace if event.call))
     assert groups == ["1", "default (2)", "default (3)", "1 (2)"]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"backend": "gloo"},
+        {"backend": "gloo", "init_method": "env://"},
+        {"backend": "gloo", "init_method": "tcp://127.0.0.1:1", "world_size": 3},  # where nobody listens
+    ],
+)
+def test_the_world_needs_no_address_also_by_a_name_bound_before_the_run(options):
+    def program(rank):
+        dist.destroy_process_group()
+        early_init(**options)
+        return dist.get_rank(), dist.get_world_size(), total(rank)
+
+    assert returned(program, 3) == tuple((rank, 3, 111) for rank in range(3))
 
 
 def test_calls_of_one_life_of_the_world_do_not_meet_those_of_another():

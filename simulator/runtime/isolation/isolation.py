@@ -32,7 +32,7 @@ from ddpsim.simulator.runtime.isolation.python_random import python_random
 from ddpsim.simulator.runtime.isolation.settings import Settings
 from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
 from ddpsim.simulator.runtime.isolation.warning_filters import WarningFilters
-from ddpsim.simulator.runtime.isolation.world import RankWorld, World
+from ddpsim.simulator.runtime.isolation.world import World
 
 HOST = -1
 """Where the states of the host process stand in a list of states by rank: behind the last rank."""
@@ -100,10 +100,6 @@ class Isolation:
         self._holder = None
         self._restore.close()
 
-    def world_of(self, rank: int) -> RankWorld:
-        """Return the rank's c10d world, where its process groups are registered."""
-        return self._world.of(rank)
-
 
 class InPlace:
     """What is swapped, and the state in place.
@@ -115,35 +111,6 @@ class InPlace:
     do. So this is one function over all kinds of state, which writes only what differs; what is seldom needed is in the
     file of its kind, and so is why a kind is swapped, and how it is in a fresh process.
     """
-
-    __slots__ = (
-        "_active_module",
-        "_base_filters",
-        "_base_functions",
-        "_bit_generator_of",
-        "_c10d",
-        "_cuda",
-        "_environ",
-        "_environb",
-        "_environment",
-        "_numpy",
-        "_numpy_gauss",
-        "_numpy_mersenne",
-        "_numpy_probe",
-        "_on_cuda",
-        "_python",
-        "_python_gauss_of",
-        "_python_probe",
-        "_settings",
-        "_start_settings",
-        "_sys",
-        "_torch",
-        "_torch_probe",
-        "_warning_filters",
-        "_warnings",
-        "_world",
-        "_written",
-    )
 
     def __init__(self, world: World, environment: Environment) -> None:
         self._world = world

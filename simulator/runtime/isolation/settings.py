@@ -25,23 +25,6 @@ SettingsState = tuple[Any, ...]
 class Settings:
     """Streams, warning functions, c10d's globals, and torch's default dtype, determinism and anomaly detection."""
 
-    __slots__ = (
-        "_c10d",
-        "_dtensor_random",
-        "_dtype",
-        "_is_anomaly",
-        "_is_anomaly_nan",
-        "_is_deterministic",
-        "_is_warn_only",
-        "_modules",
-        "_modules_seen",
-        "_sys",
-        "_warnings",
-        "host_argv",
-        "host_excepthook",
-        "start",
-    )
-
     def __init__(self) -> None:
         # Bound once: looking them up takes as long as calling them.
         self._sys: dict[str, Any] = vars(sys)

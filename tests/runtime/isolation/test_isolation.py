@@ -323,8 +323,8 @@ def test_states_are_dropped():
     isolation = Isolation(2)
     isolation.install()
     isolation.switch(None, 0)
+    seen = weakref.ref(distributed_c10d._world)
     isolation.switch(0, 1)
-    seen = weakref.ref(isolation.world_of(0))
     isolation.uninstall()
     gc.collect()
     assert seen() is None

@@ -151,13 +151,6 @@ def test_the_mesh_in_use_is_the_rank_s_own(interleave):
     assert device_mesh._mesh_resources.mesh_stack == []
 
 
-def test_world_of(isolation):
-    isolation.switch(None, 1)
-    assert distributed_c10d._world is isolation.world_of(1)
-    assert isolation.world_of(1) is not isolation.world_of(2)
-    assert isolation.world_of(2).rank == 2
-
-
 def test_the_random_tracker_of_dtensor(isolation):
     from torch.distributed.tensor import _random
 
