@@ -27,13 +27,6 @@ def explored(program, world_size, **options):
 # --- counts that are known --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("senders", [1, 2, 3, 4])
-def test_senders_to_one_receiver_that_takes_what_comes(senders):
-    exploration = explored(senders_to_one, senders + 1)
-    assert exploration.executions == math.factorial(senders)
-    assert len(exploration.outcomes) == math.factorial(senders)
-
-
 def post_all(rank):
     """As senders_to_one, but the receives are there before any message is."""
     count = dist.get_world_size() - 1
@@ -49,35 +42,11 @@ def post_all(rank):
     return [tensor.item() for tensor in received]
 
 
-@pytest.mark.parametrize("senders", [1, 2, 3, 4])
-def test_receives_that_wait_are_answered_in_every_order(senders):
-    exploration = explored(post_all, senders + 1)
-    assert exploration.executions == math.factorial(senders)
-    assert len(exploration.outcomes) == math.factorial(senders)
-
-
 def take_one(rank):
     if rank:
         dist.isend(torch.zeros(1), 0)
         return None
     return dist.recv(torch.zeros(1))
-
-
-def test_who_comes_too_late_is_in_no_order():
-    """One receive for three messages: three classes, and not 3!."""
-    assert explored(take_one, 4).executions == 3
-
-
-def test_two_receivers_do_not_multiply():
-    exploration = explored(two_receivers, 6)
-    assert exploration.executions == 4
-    assert len(exploration.outcomes) == 4
-
-
-def test_two_writers_and_a_reader_of_a_key_that_exists():
-    exploration = explored(write_and_read, 3)
-    assert exploration.executions == 6
-    assert len(exploration.outcomes) == 3
 
 
 def read_what_two_write(rank):
@@ -88,11 +57,6 @@ def read_what_two_write(rank):
     return store().get("key").decode()
 
 
-def test_a_reader_that_has_to_wait():
-    # w0 w1 r, w1 w0 r, w0 r w1, w1 r w0
-    assert explored(read_what_two_write, 3).executions == 4
-
-
 def read_together(rank):
     if rank == 0:
         store().set("key", "a")
@@ -100,20 +64,9 @@ def read_together(rank):
     return store().get("key").decode() if rank else store().set("key", "b")
 
 
-def test_reads_commute():
-    """Each of the two readers comes before the second write or after it; among themselves they have no order."""
-    exploration = explored(read_together, 3)
-    assert exploration.executions == 4
-    assert len(exploration.outcomes) == 4
-
-
 def write_keys_of_ones_own(rank):
     for step in range(3):
         store().set(f"{rank}", f"{step}")
-
-
-def test_keys_of_ones_own_are_in_no_order():
-    assert explored(write_keys_of_ones_own, 4).executions == 1
 
 
 def collectives_and_messages(rank):
@@ -129,13 +82,6 @@ def collectives_and_messages(rank):
     dist.barrier()
 
 
-@pytest.mark.parametrize("world_size", [2, 5, 16])
-def test_collectives_and_messages_by_name_are_one_class(world_size):
-    exploration = explored(collectives_and_messages, world_size)
-    assert exploration.executions == 1
-    assert str(exploration).splitlines()[1] == "  All interleavings covered: 1 execution"
-
-
 def train(rank):
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(4, 2))
@@ -145,13 +91,6 @@ def train(rank):
             optimizer.zero_grad()
             model(torch.full((2, 4), float(rank))).sum().backward()
             optimizer.step()
-
-
-def test_ddp_training_with_join_is_one_class():
-    assert explored(train, 4).executions == 1
-
-
-# --- what a message that comes late could have been -------------------------------------------------------------------
 
 
 def announced(rank):
@@ -168,10 +107,34 @@ def announced(rank):
     return None
 
 
-def test_a_message_that_has_to_be_waited_for():
-    exploration = explored(announced, 4)
-    assert exploration.executions == 2
-    assert len(exploration.outcomes) == 2
+COUNTS = [
+    # Senders to one receiver that takes what comes: whether a message or its receive is there first.
+    *((senders_to_one, senders + 1, math.factorial(senders), math.factorial(senders)) for senders in (1, 2, 3, 4)),
+    *((post_all, senders + 1, math.factorial(senders), math.factorial(senders)) for senders in (1, 2, 3, 4)),
+    # Who comes too late is in no order: three classes, and not 3!.
+    (take_one, 4, 3, 3),
+    # Two receivers do not multiply.
+    (two_receivers, 6, 4, 4),
+    # A message that has to be waited for comes before the other one, or after it.
+    (announced, 4, 2, 2),
+    # Two writers and a reader of a key that exists, and of one that is not there at first:
+    (write_and_read, 3, 6, 3),
+    (read_what_two_write, 3, 4, 2),  # w0 w1 r, w1 w0 r, w0 r w1, w1 r w0
+    # Each of the two readers comes before the second write or after it; among themselves they have no order.
+    (read_together, 3, 4, 4),
+    # What is in no order at all: keys of one's own, collectives, messages by name, a training with join.
+    (write_keys_of_ones_own, 4, 1, 1),
+    *((collectives_and_messages, world_size, 1, 1) for world_size in (2, 5, 16)),
+    (train, 4, 1, 1),
+]
+
+
+@pytest.mark.parametrize(("program", "world_size", "executions", "outcomes"), COUNTS)
+def test_one_execution_for_each_class(program, world_size, executions, outcomes):
+    exploration = explored(program, world_size)
+    assert (exploration.executions, len(exploration.outcomes)) == (executions, outcomes)
+    times = "execution" if executions == 1 else "executions"
+    assert str(exploration).splitlines()[1] == f"  All interleavings covered: {executions} {times}"
 
 
 # --- polls ------------------------------------------------------------------------------------------------------------
