@@ -44,13 +44,11 @@ def bench(
     """
     from ddpsim import UsageError
     from ddpsim.scenarios.running.measuring import measurements, samples
-    from ddpsim.scenarios.running.runner import PROCESSES, check_options
+    from ddpsim.scenarios.running.runner import check_simulated
 
     if not 1 <= rounds <= _MOST_ROUNDS:
         raise UsageError(f"rounds is {rounds}, expected 1 to {_MOST_ROUNDS}: say how often each is run")
-    check_options(transport, None, 0, None)
-    if transport == PROCESSES:
-        raise UsageError("transport is 'processes', but only the simulation is measured: take 'memory' or 'gloo'")
+    check_simulated(transport, "only the simulation is measured")
     cases = _cases(names or _NAMES, engine, world_size or [None])
     output.show(f"{_versions()}, on {transport}, {rounds} alternating {'round' if rounds == 1 else 'rounds'}\n")
     measured = measurements(output.followed(samples(cases, rounds, transport), rounds * len(cases)))

@@ -12,6 +12,7 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import EngineOrBoth, Opens, ReportFolder, WorldSize, engines_named
 from ddpsim.scenarios.cli.reporting import Report, reporting
 from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.scenarios.fuzzing import CORPUS
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.fuzzing.named import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.fuzzing.workers import Workers
-
-_CORPUS = ".ddpsim/corpus"
 
 
 def fuzz(
@@ -48,7 +47,7 @@ def fuzz(
     ] = False,
     corpus: Annotated[
         Path, typer.Option(metavar="DIR", help="Where failures are kept; they are tried first the next time.")
-    ] = Path(_CORPUS),
+    ] = CORPUS,
     jobs: Annotated[
         int | None,
         typer.Option(help="On how many processes.  [default: 1; all that a cluster has]", show_default=False),

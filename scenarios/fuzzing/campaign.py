@@ -12,8 +12,9 @@ from math import isfinite
 from pathlib import Path
 
 from ddpsim import UsageError
+from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Totals, batch_report, merged
-from ddpsim.scenarios.fuzzing.corpus import FOLDER, State, Tried, check_folder, try_all
+from ddpsim.scenarios.fuzzing.corpus import State, Tried, check_folder, try_all
 from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
 from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
 from ddpsim.scenarios.fuzzing.plan import Plan
@@ -21,7 +22,7 @@ from ddpsim.scenarios.fuzzing.quiet import quiet
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
 from ddpsim.scenarios.shrinking.size_text import counted
 
-_CORPUS = -1
+_OF_CORPUS = -1
 """The number of the batch that is made of the corpus."""
 
 
@@ -80,7 +81,7 @@ def run_campaign(
     *,
     seconds: float = 60.0,
     workers: Workers | None = None,
-    corpus: Path = FOLDER,
+    corpus: Path = CORPUS,
     on_tried: Callable[[Tried], object] | None = None,
     on_progress: OnProgress | None = None,
 ) -> Campaign:
@@ -203,7 +204,7 @@ class _Run:
     def _all(self) -> Totals:
         """Of the corpus and the batches."""
         executions = [each for tried in self._tried for each in tried.executions]
-        return batch_report(_CORPUS, executions, 0.0).totals + self._totals
+        return batch_report(_OF_CORPUS, executions, 0.0).totals + self._totals
 
     def _elapsed(self) -> float:
         return time.perf_counter() - self._start

@@ -18,9 +18,6 @@ from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
 
-FOLDER = Path(".ddpsim/corpus")
-"""Where failures are kept unless told, in the working directory."""
-
 
 class State(Enum):
     """What became of a file."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Annotated, Any
 
+import msgspec
 import torch
+from msgspec import Meta
 from torch.nn import init
 from torch.overrides import TorchFunctionMode
 
@@ -170,10 +173,13 @@ def _checked(name: str, options: Mapping[str, object]) -> dict[str, object]:
     for key, value in options.items():
         if key not in parameters:
             raise OptionError(name, key, f"is no option, expected one of {_one_of(key, parameters)}")
-        kind = _DEPTH if key == "depth" else _KINDS[parameters[key].annotation]
-        if not kind.allows(value):
+        kind, expected = _DEPTH if key == "depth" else _KINDS[parameters[key].annotation]
+        try:
+            msgspec.convert(value, kind)
+        except msgspec.ValidationError:
             default = parameters[key].default
-            raise OptionError(name, key, f"is {value!r}, expected {kind.expected}: leave it out for {default!r}")
+            problem = f"is {value!r}, expected {expected}: leave it out for {default!r}"
+            raise OptionError(name, key, problem) from None
         values[key] = tuple(value) if isinstance(value, list) else value
     return values
 
@@ -183,33 +189,19 @@ def _one_of(name: str, names: Iterable[str]) -> str:
     return ", ".join(names) + (f": {advice}" if advice else "")
 
 
-class _Kind(NamedTuple):
-    """What an option may be."""
-
-    allows: Callable[[object], bool]
-    expected: str
-
-
-def _is_size(value: object, largest: int = _LARGEST) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= largest
-
-
-def _are_sizes(value: object) -> bool:
-    return isinstance(value, (list, tuple)) and len(value) < _DEEPEST and all(map(_is_size, value))
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < math.inf
-
-
-_DEPTH = _Kind(lambda value: _is_size(value, _DEEPEST), f"a whole number from 1 to {_DEEPEST}")
-_KINDS: Mapping[object, _Kind] = MappingProxyType(
+_Size = Annotated[int, Meta(ge=1, le=_LARGEST)]
+_Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
+_DEPTH = (Annotated[int, Meta(ge=1, le=_DEEPEST)], f"a whole number from 1 to {_DEEPEST}")
+_KINDS: Mapping[object, tuple[Any, str]] = MappingProxyType(
     {
-        int: _Kind(_is_size, f"a whole number from 1 to {_LARGEST}"),
-        tuple[int, ...]: _Kind(_are_sizes, f"a list of whole numbers from 1 to {_LARGEST}"),
-        float: _Kind(_is_number, "a number"),
-        bool: _Kind(lambda value: isinstance(value, bool), "true or false"),
-        str: _Kind(lambda value: isinstance(value, str), "a string"),
+        int: (_Size, f"a whole number from 1 to {_LARGEST}"),
+        tuple[int, ...]: (
+            Annotated[tuple[_Size, ...], Meta(max_length=_DEEPEST - 1)],
+            f"a list of whole numbers from 1 to {_LARGEST}",
+        ),
+        float: (_Number, "a number"),
+        bool: (bool, "true or false"),
+        str: (str, "a string"),
     }
 )
-"""By the annotation of the constructor's parameter."""
+"""By the annotation of the constructor's parameter, what an option may be, and that in words."""

@@ -7,7 +7,7 @@ when a marked test runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -24,11 +24,6 @@ from ddpsim.simulator.policies.named import (
 )
 
 MARKER = "ranks"
-DESCRIPTION = (
-    "ranks(world_size, *, policy, seed, seeds, transport, explore, expect, faults, check, budget): "
-    "run the test on every rank of a simulated world (ddpsim)"
-)
-OPTIONS = ("policy", "seed", "seeds", "transport", "explore", "expect", "faults", "check", "budget")
 
 _EXPLORE = ("policy", *sorted(row.option.name for row in POLICIES.values() if row.option is not None))
 _LIMITS = {
@@ -71,8 +66,10 @@ class Options:
     check: str | None = None
     budget: Any = None
     """A Budget, or a mapping of what it takes."""
-    given: frozenset[str] = field(default=frozenset())
-    """The options that the marker names."""
+
+
+OPTIONS = tuple(each.name for each in fields(Options) if each.name != "world_size")
+DESCRIPTION = f"{MARKER}(world_size, *, {', '.join(OPTIONS)}): run the test on every rank of a simulated world (ddpsim)"
 
 
 def seconds_of(config: pytest.Config) -> float:
@@ -94,7 +91,6 @@ def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) ->
     values = _values(mark)
     if of_parameter is not None:
         values |= _values(of_parameter)
-    given = frozenset(values) - {"world_size"}
     _check_together(values)
     _check_seeds(values)
     _check_expect(values.get("expect"))
@@ -102,7 +98,7 @@ def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) ->
         _check_budget(values["budget"])
     values["explore"] = _exploration(values.get("explore"), values.get("expect"))
     values["seeds"] = tuple(values["seeds"]) if values.get("seeds") is not None else ()
-    return Options(**values, given=given)
+    return Options(**values)
 
 
 def _values(mark: pytest.Mark) -> dict[str, Any]:

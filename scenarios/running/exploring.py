@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from ddpsim import Budget, Exploration, Progress, Result, UsageError, Verdict, explore
+from ddpsim import Budget, Exploration, Progress, Result, Verdict, explore
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.runner import check_engine_options, check_options, replay_command
+from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
@@ -38,9 +38,7 @@ def explore_scenario(
     Each execution is judged as by `run_scenario`: replicas are compared, and what ranks return with the reference.
     Raises UsageError for what cannot be run.
     """
-    check_options(transport, None, 0, None)
-    if transport == "processes":
-        raise UsageError("transport is 'processes', but only a simulation has schedules: take 'memory' or 'gloo'")
+    check_simulated(transport, "only a simulation has schedules")
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine if engine is None else Engine.named(engine)
     chosen = own.with_world_size(world_size)

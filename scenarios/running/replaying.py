@@ -8,7 +8,7 @@ from ddpsim import ReplayDivergedError, Result, Schedule, UsageError
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of, read_outcome
 from ddpsim.scenarios.model import Scenario
-from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.scenarios.running.runner import NO_REPLAY, check_simulated, run_scenario
 from ddpsim.simulator.choices import program_on
 from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
 from ddpsim.simulator.transcript import Choice, Line, transcript_of
@@ -54,10 +54,7 @@ def replay_run(
     recorded = read_outcome(scenario.name)
     if token is None and not scenario.choices and recorded is None:
         raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
-    if transport == "processes":
-        raise UsageError(
-            "transport is 'processes', but real processes run freely and cannot be replayed: take 'memory' or 'gloo'"
-        )
+    check_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
     policy = Replay(_schedule(scenario, token, size), keeps_choices=keeps_choices)
     result = run_scenario(scenario, engine, transport=transport, world_size=world_size, policy=policy)

@@ -97,6 +97,16 @@ def check_options(transport: str, policy: str | Policy | None, seed: int, timeou
         )
 
 
+def check_simulated(transport: str, but: str) -> None:
+    """Raise UsageError for a transport that there is not, and for real processes, with why not these."""
+    check_options(transport, None, 0, None)
+    if transport == PROCESSES:
+        raise UsageError(f"transport is 'processes', but {but}: take 'memory' or 'gloo'")
+
+
+NO_REPLAY = "real processes run freely and cannot be replayed"
+
+
 def replay_scenario(
     scenario: Scenario | str,
     schedule: str | Schedule,
@@ -106,11 +116,7 @@ def replay_scenario(
     world_size: int | None = None,
 ) -> Result:
     """Run a scenario again under a recorded schedule, or its token. Raises ReplayError if it belongs to another one."""
-    check_options(transport, None, 0, None)
-    if transport == PROCESSES:
-        raise UsageError(
-            "transport is 'processes', but real processes run freely and cannot be replayed: take 'memory' or 'gloo'"
-        )
+    check_simulated(transport, NO_REPLAY)
 
     def run(chosen: Scenario) -> Result:
         return replay(
