@@ -33,7 +33,8 @@ class BufferSync:
         self, module: nn.Module, group: ProcessGroup, *, ignored: Container[str] = (), broadcasts: bool = True
     ) -> None:
         self._group = group
-        self._strategies = BufferStrategies(module, ignored=ignored, broadcasts=broadcasts)
+        self.strategies = BufferStrategies(module, ignored=ignored, broadcasts=broadcasts)
+        """Which buffers there are, and what was chosen for each."""
         self._plans: dict[When, _Plan] = {}
 
     def register(
@@ -44,23 +45,8 @@ class BufferSync:
         when: When | str = When.BEFORE_FORWARD,
     ) -> None:
         """Give a buffer another strategy, in the place of the one it had; on all ranks alike, in the same order."""
-        self._strategies.register(name_or_tensor, hook, when=when)
+        self.strategies.register(name_or_tensor, hook, when=when)
         self._plans.clear()
-
-    @property
-    def has_hooks(self) -> bool:
-        """Whether a buffer is treated otherwise than by default."""
-        return self._strategies.has_hooks
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        """When each buffer is synchronised that is treated otherwise: "before" or "after" a forward, or "never"."""
-        return self._strategies.chosen
-
-    @property
-    def buffers(self) -> dict[str, Tensor]:
-        """The tensors that the buffers are now, by name, without the ignored ones."""
-        return self._strategies.buffers
 
     def has_any(self, when: When) -> bool:
         """Whether `synchronize` has anything to do there."""
@@ -95,7 +81,7 @@ class BufferSync:
     def _plan(self, when: When) -> _Plan:
         plan = self._plans.get(when)
         if plan is None:
-            plan = self._plans[when] = _plan(self._strategies, when)
+            plan = self._plans[when] = _plan(self.strategies, when)
         return plan
 
 

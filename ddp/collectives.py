@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -24,34 +24,6 @@ _DTYPES = (
 )
 _DEVICES = ("cpu", "cuda", "xpu")
 _REDUCTIONS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR", "PREMUL_SUM")
-_PUBLIC_NAMES = {
-    "allreduce": "all_reduce",
-    "allreduce_coalesced": "all_reduce_coalesced",
-    "allgather": "all_gather",
-    "all_gather_single": "all_gather_into_tensor",
-    "_allgather_base": "all_gather_into_tensor",
-    "reduce_scatter_single": "reduce_scatter_tensor",
-    "_reduce_scatter_base": "reduce_scatter_tensor",
-    "alltoall": "all_to_all",
-    "alltoall_base": "all_to_all_single",
-    "recv_anysource": "recv",
-    "allgather_coalesced": "all_gather_coalesced",
-    "all_gather_single_coalesced": "all_gather_into_tensor_coalesced",
-    "allgather_into_tensor_coalesced": "all_gather_into_tensor_coalesced",
-    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
-    "_start_coalescing": "a batch of calls (batch_isend_irecv)",
-}
-OPERATIONS = (
-    *("allreduce", "allreduce_coalesced", "broadcast", "allgather", "all_gather_single", "_allgather_base"),
-    *("reduce", "reduce_scatter", "reduce_scatter_single", "_reduce_scatter_base"),
-    *("gather", "gather_single", "gather_into_tensor", "scatter"),
-    *("alltoall", "all_to_all_single", "alltoall_base"),
-    *("barrier", "monitored_barrier"),
-    *("allgather_coalesced", "all_gather_single_coalesced", "allgather_into_tensor_coalesced"),
-    *("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"),
-    *("send", "recv", "recv_anysource", "_start_coalescing"),
-)
-"""The methods of a process group, by the names of torch 2.11 to 2.14."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +85,15 @@ class Collective:
 
 def public_name(operation: str) -> str:
     """What torch.distributed calls a method of the group."""
-    return _PUBLIC_NAMES.get(operation, operation)
+    return _TABLE[operation].public_name
 
 
 def describe(operation: str, arguments: Sequence[Any]) -> Collective | None:
     """What a call of a group's method asks of the other ranks; None if they cannot take part."""
-    read = _READERS.get(operation)
+    row = _TABLE[operation]
     try:
-        return None if read is None else read(operation, *arguments)
+        contributed = row.contribution and row.contribution(*arguments)
+        return _collective(operation, *contributed, is_rooted=row.is_rooted) if contributed else None
     except (TypeError, IndexError, AttributeError):  # not how torch.distributed calls it
         return None
 
@@ -133,10 +106,13 @@ def _reduction(options: Any) -> str | None:
     return name if name in _REDUCTIONS else None
 
 
-def _of(operation: str, tensors: Sequence[Tensor], options: Any = None, *, root: int = NO_ROOT) -> Collective | None:
+def _collective(
+    operation: str, tensors: Tensor | Sequence[Tensor], options: Any, *, is_rooted: bool
+) -> Collective | None:
     if isinstance(tensors, Tensor):  # the group's methods take one alone, too
         tensors = [tensors]
     reduction = _reduction(options) if "reduce" in operation else "SUM"
+    root = NO_ROOT if not is_rooted else options if isinstance(options, int) else int(options.rootRank)
     kinds = {(tensor.dtype, tensor.device.type, tensor.is_sparse) for tensor in tensors}
     if reduction is None or len(kinds) > 1:
         return None
@@ -162,80 +138,76 @@ def _is_called_for_objects(frame: FrameType | None) -> bool:
     return False
 
 
-def _root_of(options: Any) -> int:
-    return options if isinstance(options, int) else int(options.rootRank)
+# What a rank contributes to a call, from the arguments of the group's method: tensors, and the options. None if other
+# ranks cannot know what they would have to receive.
+
+_Contribution = tuple["Tensor | Sequence[Tensor]", Any]
 
 
-def _reads_tensors(operation: str, tensors: list[Tensor], options: Any = None, *rest: Any) -> Collective | None:
-    return _of(operation, tensors, options)
+def _first(tensors: Any, options: Any = None, *rest: Any) -> _Contribution:
+    return tensors, options
 
 
-def _reads_rooted(operation: str, tensors: list[Tensor], options: Any, *rest: Any) -> Collective | None:
-    return _of(operation, tensors, None if isinstance(options, int) else options, root=_root_of(options))
+def _second(outputs: Any, tensors: Any, options: Any = None, *rest: Any) -> _Contribution:
+    return tensors, options
 
 
-def _reads_second(
-    operation: str, outputs: Any, tensors: list[Tensor], options: Any = None, *rest: Any
-) -> Collective | None:
-    return _of(operation, tensors, options)
+def _lists(outputs: Any, lists: Any, options: Any = None) -> _Contribution:
+    return lists[0], options
 
 
-def _reads_second_rooted(operation: str, outputs: Any, tensors: list[Tensor], options: Any) -> Collective | None:
-    return _of(operation, tensors, options, root=_root_of(options))
+def _scattered(outputs: Any, lists: Any, options: Any) -> _Contribution:
+    return outputs, options
 
 
-def _reads_single(operation: str, output: Tensor, tensor: Tensor, options: Any = None, *rest: Any) -> Collective | None:
-    return _of(operation, [tensor], options)
+def _exchanged(outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> _Contribution | None:
+    return (tensors, None) if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) <= 1 else None
 
 
-def _reads_lists(operation: str, outputs: Any, lists: list[list[Tensor]], options: Any = None) -> Collective | None:
-    return _of(operation, lists[0], options)
+def _split(output: Tensor, tensor: Tensor, outputs: Any, inputs: Any, *rest: Any) -> _Contribution | None:
+    return (tensor, None) if len({*outputs, *inputs}) <= 1 and output.shape == tensor.shape else None
 
 
-def _reads_scatter(operation: str, outputs: list[Tensor], lists: Any, options: Any) -> Collective | None:
-    return _of(operation, outputs, options, root=_root_of(options))
+def _nothing(*rest: Any) -> _Contribution:
+    return [], None
 
 
-def _reads_exchange(operation: str, outputs: list[Tensor], tensors: list[Tensor], *rest: Any) -> Collective | None:
-    # Parts of different sizes: what a joined rank would have to receive, nobody else knows.
-    if len({tuple(tensor.shape) for tensor in (*outputs, *tensors)}) > 1:
-        return None
-    return _of(operation, tensors)
+class _Operation(NamedTuple):
+    public_name: str
+    contribution: Callable[..., _Contribution | None] | None = None
+    """None: joined ranks cannot take part."""
+    is_rooted: bool = False
 
 
-def _reads_splits(
-    operation: str, output: Tensor, tensor: Tensor, output_splits: Any, input_splits: Any, *rest: Any
-) -> Collective | None:
-    if len({*output_splits, *input_splits}) > 1 or output.shape != tensor.shape:
-        return None
-    return _of(operation, [tensor])
-
-
-def _reads_barrier(operation: str, *rest: Any) -> Collective | None:
-    return _of(operation, [])
-
-
-_Reader = Callable[..., "Collective | None"]
-_READERS: dict[str, _Reader] = {
-    "allreduce": _reads_tensors,
-    "allreduce_coalesced": _reads_tensors,
-    "broadcast": _reads_rooted,
-    "reduce": _reads_rooted,
-    "allgather": _reads_second,
-    "all_gather_single": _reads_single,
-    "_allgather_base": _reads_single,
-    "gather": _reads_second_rooted,
-    "reduce_scatter": _reads_lists,
-    "reduce_scatter_single": _reads_single,
-    "_reduce_scatter_base": _reads_single,
-    "scatter": _reads_scatter,
-    "alltoall": _reads_exchange,
-    "all_to_all_single": _reads_splits,
-    "alltoall_base": _reads_splits,
-    "barrier": _reads_barrier,
-    "monitored_barrier": _reads_barrier,
-    "all_gather_single_coalesced": _reads_second,
-    "allgather_into_tensor_coalesced": _reads_second,
-    "reduce_scatter_single_coalesced": _reads_second,
-    "reduce_scatter_tensor_coalesced": _reads_second,
+_TABLE = {
+    "allreduce": _Operation("all_reduce", _first),
+    "allreduce_coalesced": _Operation("all_reduce_coalesced", _first),
+    "broadcast": _Operation("broadcast", _first, is_rooted=True),
+    "allgather": _Operation("all_gather", _second),
+    "all_gather_single": _Operation("all_gather_into_tensor", _second),
+    "_allgather_base": _Operation("all_gather_into_tensor", _second),
+    "reduce": _Operation("reduce", _first, is_rooted=True),
+    "reduce_scatter": _Operation("reduce_scatter", _lists),
+    "reduce_scatter_single": _Operation("reduce_scatter_tensor", _second),
+    "_reduce_scatter_base": _Operation("reduce_scatter_tensor", _second),
+    "gather": _Operation("gather", _second, is_rooted=True),
+    "gather_single": _Operation("gather_single"),
+    "gather_into_tensor": _Operation("gather_into_tensor"),
+    "scatter": _Operation("scatter", _scattered, is_rooted=True),
+    "alltoall": _Operation("all_to_all", _exchanged),
+    "all_to_all_single": _Operation("all_to_all_single", _split),
+    "alltoall_base": _Operation("all_to_all_single", _split),
+    "barrier": _Operation("barrier", _nothing),
+    "monitored_barrier": _Operation("monitored_barrier", _nothing),
+    "allgather_coalesced": _Operation("all_gather_coalesced"),
+    "all_gather_single_coalesced": _Operation("all_gather_into_tensor_coalesced", _second),
+    "allgather_into_tensor_coalesced": _Operation("all_gather_into_tensor_coalesced", _second),
+    "reduce_scatter_single_coalesced": _Operation("reduce_scatter_tensor_coalesced", _second),
+    "reduce_scatter_tensor_coalesced": _Operation("reduce_scatter_tensor_coalesced", _second),
+    "send": _Operation("send"),
+    "recv": _Operation("recv"),
+    "recv_anysource": _Operation("recv"),
+    "_start_coalescing": _Operation("a batch of calls (batch_isend_irecv)"),
 }
+OPERATIONS = tuple(_TABLE)
+"""The methods of a process group, by the names of torch 2.11 to 2.14."""

@@ -199,7 +199,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         for has_it, what in (
             (self.process_group is not dist.group.WORLD, "a process group of its own"),
             (self.reducer.has_hook, "a communication hook"),
-            (self._buffers_in_step.has_hooks, "buffer hooks"),
+            (self._buffers_in_step.strategies.has_hooks, "buffer hooks"),
         ):
             if has_it:
                 raise UsageError(
@@ -488,7 +488,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         return {
             **self.reducer.__ddp_progress__(),
             "joined": options is not None and dist.get_rank(self.process_group) not in options.coordinator.present,
-            "buffers": self._buffers_in_step.chosen,
+            "buffers": self._buffers_in_step.strategies.chosen,
         }
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllgatherOptions
 from torch.distributed import ProcessGroup
 
-from ddpsim.ddp.collectives import Collective
+from ddpsim.ddp.collectives import Collective, public_name
 
 # torch 2.13 has renamed these two.
 _all_gather_single: Any = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -32,7 +32,7 @@ def take_part(collective: Collective, group: ProcessGroup, device: torch.device)
         device = torch.device(collective.device_type)
     contribution = _object if collective.holds_object else _neutral
     tensors = [contribution(collective, shape, device) for shape in collective.shapes]
-    _SHADOWS[collective.operation](collective, group, tensors)
+    _SHADOWS[public_name(collective.operation)](collective, group, tensors)
 
 
 def _neutral(collective: Collective, shape: tuple[int, ...], device: torch.device) -> Tensor:
@@ -96,30 +96,10 @@ def _root(collective: Collective, group: ProcessGroup) -> int:
     return dist.get_global_rank(group, collective.root)
 
 
-def _all_reduces(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.all_reduce(tensors[0], op=_op(collective), group=group)
-
-
 def _all_reduces_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
     options = dist.AllreduceCoalescedOptions()
     options.reduceOp = _op(collective)
     group.allreduce_coalesced(tensors, options).wait()
-
-
-def _broadcasts(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.broadcast(tensors[0], _root(collective, group), group=group)
-
-
-def _reduces(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.reduce(tensors[0], _root(collective, group), op=_op(collective), group=group)
-
-
-def _all_gathers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.all_gather(_parts(tensors[0], group), tensors[0], group=group)
-
-
-def _all_gathers_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    _all_gather_single(_stacked(tensors[0], group), tensors[0], group=group)
 
 
 def _all_gathers_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
@@ -132,14 +112,6 @@ def _gathers(collective: Collective, group: ProcessGroup, tensors: list[Tensor])
     dist.gather(tensors[0], _parts(tensors[0], group) if dist.get_rank() == root else None, root, group=group)
 
 
-def _reduce_scatters(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.reduce_scatter(torch.empty_like(tensors[dist.get_rank(group)]), tensors, op=_op(collective), group=group)
-
-
-def _reduce_scatters_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    _reduce_scatter_single(_part(tensors[0], group), tensors[0], op=_op(collective), group=group)
-
-
 def _reduce_scatters_coalesced(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
     options = dist.ReduceScatterOptions()
     options.reduceOp = _op(collective)
@@ -147,46 +119,26 @@ def _reduce_scatters_coalesced(collective: Collective, group: ProcessGroup, tens
     getattr(group, collective.operation)(outputs, tensors, options).wait()
 
 
-def _scatters(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.scatter(tensors[0], None, _root(collective, group), group=group)
-
-
-def _all_to_alls(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.all_to_all([torch.empty_like(tensor) for tensor in tensors], tensors, group=group)
-
-
-def _all_to_alls_single(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.all_to_all_single(torch.empty_like(tensors[0]), tensors[0], group=group)
-
-
-def _barriers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.barrier(group=group)
-
-
-def _monitored_barriers(collective: Collective, group: ProcessGroup, tensors: list[Tensor]) -> None:
-    dist.monitored_barrier(group=group)
-
-
-_SHADOWS: dict[str, Callable[[Collective, ProcessGroup, list[Tensor]], None]] = {
-    "allreduce": _all_reduces,
-    "allreduce_coalesced": _all_reduces_coalesced,
-    "broadcast": _broadcasts,
-    "reduce": _reduces,
-    "allgather": _all_gathers,
-    "all_gather_single": _all_gathers_single,
-    "_allgather_base": _all_gathers_single,
+_SHADOWS: dict[str, Callable[[Collective, ProcessGroup, list[Tensor]], object]] = {
+    "all_reduce": lambda c, group, own: dist.all_reduce(own[0], op=_op(c), group=group),
+    "all_reduce_coalesced": _all_reduces_coalesced,
+    "broadcast": lambda c, group, own: dist.broadcast(own[0], _root(c, group), group=group),
+    "reduce": lambda c, group, own: dist.reduce(own[0], _root(c, group), op=_op(c), group=group),
+    "all_gather": lambda c, group, own: dist.all_gather(_parts(own[0], group), own[0], group=group),
+    "all_gather_into_tensor": lambda c, group, own: _all_gather_single(_stacked(own[0], group), own[0], group=group),
+    "all_gather_into_tensor_coalesced": _all_gathers_coalesced,
     "gather": _gathers,
-    "reduce_scatter": _reduce_scatters,
-    "reduce_scatter_single": _reduce_scatters_single,
-    "_reduce_scatter_base": _reduce_scatters_single,
-    "scatter": _scatters,
-    "alltoall": _all_to_alls,
-    "all_to_all_single": _all_to_alls_single,
-    "alltoall_base": _all_to_alls_single,
-    "barrier": _barriers,
-    "monitored_barrier": _monitored_barriers,
-    "all_gather_single_coalesced": _all_gathers_coalesced,
-    "allgather_into_tensor_coalesced": _all_gathers_coalesced,
-    "reduce_scatter_single_coalesced": _reduce_scatters_coalesced,
+    "reduce_scatter": lambda c, group, own: dist.reduce_scatter(
+        torch.empty_like(own[dist.get_rank(group)]), own, op=_op(c), group=group
+    ),
+    "reduce_scatter_tensor": lambda c, group, own: _reduce_scatter_single(
+        _part(own[0], group), own[0], op=_op(c), group=group
+    ),
     "reduce_scatter_tensor_coalesced": _reduce_scatters_coalesced,
+    "scatter": lambda c, group, own: dist.scatter(own[0], None, _root(c, group), group=group),
+    "all_to_all": lambda c, group, own: dist.all_to_all(list(map(torch.empty_like, own)), own, group=group),
+    "all_to_all_single": lambda c, group, own: dist.all_to_all_single(torch.empty_like(own[0]), own[0], group=group),
+    "barrier": lambda c, group, own: dist.barrier(group=group),
+    "monitored_barrier": lambda c, group, own: dist.monitored_barrier(group=group),
 }
+"""How a rank takes part with tensors of its own, by what torch.distributed calls the collective."""

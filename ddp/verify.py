@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from itertools import chain, islice
 from typing import NamedTuple, NoReturn
 
+import msgspec
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -68,13 +69,11 @@ class Description:
     @staticmethod
     def decode(data: bytes) -> Description:
         """The inverse of `encode`."""
-        parameters, buffers, settings, problem = json.loads(data)
-        return Description(
-            tuple(map(_entry, parameters)),
-            tuple(map(_entry, buffers)),
-            tuple((name, value) for name, value in settings),
-            problem,
-        )
+        return Description(*msgspec.json.decode(data, type=_Fields))
+
+
+_Fields = tuple[tuple[Entry, ...], tuple[Entry, ...], tuple[tuple[str, str], ...], str]
+"""Of a description, as they travel."""
 
 
 class Version(NamedTuple):
@@ -137,15 +136,6 @@ def _kind(tensor: Tensor) -> tuple[str, tuple[int, ...]]:
 
 def _strides(tensor: Tensor) -> tuple[int, ...]:
     return tensor.stride() if tensor.layout is torch.strided else ()
-
-
-def _entry(row: Sequence[object]) -> Entry:
-    name, dtype, shape, strides, requires_grad = row
-    assert isinstance(name, str)
-    assert isinstance(dtype, str)
-    assert isinstance(shape, list)
-    assert isinstance(strides, list)
-    return Entry(name, dtype, tuple(shape), tuple(strides), bool(requires_grad))
 
 
 # The exchange.

@@ -122,7 +122,7 @@ def test_strategy(strategy, world_size):
 def one_alone(rank, strategy, transform):
     sync = registered({"x": transform(value(rank, (2, 3), torch.complex64))}, x=strategy)
     synchronize(sync)
-    return sync.buffers["x"].clone()
+    return sync.strategies.buffers["x"].clone()
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_single_contiguous_buffer_is_reduced_in_place(monkeypatch):
     def program(rank):
         sync = registered({"x": torch.ones(3), "y": torch.ones(2)}, x="mean")
         synchronize(sync)
-        return sent[-1].data_ptr() == sync.buffers["x"].data_ptr()
+        return sent[-1].data_ptr() == sync.strategies.buffers["x"].data_ptr()
 
     assert run(program, 1).returns == (True,)
 
@@ -158,7 +158,7 @@ def test_a_single_contiguous_buffer_is_reduced_in_place(monkeypatch):
 def division(rank, present):
     sync = registered({"x": torch.full((2,), 1.0 + rank), "y": torch.full((), 2.0 + rank)}, x="mean", y="mean")
     synchronize(sync, present=present)
-    return [buffer.tolist() for buffer in sync.buffers.values()]
+    return [buffer.tolist() for buffer in sync.strategies.buffers.values()]
 
 
 @pytest.mark.parametrize("present", [1, 2, 3])
@@ -170,7 +170,7 @@ def from_source(rank, source):
     buffers = {"x": torch.full((2,), float(rank)), "y": torch.tensor(10 * rank), "z": torch.tensor(7 * rank)}
     sync = registered(buffers, z=Strategy.NONE)
     synchronize(sync, source=source)
-    return tuple(buffer.tolist() for buffer in sync.buffers.values())
+    return tuple(buffer.tolist() for buffer in sync.strategies.buffers.values())
 
 
 @pytest.mark.parametrize("source", [0, 1, 2])
@@ -231,13 +231,13 @@ def ten_buffers(rank, order, when):
         **{f"m{index}": torch.tensor([float(rank)]) for index in range(2)},
     )
     sync = sync_of(module)
-    strategies = {name: "max" if name.startswith("m") else "sum" for name in sync.buffers}
+    strategies = {name: "max" if name.startswith("m") else "sum" for name in sync.strategies.buffers}
     for name in sorted(strategies, reverse=order == "reverse" or (order == "by rank" and rank == 0)):
         sync.register(name, strategies[name], when=when)
     for _ in range(2):
         synchronize(sync, BEFORE)
         synchronize(sync, AFTER)
-    return {name: buffer.tolist() for name, buffer in sync.buffers.items()}
+    return {name: buffer.tolist() for name, buffer in sync.strategies.buffers.items()}
 
 
 @pytest.mark.parametrize("world_size", WORLD_SIZES)
@@ -261,7 +261,7 @@ def batch_norms(rank, strategy):
     module = nn.Sequential(*(nn.BatchNorm1d(2) for _ in range(34)))
     sync = sync_of(module)
     if strategy:
-        for name in sync.buffers:
+        for name in sync.strategies.buffers:
             sync.register(name, "max" if name.endswith("tracked") else strategy)
     synchronize(sync)
 
@@ -289,7 +289,7 @@ def each_strategy(rank):
     names = [f"{strategy.value}{index}" for strategy in Strategy for index in range(2)]
     sync = registered({name: torch.tensor([float(rank)]) for name in names}, **{name: name[:-1] for name in names})
     synchronize(sync)
-    return [sync.buffers[name].item() for name in names]
+    return [sync.strategies.buffers[name].item() for name in names]
 
 
 def test_a_collective_for_each_strategy_all_in_flight_together():
@@ -458,8 +458,8 @@ def test_a_reassigned_buffer_is_synchronised_with_its_new_tensor():
         module.y, module.z = torch.tensor(5.0 + rank), torch.full((1,), 1.0)
         synchronize(sync)
         sync.register(module.x, "max")
-        assert sync.buffers["x"] is module.x
-        return [buffer.tolist() for buffer in sync.buffers.values()]
+        assert sync.strategies.buffers["x"] is module.x
+        return [buffer.tolist() for buffer in sync.strategies.buffers.values()]
 
     assert run(program, 2).returns == ([[3.0, 3.0], 11.0, [2.0], [3.0, 3.0]],) * 2
 
@@ -482,7 +482,7 @@ def test_a_buffer_of_another_layout_is_named_before_anything_is_sent(replacement
         sync.register("a.x", strategy)
         sync.register("y", "sum")
         module.a.x = replacement
-        assert ("a.x" in sync.buffers) == (replacement is not None)
+        assert ("a.x" in sync.strategies.buffers) == (replacement is not None)
         with pytest.raises(UsageError, match=message):
             synchronize(sync)
         sync.register("a.x", "none")
@@ -515,7 +515,7 @@ def test_a_shared_buffer_counts_once_under_each_of_its_names():
         sync = sync_of(module)
         sync.register("y", "sum")
         sync.register("b.x", "sum")
-        names = list(sync.buffers)
+        names = list(sync.strategies.buffers)
         synchronize(sync)
         module.a.x = module.b.x = torch.full((2,), 3.0)
         synchronize(sync)
@@ -593,7 +593,7 @@ def test_an_ignored_buffer_is_left_alone_and_refused_as_a_tensor():
         with pytest.raises(UsageError, match=r"is a tensor float32\[1\], a buffer that the engine was told to ignore"):
             sync.register(module.x, "sum")
         synchronize(sync)
-        return list(sync.buffers), module.x.item(), module.y.item()
+        return list(sync.strategies.buffers), module.x.item(), module.y.item()
 
     assert run(program, 2).returns == ((["y"], 0.0, 0.0), (["y"], 1.0, 0.0))
 

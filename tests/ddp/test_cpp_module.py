@@ -20,7 +20,9 @@ from torch.utils import cpp_extension
 
 from ddpsim.ddp import DistributedDataParallel, ParameterChangedError
 from ddpsim.simulator.calls import Phase
-from tests.kit.running import TINY, assert_equal, average, calls, gradients, run
+from tests.kit import oracle
+from tests.kit.running import TINY, assert_equal, calls, ramp, run, seeded, steps, trained
+from tests.kit.training import Training
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -55,7 +57,6 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
       .def("forward", &Net::forward);
 }
 """
-STEPS = 3
 
 
 def missing():
@@ -93,63 +94,31 @@ class Twin(nn.Module):
         return torch.tanh(self.layer(batch)) * self.scale
 
 
-def batch(rank, number):
-    return torch.linspace(-1 - number, 1 + rank, 8).view(2, 4)
+BATCHES = tuple(tuple(ramp(rank, number).float() for number in range(3)) for rank in range(2))
+TRAINING = Training(Twin, BATCHES, lambda model, batch: model(batch).pow(2).sum())
 
 
-def seeded_twin():
-    torch.manual_seed(0)
-    return Twin()
-
-
-def oracle(world_size):
-    """Parameters and last gradients of plain training."""
-    with torch.random.fork_rng():
-        module = seeded_twin()
-        state = {name: value.clone() for name, value in module.state_dict().items()}
-
-        def rebuild():
-            fresh = Twin()
-            fresh.load_state_dict(state)
-            return fresh
-
-        for number in range(STEPS):
-            averaged = average(
-                rebuild, [lambda m, r=r, n=number: m(batch(r, n)).pow(2).sum() for r in range(world_size)]
-            )
-            for name, gradient in averaged.items():
-                state[name].add_(gradient, alpha=-0.1)
-        return state, averaged
-
-
-def trained(rank, frontend, options):
-    torch.manual_seed(rank)
+def trained_in_cpp(rank, frontend, options):
     module = frontend.Net()
     if rank == 0:
-        with torch.random.fork_rng():
-            twin = dict(seeded_twin().named_parameters())
+        twin = dict(seeded(Twin).named_parameters())
         with torch.no_grad():
             for name, parameter in module.named_parameters():
                 parameter.copy_(twin[name])
     model = DistributedDataParallel(module, **options)
     # Not of the wrapper's: those of a module with a C++ module inside are out of reach, for torch's engine, too.
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    for number in range(STEPS):
-        optimizer.zero_grad()
-        model(batch(rank, number)).pow(2).sum().backward()
-        optimizer.step()
-    parameters = {name: parameter.detach().clone() for name, parameter in module.named_parameters()}
-    return parameters, gradients(module), dict(module.named_buffers())["count.rows"].item()
+    steps(model, TRAINING.optimizer(module), TRAINING, BATCHES[rank])
+    return trained(module)
 
 
 def unfreezing(rank, frontend):
     """A change is noticed, although the module hands out its parameters anew on each request."""
     module = frontend.Net()
     model = DistributedDataParallel(module)
-    model(batch(rank, 0)).sum().backward()
+    model(BATCHES[rank][0]).sum().backward()
     dict(module.named_parameters())["layer.bias"].requires_grad_(False)
     with pytest.raises(ParameterChangedError, match=r"layer\.bias was frozen"):
-        model(batch(rank, 0))
+        model(BATCHES[rank][0])
 
 
 OPTIONS = (
@@ -169,14 +138,15 @@ def test_it_trains_like_its_twin_in_python(tmp_path, monkeypatch):
     # One test, so that it is compiled once, also where tests are shared out to several processes.
     frontend = compiled(tmp_path)
     assert isinstance(frontend.Net(), ModuleWrapper)
-    parameters, last = oracle(2)
+    expected = oracle.expected(TRAINING)
     for options in OPTIONS:
-        result = run(trained, 2, frontend, options)
-        for rank, (found, gradient, total) in enumerate(result.returns):
-            assert_equal(found, parameters)
-            assert_equal(gradient, last)
+        result = run(trained_in_cpp, 2, frontend, options)
+        for rank, found in enumerate(result.returns):
+            assert_equal(found.parameters, expected[rank].parameters)
+            assert_equal(found.gradients, expected[rank].gradients)
             # Before each forward the buffer becomes rank 0's.
-            of_rank_0 = [batch(0, number).sum().item() for number in range(STEPS - 1)]
-            assert total == pytest.approx(sum(of_rank_0) + batch(rank, STEPS - 1).sum().item())
-        assert {name for call in calls(result, Phase.BUCKET) for name in call.origin.parameters} == parameters.keys()
+            seen = [*BATCHES[0][:-1], BATCHES[rank][-1]]
+            assert found.buffers["count.rows"].item() == pytest.approx(sum(batch.sum().item() for batch in seen))
+        sent = {name for call in calls(result, Phase.BUCKET) for name in call.origin.parameters}
+        assert sent == found.parameters.keys()
     run(unfreezing, 2, frontend)

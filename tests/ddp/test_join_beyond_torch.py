@@ -132,6 +132,10 @@ def test_evaluation_inside(counts):
     torch.testing.assert_close(run(program, size, True).returns, run(program, size, False).returns, rtol=0, atol=0)
 
 
+def products(module, rank, iteration):
+    return (module(row(rank, iteration)) * module(row(iteration, 1))).sum()
+
+
 @each_counts
 @pytest.mark.parametrize("by_all", [True, False], ids=["by-all", "by-present"])
 def test_two_forwards_for_one_backward(counts, by_all):
@@ -139,21 +143,17 @@ def test_two_forwards_for_one_backward(counts, by_all):
         model = DistributedDataParallel(linear())
         with model.join(by_all):
             for iteration in range(counts[rank]):
-                (model(row(rank, iteration)) * model(row(iteration, 1))).sum().backward()
+                products(model, rank, iteration).backward()
                 step(model)
         return model.module.weight.tolist()
 
-    def reference():
-        layer = linear()
-        for iteration in range(max(counts)):
-            present = [rank for rank, count in enumerate(counts) if iteration < count]
-            for rank in present:
-                loss = (layer(row(rank, iteration)) * layer(row(iteration, 1))).sum()
-                (loss / (len(counts) if by_all else len(present))).backward()
-            step(layer)
-        return layer.weight.tolist()
-
-    _same(run(program, len(counts)).returns, [reference()] * len(counts))
+    layer = linear()
+    for iteration in range(max(counts)):
+        present = [rank for rank, count in enumerate(counts) if iteration < count]
+        for rank in present:
+            (products(layer, rank, iteration) / (len(counts) if by_all else len(present))).backward()
+        step(layer)
+    _same(run(program, len(counts)).returns, [layer.weight.tolist()] * len(counts))
 
 
 def step(module, rate=0.01):
@@ -171,50 +171,38 @@ def _same(actual, expected):
 # Several models.
 
 
+def criticize(generator, critic, number):
+    return (critic(generator(row(number, 1)).detach()) - critic(row(number))).sum().square()
+
+
+def deceive(generator, critic, number):
+    """With the critic's parameters out of it."""
+    critic.requires_grad_(False)
+    loss = (critic(generator(row(1, number))) + 1).square().sum()
+    critic.requires_grad_(True)
+    return loss
+
+
 @each_counts
 def test_an_adversary(counts):
     """Two steps an iteration, each with the other model's parameters out of it."""
 
-    def train(generator, critic, data, before_step):
-        for iteration in data:
-            fake = generator(row(iteration, 1)).detach()
-            (critic(fake) - critic(row(iteration))).sum().square().backward()
-            before_step(critic)
-            for parameter in critic_layer(critic).parameters():
-                parameter.requires_grad_(False)
-            (critic_layer(critic)(generator(row(1, iteration))) + 1).square().sum().backward()
-            for parameter in critic_layer(critic).parameters():
-                parameter.requires_grad_(True)
-            before_step(generator)
-
-    def critic_layer(critic):
-        return critic.module if isinstance(critic, DistributedDataParallel) else critic
-
     def program(rank):
-        generator, critic = (DistributedDataParallel(layer) for layer in layers())
+        generator, critic = (DistributedDataParallel(layer) for layer in (linear(), linear(1)))
         with Join([generator, critic]):
-            train(generator, critic, range(rank, rank + counts[rank]), step)
+            for number in range(rank, rank + counts[rank]):
+                criticize(generator, critic, number).backward()
+                step(critic)
+                deceive(generator, critic, number).backward()
+                step(generator)
         return generator.module.weight.tolist(), critic.module.weight.tolist()
 
-    def layers():
-        return linear(), linear(1)
-
-    # One process: the ranks in lock step, each in a coroutine that stops where gradients meet.
-    generator, critic = layers()
+    generator, critic = linear(), linear(1)
     for iteration in range(max(counts)):
         present = [rank for rank, count in enumerate(counts) if iteration < count]
-        for rank in present:
-            (critic(generator(row(rank + iteration, 1)).detach()) - critic(row(rank + iteration))).sum().square().div(
-                len(counts)
-            ).backward()
-        step(critic)
-        for rank in present:
-            loss = (critic(generator(row(1, rank + iteration))) + 1).square().sum() / len(counts)
-            (generator.weight.grad,) = (
-                g if generator.weight.grad is None else g + generator.weight.grad
-                for g in torch.autograd.grad(loss, [generator.weight])
-            )
-        step(generator)
+        for loss, trained in ((criticize, critic), (deceive, generator)):
+            (sum(loss(generator, critic, rank + iteration) for rank in present) / len(counts)).backward()
+            step(trained)
     expected = generator.weight.tolist(), critic.weight.tolist()
     _same(run(program, len(counts)).returns, [expected] * len(counts))
 
