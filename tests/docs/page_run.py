@@ -62,7 +62,7 @@ class PageRun:
             yield f"has a command, {command[0].strip()!r}, expected output or a drawing: commands are console or sh"
 
     def _sql(self, block: Block) -> Iterator[str]:
-        """Of a trace; tests/reports/test_perfetto.py asks it, where the Perfetto UI can be opened."""
+        """Of a trace; tests/reports/browser/test_perfetto.py asks it, where the Perfetto UI can be opened."""
         if block.page != "docs/reports.md":
             yield "is SQL, expected none outside docs/reports.md: nothing asks it"
 

@@ -8,7 +8,7 @@ from ddpsim.reports.document import Document, Site
 from ddpsim.simulator.events import EventKind
 from tests.reports.browser.conftest import centre
 from tests.reports.examples import MISSING, THREADS, document
-from tests.reports.made import Story, call, exploration, message, missing_rank, of_own_size, passing
+from tests.reports.made import Story, call, exploration, missing_rank, of_own_size, passing
 from tests.reports.test_wait_graph import ring
 
 ODD = "rank0-eval-through-wrapper-with-buffers"
@@ -16,30 +16,24 @@ RING = "groups-in-a-ring"
 
 
 @pytest.fixture
-def shown(open_report):
+def shown(open_run):
     """The report of `missing_rank`: 4 ranks meet twice; then rank 1 returns, and the others wait in slot 2."""
-    return open_report(Document("story", (missing_rank(),)))
+    return open_run(missing_rank())
 
 
-def test_the_slot_that_never_filled_is_highlighted(open_report):
-    report = open_report(document(MISSING))
-    assert report.count(".drawing .ring") == 3
-    assert report.count(".drawing .missing") == 1
-    assert report.count(".drawing .bar.forever") == 3
-    assert report.texts(".drawing .label.culprit")[0].startswith("rank 1")
-    assert report.count(".drawing .label.culprit") == 1
-    missing = report.box(".drawing .missing .box")
-    assert {round(centre(ring)[0]) for ring in report.boxes(".drawing .ring")} == {round(centre(missing)[0])}
-    assert report.texts(".waits .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"]
-    assert (report.count(".waits .wait"), report.count(".waits .in-cycle")) == (1, 0)
-
-
-def test_nothing_is_highlighted_where_nothing_is_wrong(open_report):
-    report = open_report(document(f"{MISSING}-repaired"))
-    for kind in (".ring", ".missing", ".bar.forever", ".label.culprit", ".call.odd"):
-        assert report.count(f".drawing {kind}") == 0, kind
-    assert report.count(".waits") == 0
-    assert report.count(".parting") == 0  # there is no other run
+def test_the_slot_that_never_filled_is_highlighted_and_nothing_where_nothing_is_wrong(open_report):
+    signs = (".ring", ".missing", ".bar.forever", ".label.culprit", ".call.odd")
+    for name, counts in ((MISSING, [3, 1, 3, 1, 0]), (f"{MISSING}-repaired", [0] * 5)):
+        report = open_report(document(name))
+        assert [report.count(f".drawing {sign}") for sign in signs] == counts
+        is_wrong = name == MISSING
+        assert report.texts(".waits .node text:first-of-type") == ["ranks 0, 2, 3", "rank 1"] * is_wrong
+        assert (report.count(".waits .wait"), report.count(".waits .in-cycle")) == (is_wrong, 0)
+        assert report.count(".parting") == 0  # there is no other run
+        if is_wrong:
+            assert report.texts(".drawing .label.culprit")[0].startswith("rank 1")
+            missing = report.box(".drawing .missing .box")
+            assert {round(centre(box)[0]) for box in report.boxes(".drawing .ring")} == {round(centre(missing)[0])}
 
 
 def test_the_odd_call_is_told_from_those_it_met(open_report):
@@ -50,27 +44,29 @@ def test_the_odd_call_is_told_from_those_it_met(open_report):
     assert report.count(".drawing .missing") == 0
 
 
-def test_each_of_several_open_slots_has_its_own_colour(open_report):
+def test_each_of_several_open_slots_has_its_own_colour_and_who_waits_for_whom_is_drawn(open_report):
     report = open_report(document(RING))
     strokes = report.look(".drawing .ring", "rings => rings.map(ring => getComputedStyle(ring).stroke)")
     boxes = report.look(".drawing .box", "boxes => boxes.map(box => getComputedStyle(box).stroke)")
     assert len(set(strokes)) == 4
     assert sorted(strokes) == sorted(boxes)
+    assert report.texts(".waits .node text:first-of-type") == [f"rank {rank}" for rank in range(4)]
+    assert report.count(".waits .wait.in-cycle") == 4 == report.count(".waits .wait")
+    assert report.texts(".wait-label") == [f'all_reduce #1 "{group}"' for group in (1, 2, 3, 4)]
 
 
-def test_the_legend_explains_what_occurs_and_no_more(open_report):
-    report = open_report(document(RING))
-    assert report.texts(".legend span") == ["collective", "new group", "never matched", "missing", "waits for good"]
-    report = open_report(document(ODD))
-    assert report.texts(".legend span") == [
-        "collective (b0: bucket 0)",
-        "with a root",
-        "barrier",
-        "optimizer step",
-        "differs from the others",
-        "the others it met",
-        "waits for good",
-    ]
+LEGENDS = {
+    RING: ["collective", "new group", "never matched", "missing", "waits for good"],
+    ODD: [
+        *("collective (b0: bucket 0)", "with a root", "barrier", "optimizer step"),
+        *("differs from the others", "the others it met", "waits for good"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("name", "legend"), LEGENDS.items())
+def test_the_legend_explains_what_occurs_and_no_more(open_report, name, legend):
+    assert open_report(document(name)).texts(".legend span") == legend
 
 
 def test_shadows_look_different(open_report):
@@ -88,18 +84,11 @@ def test_a_thread_has_a_lane_of_its_own(open_report):
     assert "note, such as who joined, or a thread that began" in report.texts(".legend span")
 
 
-def test_who_waits_for_whom_is_drawn(open_report):
-    report = open_report(document(RING))
-    assert report.texts(".waits .node text:first-of-type") == ["rank 0", "rank 1", "rank 2", "rank 3"]
-    assert report.count(".waits .wait.in-cycle") == 4 == report.count(".waits .wait")
-    assert report.texts(".wait-label") == [f'all_reduce #1 "{group}"' for group in (1, 2, 3, 4)]
-
-
 DASHES = "all => all.map(each => getComputedStyle(each).strokeDasharray)"
 
 
-def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_report):
-    report = open_report(Document("ring", (ring(64),)))
+def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_run):
+    report = open_run(ring(64))
     assert report.texts(".waits .node.folded text") == ["ranks 4-60", "57 ranks wait"]
     assert report.look(".waits .node:not(.folded) rect", DASHES) == ["none"] * 7
     behind, before = report.boxes(".waits .node.folded rect")
@@ -110,7 +99,7 @@ def test_a_long_cycle_is_drawn_with_a_dashed_pile_for_its_middle(open_report):
     assert report.texts(".waits figcaption") == ["A dashed pile stands for several; ddpsim report --dot draws all 64."]
     figure, picture = report.box(".waits"), report.box(".waits svg")
     assert picture["height"] < figure["height"]  # all of it is in view: no scroll bar
-    report = open_report(Document("ring", (ring(24),)))
+    report = open_run(ring(24))
     assert report.count(".waits .node") == 24
     assert report.count(".waits .folded") == report.count(".waits figcaption") == 0
 
@@ -122,20 +111,21 @@ def test_a_click_shows_the_call(open_report):
     issues = [index for index, event in enumerate(run.events) if event.kind is EventKind.ISSUE]
     slot = run.slots[-1]
     report.click_cell(issues.index(slot.issues[0]))
-    details = report.details()
     assert report.texts(".details h3") == ["rank 3: all_reduce #9"]
-    assert details["state"] == "waits, 1 of 4 missing"
-    assert details["operation"] == "all_reduce"
-    assert details["group"] == "default"
-    assert details["sequence"] == "#9"
-    assert details["signature"] == "SUM float32[11]"
-    assert details["origin"] == "DDP #0 bucket 0 of step 5"
-    assert details["bucket"] == "0"
-    assert details["parameters"] == "bias, weight"
-    assert details["matched"] == "no"
-    assert details["beside it"] == "ranks 0, 2"
-    assert details["waits for"] == "rank 1"
-    assert details["issued"] == f"in event {slot.issues[0] + 1}, after {run.events[slot.issues[0]].step} choices"
+    assert report.details() == {
+        "state": "waits, 1 of 4 missing",
+        "operation": "all_reduce",
+        "group": "default",
+        "sequence": "#9",
+        "signature": "SUM float32[11]",
+        "origin": "DDP #0 bucket 0 of step 5",
+        "bucket": "0",
+        "parameters": "bias, weight",
+        "issued": f"in event {slot.issues[0] + 1}, after {run.events[slot.issues[0]].step} choices",
+        "matched": "no",
+        "beside it": "ranks 0, 2",
+        "waits for": "rank 1",
+    }
     marked = report.page.locator(".source .marked")
     assert marked.count() == 1
     assert marked.text_content().split(maxsplit=2)[1:] == ["27", run.sites[1].source[3].strip() + "\n"]
@@ -145,29 +135,27 @@ def test_a_click_shows_the_call(open_report):
 def test_the_details_of_a_matched_call_say_with_whom_it_met(shown):
     shown.click_cell(0)
     details = shown.details()
-    assert details["state"] == "matched"
-    assert details["matched"] == "in event 8"  # three issue and wait, the fourth issues: events 1 to 7
-    assert details["met"] == "ranks 1-3"
-    assert details["parameters"] == "weight"
-    assert "waits for" not in details
+    told = [details.get(name) for name in ("state", "matched", "met", "parameters", "waits for")]
+    # Three issue and wait, the fourth issues: events 1 to 7.
+    assert told == ["matched", "in event 8", "ranks 1-3", "weight", None]
 
 
-def test_the_details_of_a_call_in_a_library_say_who_called_it(open_report):
+def test_the_details_of_a_call_in_a_library_say_who_called_it(open_run):
     story = Story(2)
     story.meet(call(0, site=0, caller=1), (0, 1))
     sites = (Site("metrics.py", 3, "update", 3, ("dist.all_reduce(total)",)), Site("train.py", 9, "main"))
-    report = open_report(Document("library", (story.run(sites=sites),)))
+    report = open_run(story.run(sites=sites))
     report.click_cell(0)
     assert report.texts(".where") == ["metrics.py:3 in update", "called from train.py:9 in main"]
     assert report.texts(".source .marked bdi") == ["dist.all_reduce(total)"]
 
 
-def test_a_click_on_a_mark_tells_its_events(open_report):
+def test_a_click_on_a_mark_tells_its_events(open_run):
     story = Story(2)
     story.meet(call(0), (0, 1))
     for number in (1, 2):
         story.happen("store", 0, text=f"set key{number}")
-    report = open_report(Document("marks", (story.run(),)))
+    report = open_run(story.run())
     report.page.mouse.click(*centre(report.box(".drawing .mark.store")))
     assert report.details() == {"event 6": "rank 0 store set key1", "event 7": "rank 0 store set key2"}
 
@@ -187,17 +175,16 @@ def test_keys_go_from_call_to_call(shown):
     for _ in range(4):  # three buttons, then the lanes
         shown.page.keyboard.press("Tab")
     assert shown.focused() == "rank 1, all_reduce #2, missing: it never came"
-    shown.page.keyboard.press("ArrowDown")
-    assert shown.focused() == "rank 2, all_reduce #2, waits, 1 of 4 missing"
-    shown.page.keyboard.press("ArrowLeft")
-    assert shown.focused() == "rank 2, all_reduce #1, matched"
-    shown.page.keyboard.press("Home")
-    shown.page.keyboard.press("ArrowUp")
-    assert shown.focused() == "rank 1, all_reduce #0, matched"
-    shown.page.keyboard.press("ArrowLeft")
-    assert shown.focused() == "rank 1, all_reduce #0, matched"
-    shown.page.keyboard.press("End")
-    assert shown.focused() == "rank 1, all_reduce #2, missing: it never came"
+    for keys, focused in (
+        (["ArrowDown"], "rank 2, all_reduce #2, waits, 1 of 4 missing"),
+        (["ArrowLeft"], "rank 2, all_reduce #1, matched"),
+        (["Home", "ArrowUp"], "rank 1, all_reduce #0, matched"),
+        (["ArrowLeft"], "rank 1, all_reduce #0, matched"),
+        (["End"], "rank 1, all_reduce #2, missing: it never came"),
+    ):
+        for key in keys:
+            shown.page.keyboard.press(key)
+        assert shown.focused() == focused
 
 
 def test_enter_shows_the_details_and_escape_closes_them(shown):
@@ -266,13 +253,13 @@ def test_playing_goes_on_by_itself_and_stops(shown):
 
 
 def test_filters_by_rank(shown):
-    for text, labels in (("0-1", ["rank 0", "rank 1"]), ("3, 1", ["rank 1", "rank 3"]), ("", None)):
+    everybody = [f"rank {rank}" for rank in range(4)]
+    for text, labels in (("0-1", everybody[:2]), ("3, 1", everybody[1::2]), ("", everybody)):
         shown.page.locator(".filter-ranks").fill(text)
-        assert names(shown) == (labels or ["rank 0", "rank 1", "rank 2", "rank 3"])
-    shown.page.locator(".filter-ranks").fill("two")
-    assert shown.texts(".filter-note") == ["expected ranks such as 0-3,7"]
-    shown.page.locator(".filter-ranks").fill("9")
-    assert shown.texts(".filter-note") == ["no lane has such a rank"]
+        assert names(shown) == labels
+    for text, note in (("two", "expected ranks such as 0-3,7"), ("9", "no lane has such a rank")):
+        shown.page.locator(".filter-ranks").fill(text)
+        assert shown.texts(".filter-note") == [note]
     assert shown.page.locator(".filter-ranks").get_attribute("aria-invalid") == "true"
 
 
@@ -287,8 +274,8 @@ def test_filters_by_group(open_report):
     assert report.count(".drawing .call") == 12
 
 
-def test_zoom_by_buttons_keys_and_wheel(open_report):
-    report = open_report(Document("long", (passing(2, 40),)))
+def test_zoom_by_buttons_keys_and_wheel(open_run):
+    report = open_run(passing(2, 40))
     distance = apart(report)
     press(report, "wider")
     assert apart(report) == pytest.approx(distance * 1.3, abs=0.2)
@@ -314,16 +301,16 @@ IS_DRAWN_ANEW = """async change => {
 }"""
 
 
-def test_a_scroll_is_drawn_once(open_report):
-    report = open_report(Document("long", (missing_rank(4, 1, 300),)))
+def test_a_scroll_is_drawn_once(open_run):
+    report = open_run(missing_rank(4, 1, 300))
     report.page.evaluate(IS_DRAWN_ANEW, "")  # until the first view has settled
     by_the_page = "document.querySelector('[data-action=wider]').click()"
     by_the_reader = "document.querySelector('.lanes').scrollLeft -= 400"
     assert [report.page.evaluate(IS_DRAWN_ANEW, each) for each in (by_the_page, by_the_reader)] == [False, True]
 
 
-def test_the_end_where_it_went_wrong_is_in_view(open_report):
-    report = open_report(Document("long", (missing_rank(4, 1, 300),)))
+def test_the_end_where_it_went_wrong_is_in_view(open_run):
+    report = open_run(missing_rank(4, 1, 300))
     frame = report.box(".lanes")
     missing = report.box(".drawing .missing .box")
     assert frame["x"] + 100 < missing["x"] < frame["x"] + frame["width"] - 100
@@ -333,21 +320,19 @@ def test_the_end_where_it_went_wrong_is_in_view(open_report):
     assert report.focused() == "rank 1, all_reduce #0, matched"
 
 
-def test_messages_lean_from_sender_to_receiver(open_report):
-    story = Story(2)
-    story.send(message(0, "send", 1), message(0, "recv", 0), first="recv")
-    report = open_report(Document("message", (story.run(),)))
+def test_messages_lean_from_sender_to_receiver(open_run):
+    report = open_run(Story.of(2, "1<0").run())
     receipt, sent = (centre(report.box(f".call[data-cell='{cell}']")) for cell in (0, 1))
     assert sent[0] < receipt[0]
     assert sent[1] < receipt[1] or sent[1] > receipt[1]
     assert report.count(".drawing .link") == 1
 
 
-def test_64_ranks_have_a_lane_each_and_more_share_them(open_report):
-    report = open_report(Document("64", (missing_rank(64, 21, 3),)))
+def test_64_ranks_have_a_lane_each_and_more_share_them(open_run):
+    report = open_run(missing_rank(64, 21, 3))
     assert len(names(report)) == 64
     assert report.count(".shared") == 0
-    report = open_report(Document("128", (missing_rank(128, 21, 3),)))
+    report = open_run(missing_rank(128, 21, 3))
     assert names(report) == ["ranks 0-20, 22-127 · 127 alike", "rank 21"]
     assert report.count(".shared") == 1
     report.page.keyboard.press("Tab")
@@ -356,11 +341,11 @@ def test_64_ranks_have_a_lane_each_and_more_share_them(open_report):
     assert report.focused() == "ranks 0-20, 22-127 · 127 alike, all_reduce #3, waits, 1 of 128 missing"
 
 
-def test_lanes_that_are_left_out_are_counted(open_report):
+def test_lanes_that_are_left_out_are_counted(open_run):
     story = Story(100)
     for rank in range(100):
         story.hang(call(0, group=f"of {rank}"), [rank], [])
-    report = open_report(Document("many", (story.run(),)))
+    report = open_run(story.run())
     assert report.texts(".left-out") == ["36 more lanes are not shown: all of them are in result.json"]
 
 
@@ -376,9 +361,9 @@ def all_meet(ranks, *, differ):
 
 
 @pytest.mark.parametrize(("differ", "met", "last"), [(False, "ranks 0-129", 0), (True, "ranks 1-129", 63)])
-def test_of_130_ranks_the_details_tell_all_that_met_and_the_events_of_the_whole_run(open_report, differ, met, last):
+def test_of_130_ranks_the_details_tell_all_that_met_and_the_events_of_the_whole_run(open_run, differ, met, last):
     run = all_meet(130, differ=differ)
-    report = open_report(Document("130", (run,)))
+    report = open_run(run)
     report.click_cell(0)
     details = report.details()
     (slot,) = run.slots
@@ -402,8 +387,8 @@ def test_where_runs_part_on_a_lane_that_is_not_shown_nobody_else_is_pointed_at(o
         assert report.section().locator(".parting-word").count() == marks
 
 
-def test_ranks_that_differ_but_have_no_lane_are_counted(open_report):
-    report = open_report(Document("differ", (Story(130).differ(*of_own_size(130)).run(),)))
+def test_ranks_that_differ_but_have_no_lane_are_counted(open_run):
+    report = open_run(Story(130).differ(*of_own_size(130)).run())
     report.click_cell(0)
     lines = report.details()["differs"].split("\n")
     assert lines[0] == "rank 0: all_reduce SUM float32[1]"

