@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 from xml.etree import ElementTree
 
-from ddpsim.reports.document import Document, Run
+from ddpsim.reports.document import Document, Exploration, Run
 from ddpsim.simulator.verdict import Verdict
 
 State = Literal["passed", "failed", "unknown", "not run"]
@@ -51,37 +51,27 @@ def to_junit(document: Document) -> bytes:
 
 def cases_of(document: Document, suite: str = "ddpsim") -> list[Case]:
     """A case for each run; one for an exploration, whose runs stand for others."""
-    exploration = document.exploration
-    if exploration is None:
-        return [_case(run, suite) for run in document.runs]
-    failing = None if exploration.failing is None else document.runs[exploration.failing]
-    leading = None if failing is None else failing.leading
-    counts = "\n".join(f"{outcome.count:>7}  {outcome.text}" for outcome in exploration.outcomes)
-    return [
-        Case(
-            name=exploration.program,
-            suite=suite,
-            state=state_of(exploration.verdict, exploration.is_expected),
-            seconds=exploration.seconds,
-            kind=leading.code if leading else exploration.verdict.value,
-            message=exploration.conclusion or exploration.extent,
-            text="\n\n".join(filter(None, [exploration.extent, counts, failing.text if failing else ""])),
-            replay=failing.replay if failing else "",
-        )
-    ]
+    explored = document.exploration
+    if explored is None:
+        return [_case(run, run.name, run, run.seconds or 0.0, suite, run.text) for run in document.runs]
+    failing = None if explored.failing is None else document.runs[explored.failing]
+    counts = "\n".join(f"{outcome.count:>7}  {outcome.text}" for outcome in explored.outcomes)
+    text = "\n\n".join(filter(None, [explored.extent, counts, failing.text if failing else ""]))
+    return [_case(explored, explored.program, failing, explored.seconds, suite, text)]
 
 
-def _case(run: Run, suite: str) -> Case:
-    leading = run.leading
+def _case(judged: Run | Exploration, name: str, run: Run | None, seconds: float, suite: str, text: str) -> Case:
+    leading = run.leading if run else None
+    summary = judged.extent if isinstance(judged, Exploration) else leading.summary if leading else judged.verdict.value
     return Case(
-        name=run.name,
+        name=name,
         suite=suite,
-        state=state_of(run.verdict, run.is_expected),
-        seconds=run.seconds or 0.0,
-        kind=leading.code if leading else run.verdict.value,
-        message=run.conclusion or (leading.summary if leading else run.verdict.value),
-        text=run.text,
-        replay=run.replay,
+        state=state_of(judged.verdict, judged.is_expected),
+        seconds=seconds,
+        kind=leading.code if leading else judged.verdict.value,
+        message=judged.conclusion or summary,
+        text=text,
+        replay=run.replay if run else "",
     )
 
 

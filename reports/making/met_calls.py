@@ -7,7 +7,6 @@ from any source took stands in the event.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -18,10 +17,8 @@ from ddpsim.simulator.events import Event, EventKind
 Key = tuple[str, int, int, str]
 """Group, sequence, rank and operation; for a collective, rank -1 and no operation."""
 
-_TAKEN = re.compile(r"from rank (\d+)")
 
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
     group: str
     sequence: int
@@ -40,10 +37,10 @@ class Slots:
     """The slots of a run, filled event by event."""
 
     def __init__(self) -> None:
-        self._slots: list[_Open] = []
-        self._by_key: dict[Key, int] = {}
-        self._halves: dict[tuple[str, int, int], list[tuple[int, Call]]] = {}
-        """Messages and receives that have no partner yet, by group, receiver and tag, with their slots."""
+        self._by_key: dict[Key, _Open] = {}
+        self._halves: dict[tuple[str, int, int], list[Call]] = {}
+        """Messages and receives that have no partner yet, by group, receiver and tag."""
+        self._numbers: dict[_Open, int] = {}
 
     def take(self, index: int, event: Event) -> None:
         """Note an event, if it issues or completes a call."""
@@ -51,64 +48,55 @@ class Slots:
         if call is None:
             return
         if event.kind is EventKind.ISSUE:
-            self._issue(index, call)
+            self._by_key.setdefault(_key(call), _Open(call.group, call.sequence)).issues.append(index)
+            if call.is_point_to_point:
+                self._halves.setdefault(_channel(call), []).append(call)
         elif event.kind is EventKind.MATCH:
-            slot = self._pair(call, event.text) if call.is_point_to_point else self._by_key.get(_key(call))
-            if slot is not None:
-                self._slots[slot].match = index
+            if call.is_point_to_point and not self._pair(call, event.text):
+                return
+            if slot := self._by_key.get(_key(call)):
+                slot.match = index
 
     def close(self) -> None:
-        """Give the slots their numbers, once all events were taken: halves that went to their partners have none."""
-        kept = [index for index, slot in enumerate(self._slots) if slot.issues]
-        number = {index: new for new, index in enumerate(kept)}
-        self._slots = [self._slots[index] for index in kept]
-        self._by_key = {key: number[index] for key, index in self._by_key.items()}
+        """Give the slots their numbers, once all events were taken."""
+        self._numbers = {slot: number for number, slot in enumerate(dict.fromkeys(self._by_key.values()))}
 
     def of(self, calls: Sequence[Call]) -> tuple[int, ...]:
         """The slots of calls, each once."""
-        found = (self._by_key.get(_key(call)) for call in calls)
-        return tuple(dict.fromkeys(slot for slot in found if slot is not None))
+        return tuple(self._numbers[slot] for slot in self._slots(calls))
 
     def differ(self, calls: Sequence[Call]) -> None:
         """Note that calls met and differ."""
-        for slot in self.of(calls):
-            self._slots[slot].is_mismatched = True
+        for slot in self._slots(calls):
+            slot.is_mismatched = True
 
     def lack(self, call: Call, missing: tuple[int, ...]) -> None:
         """Note whom a call lacks that somebody waits for."""
-        for slot in self.of([call]):
-            self._slots[slot].missing = missing
-            self._slots[slot].any_suffices |= call.peer == ANY_SOURCE
+        for slot in self._slots([call]):
+            slot.missing = missing
+            slot.any_suffices |= call.peer == ANY_SOURCE
 
     def table(self) -> tuple[Slot, ...]:
         """The slots as values."""
         return tuple(
             Slot(each.group, each.sequence, tuple(each.issues), each.state, each.match, each.missing, each.any_suffices)
-            for each in self._slots
+            for each in self._numbers
         )
 
-    def _issue(self, index: int, call: Call) -> None:
-        slot = self._by_key.get(_key(call))
-        if slot is None:
-            slot = self._by_key[_key(call)] = len(self._slots)
-            self._slots.append(_Open(call.group, call.sequence))
-        self._slots[slot].issues.append(index)
-        if call.is_point_to_point:
-            self._halves.setdefault(_channel(call), []).append((slot, call))
+    def _slots(self, calls: Sequence[Call]) -> dict[_Open, None]:
+        return {slot: None for call in calls if (slot := self._by_key.get(_key(call)))}
 
-    def _pair(self, arrival: Call, text: str) -> int | None:
+    def _pair(self, arrival: Call, text: str) -> bool:
         """Put the call that arrived last into the slot of its partner, which becomes that of both."""
         halves = self._halves.get(_channel(arrival), [])
-        own = next((half for half in halves if half[1] is arrival), None)
-        partner = next((half for half in halves if _fits(half[1], arrival, text)), None)
-        if own is None or partner is None:
-            return None
-        halves.remove(own)
+        partner = next((half for half in halves if _fits(half, arrival, text)), None)
+        if partner is None or arrival not in halves:
+            return False
+        halves.remove(arrival)
         halves.remove(partner)
-        self._slots[partner[0]].issues += self._slots[own[0]].issues
-        self._slots[own[0]].issues.clear()
-        self._by_key[_key(arrival)] = partner[0]
-        return partner[0]
+        own, self._by_key[_key(arrival)] = self._by_key[_key(arrival)], self._by_key[_key(partner)]
+        self._by_key[_key(partner)].issues += own.issues
+        return True
 
 
 def _key(call: Call) -> Key:
@@ -128,5 +116,4 @@ def _fits(other: Call, arrival: Call, text: str) -> bool:
         return False
     if arrival.operation == "send":
         return other.peer in (ANY_SOURCE, arrival.rank)
-    taken = _TAKEN.fullmatch(text)
-    return other.rank == (int(taken[1]) if taken else arrival.peer)
+    return text == f"from rank {other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer
