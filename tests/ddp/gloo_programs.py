@@ -150,14 +150,6 @@ def still_works() -> float:
     return one.item()
 
 
-def swapped_parameters(rank: int) -> tuple[str, float]:
-    """Two parameters of one shape, in another order on rank 1."""
-    module = nn.Module()
-    for name in ("weight", "scale") if rank == 0 else ("scale", "weight"):
-        module.register_parameter(name, nn.Parameter(torch.ones(2)))
-    return raised(lambda: DistributedDataParallel(module)), still_works()
-
-
 def missing_parameter(rank: int) -> tuple[str, float]:
     """A layer that rank 1 alone has."""
     module = nn.Sequential(*[nn.Linear(2, 2) for _ in range(1 + rank)])
@@ -309,41 +301,6 @@ def nothing_left_behind(rank: int) -> tuple[bool, bool]:
 # Our engine: buffers.
 
 
-class Buffered(nn.Module):
-    """A buffer for every strategy, which each forward fills with what its batch says."""
-
-    STRATEGIES = ("broadcast", "sum", "mean", "max", "min", "none")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 1)
-        for name in (*self.STRATEGIES, "work", "future"):
-            self.register_buffer(name, torch.zeros(2))
-
-    def forward(self, batch: Tensor) -> Tensor:
-        for _, buffer in self.named_buffers():
-            buffer.copy_(batch[0, :2])
-        return self.layer(batch)
-
-
-def buffer_strategies(rank: int) -> list[dict[str, Tensor]]:
-    """The buffers after each forward; rank 0 has input for one, rank 1 for two."""
-    model = _wrapped(rank, lambda: Buffered().double())
-    for strategy in Buffered.STRATEGIES:
-        model.register_buffer_comm_hook(strategy, strategy, when="after")
-    model.register_buffer_comm_hook(
-        "work", lambda b, group: dist.all_reduce(b, group=group, async_op=True), when="after"
-    )
-    model.register_buffer_comm_hook(
-        "future", lambda b, group: dist.all_reduce(b.clone(), group=group, async_op=True).get_future(), when="after"
-    )
-    seen = []
-    with model.join():
-        for _ in each_step(model, batches(1, 2)[rank]):
-            seen.append({name: buffer.clone() for name, buffer in model.module.named_buffers()})
-    return seen
-
-
 def weighted_loss(rank: int) -> str:
     """The example, as it is."""
     main: Callable[[int], str] = runpy.run_path(str(ROOT / "examples" / "weighted_loss.py"))["main"]
@@ -356,9 +313,9 @@ PROGRAMS: dict[str, Callable[[int], Any]] = {
     **{
         program.__name__: program
         for program in (
-            *(swapped_parameters, missing_parameter, open_backward, collectives_in_the_loop),
+            *(missing_parameter, open_backward, collectives_in_the_loop),
             *(different_no_sync_windows, broadcast_from_a_joined_rank, sharded_optimizer, several_models),
-            *(synchronized_batch_norm, nothing_left_behind, buffer_strategies, weighted_loss),
+            *(synchronized_batch_norm, nothing_left_behind, weighted_loss),
         )
     },
 }

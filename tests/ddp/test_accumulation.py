@@ -9,8 +9,8 @@ from torch import nn
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
 from tests.kit import networks
 from tests.kit.networks import TwoOutputs
-from tests.kit.running import TINY, check_backwards, counts, each_equals, expected, gradients, ramp, run, seeded
-from tests.kit.training import mean_square
+from tests.kit.running import check_backwards, counts, each_equals, expected, gradients, run
+from tests.kit.training import TINY, mean_square, ramp, seeded
 
 GRAPHS = {
     "all used": {},

@@ -10,7 +10,8 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ddpsim.ddp import DistributedDataParallel, UsageError
-from tests.kit.running import TINY, check_backwards, counts, ramp, run
+from tests.kit.running import check_backwards, counts, run
+from tests.kit.training import TINY, ramp
 
 GRAPHS = {
     "all used": {},

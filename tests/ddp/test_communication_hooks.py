@@ -16,18 +16,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from ddpsim.ddp import DistributedDataParallel, UsageError
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
-from tests.kit.running import (
-    TINY,
-    assert_equal,
-    calls,
-    each_equals,
-    expected,
-    gradients,
-    ramp,
-    run,
-    seeded,
-)
-from tests.kit.training import mean_square
+from tests.kit.running import assert_equal, calls, each_equals, expected, gradients, run
+from tests.kit.training import TINY, mean_square, ramp, seeded
 
 
 def loss(model, rank):

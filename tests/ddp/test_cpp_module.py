@@ -21,8 +21,8 @@ from torch.utils import cpp_extension
 from ddpsim.ddp import DistributedDataParallel, ParameterChangedError
 from ddpsim.simulator.calls import Phase
 from tests.kit import oracle
-from tests.kit.running import TINY, assert_equal, calls, ramp, run, seeded, steps, trained
-from tests.kit.training import Training
+from tests.kit.running import assert_equal, calls, run
+from tests.kit.training import TINY, Training, ramp, seeded, steps, trained
 
 pytestmark = pytest.mark.tier("ci")
 

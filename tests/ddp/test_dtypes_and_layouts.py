@@ -10,8 +10,8 @@ from torch import nn
 
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
-from tests.kit.running import TINY, calls, check, check_backwards, run
-from tests.kit.training import Training, mean_square
+from tests.kit.running import calls, check, check_backwards, run
+from tests.kit.training import TINY, Training, mean_square
 
 WORLDS = pytest.mark.parametrize("world_size", [2, 4])
 """Powers of two: dividing and multiplying by the reciprocal are the same, so gradients are equal to the last bit."""
@@ -44,16 +44,6 @@ class Product(nn.Module):
         return value.abs() if value.is_complex() else value
 
 
-class Products(nn.ModuleList):
-    """All dtypes in one module."""
-
-    def __init__(self):
-        super().__init__([Product(dtype) for dtype in DTYPES])
-
-    def forward(self, rank):
-        return sum(product(rank).double() for product in self)
-
-
 def travels_as(dtype):
     """torch sends complex numbers as pairs of real ones."""
     return "float32" if dtype.is_complex else str(dtype).removeprefix("torch.")
@@ -67,13 +57,6 @@ def test_dtypes(dtype, as_view, world_size):
     result = check_backwards(partial(Product, dtype), of_rank, options=options, world_size=world_size)
     assert result.returns[0][0].module.matrix.grad.dtype is dtype
     assert {call.signature.dtype for call in calls(result, Phase.BUCKET)} == {travels_as(dtype)}
-
-
-@WORLDS
-def test_all_of_them_in_one_module(world_size):
-    sent = calls(check_backwards(Products, of_rank, world_size=world_size), Phase.BUCKET)
-    assert len(sent) == 2 * len(DTYPES)  # two steps
-    assert sorted(call.signature.dtype for call in sent[: len(DTYPES)]) == sorted(map(travels_as, DTYPES))
 
 
 # Memory formats.

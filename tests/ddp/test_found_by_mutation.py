@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.algorithms.join import Join as TorchJoin
 
-from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
+from ddpsim.ddp import DistributedDataParallel, OpenBackwardError
 from ddpsim.ddp.bucket import Bucket
-from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Chain
-from tests.kit.running import TINY, assert_equal, calls, check_backwards, expected, gradients, run
+from tests.kit.running import assert_equal, check_backwards, expected, gradients, run
+from tests.kit.training import TINY
 
 CAPS = pytest.mark.parametrize("cap_mb", [25, TINY / 2])
 
@@ -44,23 +44,6 @@ def test_after_an_open_backward_training_goes_on(cap_mb):
         assert order == ["a", "c", "b"]  # that of the first whole backward
 
 
-# A backward past the wrapper.
-
-
-@pytest.mark.parametrize("backwards_before", [0, 1, 2])
-def test_a_backward_past_the_wrapper_is_named(backwards_before):
-    def program(rank):
-        model = DistributedDataParallel(Chain())
-        for _ in range(backwards_before):
-            loss(model, "abc", rank).backward()
-        with pytest.raises(BypassedBackwardError, match=r"a gradient of c came"):
-            loss(model.module, "abc", rank).backward()
-        with model.no_sync():
-            loss(model.module, "abc", rank).backward()
-
-    run(program, 2)
-
-
 # Several forwards, one backward.
 
 
@@ -86,30 +69,6 @@ def test_a_kept_gradient_in_a_bucket_may_differ_between_ranks(as_view):
         return model.module.b.grad.item()
 
     assert run(program, 2).returns == (1.0, 2.0)
-
-
-# What is left alone.
-
-
-def test_buffers_are_synchronized_after_a_reduced_backward_only():
-    class Counting(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(2))
-            self.register_buffer("seen", torch.zeros(()))
-
-        def forward(self):
-            self.seen += 1
-            return self.weight.sum()
-
-    def program(rank):
-        model = DistributedDataParallel(Counting())
-        for is_local in (True, True, False, False):
-            model.require_backward_grad_sync = not is_local
-            model().backward()
-
-    # Before the first forward, not after the two local ones, and after the third.
-    assert len(calls(run(program, 2), Phase.BUFFERS)) == 2
 
 
 # A bucket alone. Inside a backward the simulated group waits by itself, as torch's own engine needs it to.
@@ -186,24 +145,6 @@ def test_a_static_graph_that_only_the_last_rank_has_seen_is_everyones_after_a_jo
     for started_early, unused in run(program, 2).returns:
         assert started_early > 0
         assert unused is None
-
-
-# Neutral elements of what else can be reduced.
-
-
-@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.bool], ids=str)
-@pytest.mark.parametrize("reduction", ["BAND", "MIN", "MAX"])
-def test_neutral_elements_of_integers_and_truth_values(reduction, dtype):
-    def program(rank):
-        model = DistributedDataParallel(nn.Linear(1, 1))
-        reduced = torch.tensor([0, 1]).to(dtype)
-        with model.join():
-            for _ in range(rank):
-                model(torch.ones(1, 1)).sum().backward()
-                dist.all_reduce(reduced, getattr(dist.ReduceOp, reduction))
-        return reduced.tolist()
-
-    assert run(program, 2).returns == ([0, 1], [0, 1])
 
 
 # Roots.

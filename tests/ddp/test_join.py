@@ -15,8 +15,19 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
 from tests.kit import networks, oracle
-from tests.kit.running import TINY, check, counts, linear, row, run, seeded, steps
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, train, trained
+from tests.kit.running import check, counts, linear, row, run
+from tests.kit.training import (
+    TINY,
+    Training,
+    assert_same,
+    batches,
+    equal_batches,
+    mean_square,
+    seeded,
+    steps,
+    train,
+    trained,
+)
 
 
 def joined(*numbers, build=networks.multilayer, **options):

@@ -14,8 +14,8 @@ from torch.distributed.algorithms.join import Join as TorchJoin
 from ddpsim.ddp import DistributedDataParallel, Join
 from tests.ddp.loop_collectives import COLLECTIVES, Inputs, assert_made, made, values
 from tests.kit import networks, oracle
-from tests.kit.running import TINY, check, linear, row, run, steps
-from tests.kit.training import Training, batches, equal_batches, mean_square, seeded, train
+from tests.kit.running import check, linear, row, run
+from tests.kit.training import TINY, Training, batches, equal_batches, mean_square, seeded, steps, train
 
 COUNTS = [(1, 3), (3, 1), (0, 2, 3), (3, 0, 1, 2)]
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.distributed.(all_gather_into|reduce_scatter)_tensor")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -16,7 +17,8 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, Join, JoinError
 from ddpsim.ddp.errors import UsageError
-from tests.kit.running import TINY, failing, linear, row, run
+from tests.kit.running import failing, linear, row, run
+from tests.kit.training import TINY
 
 
 class Boom(Exception):
@@ -163,15 +165,26 @@ def test_leaving_a_join_of_several_models(is_chained, breaks_in, at):
     check_leaving(0, 2, program)
 
 
+def joined(count, *, before=None, after=None, model=None):
+    """Train a layer inside a join; `before` and `after` a backward are called with the iteration."""
+    model = model or DistributedDataParallel(linear())
+    with model.join():
+        for iteration in range(count):
+            loss = model(row(1, 2)).sum()
+            if before is not None:
+                before(iteration)
+            loss.backward()
+            if after is not None:
+                after(iteration)
+
+
 def test_several_ranks_leave_in_one_iteration():
     def program(rank):
-        model = DistributedDataParallel(linear())
-        with model.join():
-            for iteration in range(3):
-                loss = model(row(1, 2)).sum()
-                if iteration == 1 and rank > 0:
-                    raise Boom(f"rank {rank}")
-                loss.backward()
+        def leave(iteration):
+            if iteration == 1 and rank > 0:
+                raise Boom(f"rank {rank}")
+
+        joined(3, before=leave)
 
     texts = failing(program, 3)
     assert texts[0] == "JoinError: the join is over: rank 1 left it by Boom: rank 1; rank 2 left it by Boom: rank 2"
@@ -180,18 +193,13 @@ def test_several_ranks_leave_in_one_iteration():
 
 def test_sys_exit_is_told_too():
     def program(rank):
-        model = DistributedDataParallel(linear())
-        with model.join():
-            for iteration in range(3):
-                if rank == 1 and iteration == 1:
-                    raise SystemExit(3)
-                model(row(1, 2)).sum().backward()
+        joined(3, after=lambda iteration: sys.exit(3) if rank == 1 and iteration == 1 else None)
 
     result = simulate(program, 2)
     assert str(result.errors[0]) == "the join is over: rank 1 left it by SystemExit: 3"
 
 
-def test_break_and_return_are_no_exceptions():
+def test_a_break_is_no_exception():
     def program(rank):
         model = DistributedDataParallel(linear())
         with model.join():
@@ -250,7 +258,7 @@ def test_on_one_rank_training_goes_on_with_the_same_wrapper():
         model(row(1, 2)).sum().backward()
         return model.module.weight.grad.tolist()
 
-    assert alone(program) == [[1, 2]]
+    assert run(program, 1).returns == ([[1, 2]],)
 
 
 def test_a_forward_after_the_error():
@@ -326,11 +334,7 @@ def test_different_models_are_found():
 
 def test_different_collectives_are_found_once_somebody_has_joined():
     def program(rank):
-        model = DistributedDataParallel(linear())
-        with model.join():
-            for _ in range(min(rank, 1)):
-                model(row(1, 2))
-                dist.all_reduce(torch.zeros(rank, 2), dist.ReduceOp.MAX)
+        joined(min(rank, 1), before=lambda _: dist.all_reduce(torch.zeros(rank, 2), dist.ReduceOp.MAX))
 
     assert set(failing(program, 3).values()) == {
         "JoinError: the ranks inside the join do different things: "
@@ -371,12 +375,7 @@ def test_what_cannot_be_shadowed(name, first):
     call, text = UNSHADOWED[name]
 
     def program(rank):
-        model = DistributedDataParallel(linear())
-        with model.join():
-            for iteration in range(first + min(rank, 1) * 2):
-                model(row(1, 2)).sum().backward()
-                if iteration >= first:
-                    call()
+        joined(first + min(rank, 1) * 2, after=lambda iteration: iteration >= first and call())
 
     assert set(failing(program, 3).values()) == {f"JoinError: {text}"}
 
@@ -385,12 +384,8 @@ def test_what_cannot_be_shadowed(name, first):
 def test_a_group_of_some_ranks_with_a_joined_one(members):
     def program(rank):
         part = dist.new_group(list(members))
-        model = DistributedDataParallel(linear())
-        with model.join():
-            for _ in range(2 * min(rank, 1)):
-                model(row(1, 2)).sum().backward()
-                if rank in members:
-                    dist.all_reduce(torch.zeros(1), group=part)
+        calls = rank in members
+        joined(2 * min(rank, 1), after=lambda _: calls and dist.all_reduce(torch.zeros(1), group=part))
 
     texts = failing(program, 4)
     text = (
@@ -406,16 +401,15 @@ def test_a_group_of_some_ranks_with_a_joined_one(members):
 
 def test_a_group_of_ranks_that_all_have_input():
     def program(rank):
-        part = dist.new_group([1, 2])
-        model = DistributedDataParallel(linear())
-        found = []
-        with model.join():
-            for _ in range(1 + min(rank, 1)):
-                model(row(1, 2)).sum().backward()
-                if rank:
-                    total = torch.tensor(rank)
-                    dist.all_reduce(total, group=part)
-                    found.append(total.item())
+        part, found = dist.new_group([1, 2]), []
+
+        def add_up(iteration):
+            if rank:
+                total = torch.tensor(rank)
+                dist.all_reduce(total, group=part)
+                found.append(total.item())
+
+        joined(1 + min(rank, 1), after=add_up)
         return found
 
     assert list(run(program, 3).returns) == [[], [3, 3], [3, 3]]
@@ -441,24 +435,20 @@ def test_ranks_are_named_by_their_numbers_in_the_world():
 # Bad input.
 
 
-def alone(program):
-    """Run it on one rank."""
-    return run(program, 1).returns[0]
-
-
 def test_models_that_cannot_be_joined():
     def program(rank):
         model = DistributedDataParallel(linear())
         other = DistributedDataParallel(linear(), process_group=dist.new_group([0]))
         optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
-        return [_refusal(models) for models in ([], [model, optimizer], [linear()], [model, other], [model, model])]
+        wrong = ([], [model, optimizer], [linear()], [model, other], [model, model], model)
+        return [_refusal(models) for models in wrong]
 
     def _refusal(models):
         with pytest.raises(UsageError) as caught:
             Join(models)
         return str(caught.value)
 
-    assert alone(program) == [
+    assert run(program, 1).returns[0] == [
         "models is empty, expected the wrapped models that are trained inside: Join([model])",
         "models has a ZeroRedundancyOptimizer, expected models of this engine only: use "
         "torch.distributed.algorithms.join.Join",
@@ -466,18 +456,8 @@ def test_models_that_cannot_be_joined():
         "models use different process groups, expected one: construct them with one, or train them in loops of their "
         "own",
         "models has one model twice, expected each once",
+        "models is a DistributedDataParallel, expected several models or one in a list: give a list: Join([model])",
     ]
-
-
-def test_a_model_that_is_not_in_a_list():
-    def program(rank):
-        with pytest.raises(UsageError) as caught:
-            Join(DistributedDataParallel(linear()))
-        return str(caught.value)
-
-    assert alone(program) == (
-        "models is a DistributedDataParallel, expected several models or one in a list: give a list: Join([model])"
-    )
 
 
 @pytest.mark.parametrize("is_same", [True, False], ids=["same-model", "another-model"])
@@ -485,11 +465,12 @@ def test_a_join_inside_a_join(is_same):
     def program(rank):
         model = DistributedDataParallel(linear())
         other = model if is_same else DistributedDataParallel(linear(), process_group=dist.new_group([0, 1]))
-        with model.join():
-            for _ in range(1 + rank):
-                model(row(1, 2)).sum().backward()
-                with other.join():
-                    pass
+
+        def join_inside(iteration):
+            with other.join():
+                pass
+
+        joined(1 + rank, model=model, after=join_inside)
 
     text = (
         "UsageError: a join inside a join, expected one at a time: use Join([model, other]) for models that train in "
@@ -503,10 +484,7 @@ def test_a_forward_inside_the_join_of_another_model(makes_group):
     def program(rank):
         model = DistributedDataParallel(linear())
         other = DistributedDataParallel(linear(), process_group=makes_group and makes_group())
-        with model.join():
-            for _ in range(1 + rank):
-                model(row(1, 2)).sum().backward()
-                other(row(1, 2))
+        joined(1 + rank, model=model, after=lambda _: other(row(1, 2)))
 
     text = (
         "UsageError: a forward inside the join of another model, expected all models that are trained inside to be "

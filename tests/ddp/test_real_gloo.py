@@ -15,14 +15,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from ddpsim import ddp, simulate
 from tests.ddp import gloo_programs
 from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome
 from tests.ddp.loop_collectives import Inputs, assert_made, values
 from tests.kit import networks, oracle
-from tests.kit.training import assert_same, batches, seeded
+from tests.kit.training import assert_same, seeded
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -163,13 +162,6 @@ def test_hooks_that_lose_precision_did_so(ran):
 # What is found.
 
 
-def test_parameters_in_another_order(ran):
-    for text, together in ran["swapped_parameters"]:
-        assert text.startswith("ReplicaMismatchError: the ranks' models or settings differ: ")
-        assert "rank 1 has scale float32[2] at index 0 of the parameters, rank 0 has weight float32[2]" in text
-        assert together == 2.0
-
-
 def test_a_layer_that_one_rank_lacks(ran):
     texts = [text for text, _ in ran["missing_parameter"]]
     assert "rank 1 has the parameter 1.weight float32[2, 2], rank 0 has none of that name" in texts[0]
@@ -241,29 +233,6 @@ def test_a_join_leaves_torch_as_it_was(ran):
 
 
 # Buffers.
-
-
-def test_buffers(ran):
-    (first_0,), (first_1, second) = [[batch[0, :2] for batch in own] for own in batches(1, 2)]
-    assert [len(seen) for seen in ran["buffer_strategies"]] == [1, 2]
-
-    def expected(own: Tensor, present: list[Tensor]) -> dict[str, Tensor]:
-        together = torch.stack(present)
-        return {
-            "broadcast": present[-1],
-            "sum": together.sum(0),
-            "mean": together.mean(0),
-            "max": together.amax(0),
-            "min": together.amin(0),
-            "none": own,
-            "work": together.sum(0),
-            "future": together.sum(0),
-        }
-
-    rank_0, rank_1 = ran["buffer_strategies"]
-    equal(rank_0[0], expected(first_0, [first_0, first_1]))
-    equal(rank_1[0], expected(first_1, [first_0, first_1]))
-    equal(rank_1[1], expected(second, [second]))
 
 
 def test_the_example_of_counts_in_buffers(ran):

@@ -12,18 +12,8 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
 from tests.kit.networks import Chain
-from tests.kit.running import (
-    TINY,
-    calls,
-    check,
-    check_backwards,
-    counts,
-    mark,
-    mark_gradients,
-    run,
-    timeline,
-)
-from tests.kit.training import Training, equal_batches, mean_square
+from tests.kit.running import calls, check, check_backwards, counts, mark, mark_gradients, run, timeline
+from tests.kit.training import TINY, Training, equal_batches, mean_square
 
 LAYERS = 20
 WIDTH = 8

@@ -13,7 +13,6 @@ from ddpsim.simulator.calls import Phase
 from tests.kit import networks
 from tests.kit.networks import Chain
 from tests.kit.running import (
-    TINY,
     calls,
     check,
     counts,
@@ -23,10 +22,9 @@ from tests.kit.running import (
     mark,
     mark_gradients,
     run,
-    seeded,
     timeline,
 )
-from tests.kit.training import Training, equal_batches, mean_square
+from tests.kit.training import TINY, Training, equal_batches, mean_square, seeded
 
 MODES = pytest.mark.parametrize("as_view", [None, False, True])
 

@@ -11,7 +11,6 @@ from ddpsim.ddp import DistributedDataParallel, OpenBackwardError, UsageError
 from ddpsim.ddp.static_graph import StaticGraph
 from tests.kit.networks import Branches
 from tests.kit.running import (
-    TINY,
     check_backwards,
     counts,
     each_equals,
@@ -19,11 +18,10 @@ from tests.kit.running import (
     gradients,
     mark,
     mark_gradients,
-    ramp,
     run,
-    seeded,
     timeline,
 )
+from tests.kit.training import TINY, ramp, seeded
 
 OPTIONS = pytest.mark.parametrize(
     "options",

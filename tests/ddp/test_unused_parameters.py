@@ -13,20 +13,8 @@ from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel
 from ddpsim.ddp.used_map import UsedMap
 from ddpsim.simulator.calls import Phase
 from tests.kit.networks import Branches, TwoOutputs
-from tests.kit.running import (
-    TINY,
-    calls,
-    check_backwards,
-    counts,
-    expected,
-    gradients,
-    mark,
-    mark_gradients,
-    ramp,
-    run,
-    seeded,
-    timeline,
-)
+from tests.kit.running import calls, check_backwards, counts, expected, gradients, mark, mark_gradients, run, timeline
+from tests.kit.training import TINY, ramp, seeded
 
 MODES = pytest.mark.parametrize("as_view", [None, False, True])
 CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])

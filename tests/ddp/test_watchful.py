@@ -13,8 +13,8 @@ from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
 from ddpsim.ddp.open_backward import report
 from tests.kit import networks
-from tests.kit.running import TINY, assert_equal, counts, each_equals, expected, gradients, ramp, run, seeded
-from tests.kit.training import mean_square
+from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, run
+from tests.kit.training import TINY, mean_square, ramp, seeded
 
 GRAPH = pytest.mark.parametrize(
     "options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=["all used", "searched", "static"]

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from torch.nn.parallel.distributed import _BufferCommHookLocation
 
-from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check
 from tests.ddp_equivalence.test_plain import OPTIONS
 from tests.kit import networks
+from tests.kit.results import returned
 from tests.kit.training import Training, batches, equal_batches, mean_square
 
 pytestmark = [
@@ -95,8 +95,6 @@ def test_hooks(location, hook):
         return history
 
     training = batches(3, 3, 3)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
     seen = [torch.zeros(4, dtype=torch.float64) for _ in range(3)]
     for step in range(3):
         if location is _BufferCommHookLocation.PRE_FORWARD:
@@ -105,7 +103,7 @@ def test_hooks(location, hook):
         if location is _BufferCommHookLocation.POST_FORWARD:
             seen = [sum(seen) / 3] * 3
         for rank in range(3):
-            torch.testing.assert_close(result.returns[rank][step], seen[rank], rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(returned(program, 3)[rank][step], seen[rank], rtol=1e-12, atol=1e-12)
 
 
 def test_buffers_that_the_forward_replaces():

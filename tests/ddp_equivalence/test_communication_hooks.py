@@ -34,7 +34,8 @@ from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
+from tests.kit.results import returned
+from tests.kit.training import Training, assert_each, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 BUCKETS = pytest.mark.parametrize("options", [{}, {"bucket_cap_mb": TINY}, {"static_graph": True}], ids=str)
 pytestmark = pytest.mark.filterwarnings("ignore:`TorchScript` support for functional optimizers:DeprecationWarning")
@@ -205,13 +206,12 @@ def test_quantization(kind):
 
 def test_post_local_sgd():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
+        module = seeded(networks.multilayer, rank)
         model = DistributedDataParallel(module)
         halves = [dist.new_group([0, 1]), dist.new_group([2, 3])]
         model.register_comm_hook(PostLocalSGDState(None, halves[rank // 2], 2), post_localSGD_hook)
         averager = PeriodicModelAverager(period=2, warmup_steps=2)
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = training.optimizer(model)
         for batch in training.batches[rank]:
             optimizer.zero_grad()
             mean_square(model, batch).backward()
@@ -220,9 +220,7 @@ def test_post_local_sgd():
         return [parameter.detach().clone() for parameter in module.parameters()]
 
     training = plain(4, count=5)
-    result = simulate(program, 4)
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, local_sgd(training, together=2, period=2), strict=True):
+    for actual, expected in zip(returned(program, 4), local_sgd(training, together=2, period=2), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-12, atol=1e-12)
 
 
@@ -255,8 +253,7 @@ def local_sgd(training, *, together, period):
 @BUCKETS
 def test_an_optimizer_fused_into_the_backward(options):
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
+        module = seeded(networks.multilayer, rank)
         model = DistributedDataParallel(module, **options)
         model._register_fused_optim(torch.optim.SGD, 0.1)
         for batch in training.batches[rank]:
@@ -265,10 +262,7 @@ def test_an_optimizer_fused_into_the_backward(options):
         return trained(module)
 
     training = plain(3)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected, gradients=False)
+    assert_each(returned(program, 3), expectation(training), gradients=False)
 
 
 @pytest.mark.torch_only("the hook reads private attributes of torch's wrapper")
@@ -277,8 +271,7 @@ def test_an_optimizer_fused_into_the_backward(options):
 def test_a_sharded_optimizer_fused_into_the_backward(with_step):
     # Torch refuses this with a group called "gloo".
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
+        module = seeded(networks.multilayer, rank)
         group = dist.new_group(backend="nccl")
         model = DistributedDataParallel(module, process_group=group)
         optimizer = ZeroRedundancyOptimizer(
@@ -292,10 +285,7 @@ def test_a_sharded_optimizer_fused_into_the_backward(with_step):
         return trained(module)
 
     training = plain(3)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected, gradients=False)
+    assert_each(returned(program, 3), expectation(training), gradients=False)
 
 
 @pytest.mark.torch_only("it is about options that ours does not have")

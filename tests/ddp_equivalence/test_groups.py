@@ -16,6 +16,7 @@ from tests.ddp_equivalence import engine
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks, oracle
+from tests.kit.results import returned
 from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 PAIR = {"first": networks.multilayer, "second": networks.with_buffers}
@@ -42,11 +43,9 @@ def train_pair(rank, training, order, options, join=TorchJoin):
 
 def check_pair(counts, *how):
     training = Training(networks.multilayer, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
-    result = simulate(train_pair, len(counts), args=(training, *how))
-    result.raise_for_verdict()
     for index, (name, build) in enumerate(PAIR.items()):
         for rank, expected in enumerate(oracle.train(replace(training, build=build), seeded(build, index))):
-            assert_same(result.returns[rank][name], expected, gradients=False)
+            assert_same(returned(train_pair, len(counts), args=(training, *how))[rank][name], expected, gradients=False)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +79,10 @@ def test_one_wrapper_for_each_half(counts):
         return engine.train_model(rank, training, seeded(networks.with_buffers, rank), options)
 
     training = Training(networks.with_buffers, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
-    result = simulate(program, 4)
-    result.raise_for_verdict()
     for start in (0, 2):
         own = replace(training, batches=training.batches[start : start + 2])
         for rank, expected in enumerate(oracle.train(own, seeded(networks.with_buffers, start)), start=start):
-            assert_same(result.returns[rank], expected, gradients=False)
+            assert_same(returned(program, 4)[rank], expected, gradients=False)
 
 
 def test_a_wrapper_on_some_ranks_only():
@@ -99,19 +96,17 @@ def test_a_wrapper_on_some_ranks_only():
         return (actual if rank in (1, 3) else None), total.item()
 
     training = Training(networks.multilayer, equal_batches(2), mean_square)
-    result = simulate(program, 4)
-    result.raise_for_verdict()
+    returns = returned(program, 4)
     # new_group sorts its ranks, so global rank 1 is group rank 0.
     expected = oracle.train(training, seeded(networks.multilayer, 1))
-    assert [total for _, total in result.returns] == [4.0] * 4
-    assert_same(result.returns[1][0], expected[0])
-    assert_same(result.returns[3][0], expected[1])
+    assert [total for _, total in returns] == [4.0] * 4
+    assert_same(returns[1][0], expected[0])
+    assert_same(returns[3][0], expected[1])
 
 
 def test_metrics_between_the_steps():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
+        module = seeded(networks.multilayer, rank)
         model = DistributedDataParallel(module)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         means = []
@@ -128,9 +123,8 @@ def test_metrics_between_the_steps():
         return trained(module), means, gathered
 
     training = Training(networks.multilayer, equal_batches(3), mean_square)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for (actual, means, gathered), expected in zip(result.returns, expectation(training), strict=True):
+    returns = returned(program, 3)
+    for (actual, means, gathered), expected in zip(returns, expectation(training), strict=True):
         assert_same(actual, expected)
         assert gathered == [0, 1, 2]
-        assert means == result.returns[0][1]
+        assert means == returns[0][1]

@@ -8,6 +8,7 @@ from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, train
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
 from tests.kit import networks, oracle
+from tests.kit.results import returned
 from tests.kit.training import Training, assert_same, batches, mean_square, seeded, steps, trained, uneven_batches
 
 pytestmark = [
@@ -98,14 +99,12 @@ def test_joining_twice():
         return trained(model.module)
 
     training = joined((2, 1, 3))
-    result = simulate(program, 3)
-    result.raise_for_verdict()
     # Between the two, all ranks have one model; so the second is one more training, from there.
     epoch = expectation(training)[0]
     module = networks.multilayer()
     module.load_state_dict(epoch.parameters)
     for rank, expected in enumerate(oracle.train(training, module)):
-        assert_same(result.returns[rank], expected, gradients=False)
+        assert_same(returned(program, 3)[rank], expected, gradients=False)
 
 
 @pytest.mark.parametrize("counts", [(1, 2), (2, 1, 3), (0, 1, 1, 1)])
@@ -123,9 +122,7 @@ def test_throw_on_early_termination(counts, engine_name):
 
     first = [rank for rank, count in enumerate(counts) if count == min(counts)]
     who = f"rank{'s' * (len(first) > 1)} {', '.join(map(str, first))}"
-    result = simulate(program, len(counts))
-    result.raise_for_verdict()
-    for rank, (taken, message) in enumerate(result.returns):
+    for rank, (taken, message) in enumerate(returned(program, len(counts))):
         assert taken == min(counts)
         if engine_name == "ddp":
             assert message == f"{who} ran out of input (throw_on_early_termination)"

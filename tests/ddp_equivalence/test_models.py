@@ -11,6 +11,7 @@ from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
 from tests.kit import networks, oracle
+from tests.kit.results import returned
 from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 pytestmark = [
@@ -116,9 +117,7 @@ def test_hooks_of_the_wrapper():
         mean_square(model, equal_batches(2)[rank][0]).backward()
         return calls
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    assert result.returns == (["forward pre", "forward", "backward"],) * 2
+    assert returned(program, 2) == (["forward pre", "forward", "backward"],) * 2
 
 
 @BOTH
@@ -175,8 +174,7 @@ def test_sync_batch_norm_is_refused_by_torch_on_a_cpu():
 @pytest.mark.torch_only("ours has no delayed parameters")
 def test_delayed_parameters():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
+        module = seeded(networks.multilayer, rank)
         delayed = [(name, p) for name, p in module.named_parameters() if name.startswith("4.")]
         # The all_reduce of the delayed ones starts when this one's gradient is there, so it must be the last of all.
         model = DistributedDataParallel(
@@ -193,9 +191,7 @@ def test_delayed_parameters():
         return trained(module.double())
 
     training = Training(networks.multilayer, equal_batches(3), mean_square)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
+    for actual, expected in zip(returned(program, 3), expectation(training), strict=True):
         torch.testing.assert_close(actual.parameters, expected.parameters, rtol=1e-5, atol=1e-6)
 
 
@@ -236,9 +232,7 @@ def test_inference_mode_and_evaluation():
         return without_gradients.clone(), inferred.clone()
 
     batch = equal_batches(1)[0][0]
-    result = simulate(program, 3)
-    result.raise_for_verdict()
     expected = seeded(networks.with_buffers).eval()(batch).detach()
-    for outputs in result.returns:
+    for outputs in returned(program, 3):
         for output in outputs:
             assert torch.equal(output, expected)

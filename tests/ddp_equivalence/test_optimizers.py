@@ -9,10 +9,10 @@ import torch
 from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
-from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.kit import networks
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
+from tests.kit.results import returned
+from tests.kit.training import Training, assert_each, batches, equal_batches, mean_square, seeded, trained
 
 
 def sharded(rank, training, clear):
@@ -34,10 +34,7 @@ def sharded(rank, training, clear):
 
 
 def check(training, clear=True, **how):
-    result = simulate(sharded, training.world_size, args=(training, clear))
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected, **how)
+    assert_each(returned(sharded, training.world_size, args=(training, clear)), expectation(training), **how)
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -65,12 +62,10 @@ def test_a_joined_ranks_shard_is_stale_with_torchs(counts, clear_before_backward
     # Torch's own flaw: a joined rank still steps its shard, but shadowing writes no averaged gradient there. So it
     # applies its last one again and again, or, if that was cleared, none. All ranks agree on the wrong parameters.
     training = Training(networks.multilayer, batches(*counts), mean_square, is_joined=True)
-    result = simulate(sharded, len(counts), args=(training, clear_before_backward))
-    result.raise_for_verdict()
     right = expectation(training)[0].parameters
     shards = shards_by_rank(len(counts))
     stale = expectation_with_stale_shards(training, shards, clear_before_backward=clear_before_backward)
-    for actual in result.returns:
+    for actual in returned(sharded, len(counts), args=(training, clear_before_backward)):
         torch.testing.assert_close(actual.parameters, stale, rtol=1e-12, atol=1e-12)
     early = [name for rank, names in enumerate(shards) for name in names if counts[rank] < max(counts)]
     assert not any(torch.allclose(stale[name], right[name], rtol=1e-9) for name in early)
@@ -123,8 +118,6 @@ def test_a_state_dict_is_gathered_from_the_shards():
             return {index: state["momentum_buffer"] for index, state in optimizer.state_dict()["state"].items()}
 
     training = Training(networks.multilayer, equal_batches(3), mean_square, momentum=0.9)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
     model = seeded(networks.multilayer)
     optimizer = training.optimizer(model)
     for step in range(3):
@@ -132,4 +125,4 @@ def test_a_state_dict_is_gathered_from_the_shards():
         (sum(mean_square(model, own[step]) for own in training.batches) / 3).backward()
         optimizer.step()
     expected = {index: state["momentum_buffer"] for index, state in optimizer.state_dict()["state"].items()}
-    torch.testing.assert_close(result.returns[1], expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(returned(program, 3)[1], expected, rtol=1e-12, atol=1e-12)

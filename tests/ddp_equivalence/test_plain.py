@@ -11,7 +11,18 @@ from torch.nn.parallel import DistributedDataParallel as TorchEngine
 from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated, train_model
 from tests.kit import networks
-from tests.kit.training import TINY, Trained, Training, assert_same, equal_batches, mean_square, seeded, trained
+from tests.kit.results import returned
+from tests.kit.training import (
+    TINY,
+    Trained,
+    Training,
+    assert_each,
+    assert_same,
+    equal_batches,
+    mean_square,
+    seeded,
+    trained,
+)
 
 _OPTIONS = {
     "defaults": {},
@@ -95,10 +106,8 @@ def test_buckets_are_rebuilt_in_the_order_of_the_first_backward(world_size):
 
     training = Training(networks.registered_backwards, equal_batches(world_size), mean_square, clear_gradients=False)
     check(training, {"bucket_cap_mb": TINY})
-    result = simulate(program, world_size)
-    result.raise_for_verdict()
     # Torch starts with one bucket of up to 1 MiB. The backward reaches the layer that was registered first, first.
-    for buckets, is_rebuilt in result.returns:
+    for buckets, is_rebuilt in returned(program, world_size):
         assert is_rebuilt
         assert [sorted(sizes) for sizes in buckets] == [[37], [2, 5, 10, 20], [2, 5, 10, 20]]
         assert [sum(buckets[1][:2]), sum(buckets[1][2:])] == [12, 25]
@@ -106,17 +115,15 @@ def test_buckets_are_rebuilt_in_the_order_of_the_first_backward(world_size):
 
 def test_every_rank_starts_from_rank_zero():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.with_buffers()
+        module = seeded(networks.with_buffers, rank)
         module[1].running_mean.fill_(rank)
         before = trained(module)
         DistributedDataParallel(module)
         return before, trained(module)
 
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    first = result.returns[0][0]
-    for rank, (before, after) in enumerate(result.returns):
+    returns = returned(program, 3)
+    first = returns[0][0]
+    for rank, (before, after) in enumerate(returns):
         assert_same(after, first, tolerance=0.0)
         assert torch.equal(before.parameters["0.weight"], first.parameters["0.weight"]) == (rank == 0)
 
@@ -137,16 +144,12 @@ def test_without_init_sync_and_equal_parameters():
         return train_model(rank, training, seeded(networks.multilayer), {"init_sync": False})
 
     training = Training(networks.multilayer, equal_batches(3), mean_square)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected)
+    assert_each(returned(program, 3), expectation(training))
 
 
 def test_ignored_parameters_and_buffers_stay_each_ranks_own():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.with_buffers()
+        module = seeded(networks.with_buffers, rank)
         TorchEngine._set_params_and_buffers_to_ignore_for_model(module, ["0.bias", "1.running_mean"])
         before = trained(module)
         model = DistributedDataParallel(module)
@@ -154,10 +157,9 @@ def test_ignored_parameters_and_buffers_stay_each_ranks_own():
         return before, trained(module)
 
     training = Training(networks.with_buffers, equal_batches(3, count=1), mean_square)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    befores, afters = zip(*result.returns, strict=True)
-    for before, after in result.returns:
+    returns = returned(program, 3)
+    befores, afters = zip(*returns, strict=True)
+    for before, after in returns:
         assert torch.equal(after.parameters["0.bias"], before.parameters["0.bias"])
         assert torch.equal(after.parameters["0.weight"], befores[0].parameters["0.weight"])
         assert torch.equal(after.gradients["0.weight"], afters[0].gradients["0.weight"])
@@ -168,8 +170,7 @@ def test_ignored_parameters_and_buffers_stay_each_ranks_own():
 
 def test_a_forward_without_gradients_leaves_training_as_it_was():
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.multilayer()
+        module = seeded(networks.multilayer, rank)
         model = DistributedDataParallel(module)
         optimizer = training.optimizer(model)
         outputs = []
@@ -185,9 +186,7 @@ def test_a_forward_without_gradients_leaves_training_as_it_was():
         return trained(module), outputs, module(training.batches[rank][-1]).detach()
 
     training = Training(networks.multilayer, equal_batches(3), mean_square)
-    result = simulate(program, 3)
-    result.raise_for_verdict()
-    for (actual, outputs, last), expected in zip(result.returns, expectation(training), strict=True):
+    for (actual, outputs, last), expected in zip(returned(program, 3), expectation(training), strict=True):
         assert_same(actual, expected)
         assert torch.equal(outputs[-1], last)
 

@@ -11,7 +11,8 @@ from ddpsim import simulate
 from tests.ddp_equivalence.engine import DistributedDataParallel, check, expectation, simulated
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks
-from tests.kit.training import Training, assert_same, batches, mean_square
+from tests.kit.results import returned
+from tests.kit.training import Training, assert_each, batches, mean_square, seeded
 
 UNUSED = pytest.mark.parametrize(
     "options",
@@ -62,9 +63,7 @@ def test_join(branches, is_static, options):
         is_joined=True,
         divide_by_initial_world_size=is_static,
     )
-    result = simulated(training, options)
-    for actual, expected in zip(result.returns, expectation(training), strict=True):
-        assert_same(actual, expected, gradients=False)
+    assert_each(simulated(training, options).returns, expectation(training), gradients=False)
 
 
 @UNUSED
@@ -72,8 +71,7 @@ def test_join_with_a_stale_used_map(options, engine_name):
     # Torch's own flaw, the same on real gloo: a joined rank shadows the used map with that of the step before. What was
     # once used counts as used for good, and gets a gradient of zeros where nobody used it: momentum goes on moving it.
     def program(rank):
-        torch.manual_seed(rank)
-        module = networks.branching()
+        module = seeded(networks.branching, rank)
         model = DistributedDataParallel(module, **options)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
         moved = []
@@ -87,12 +85,11 @@ def test_join_with_a_stale_used_map(options, engine_name):
                 moved.append(not torch.equal(before, module.branches[0].weight))
         return moved, gradient is None, gradient is not None and not gradient.any()
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
+    returns = returned(program, 2)
     if engine_name == "ddp":
-        assert result.returns[1] == ([True, False, False], True, False)
+        assert returns[1] == ([True, False, False], True, False)
     else:
-        assert result.returns[1] == ([True, True, True], False, True)
+        assert returns[1] == ([True, True, True], False, True)
 
 
 def test_static_graph_learns_what_is_unused():

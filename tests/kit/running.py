@@ -16,7 +16,7 @@ from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.events import EventKind
 from tests.kit import oracle
-from tests.kit.training import TINY, Prepare, Trained, Training, assert_same, ramp, seeded, steps, train, trained
+from tests.kit.training import Prepare, Training, assert_same, seeded, train
 
 Gradients = dict[str, "Tensor | None"]
 RankLoss = Callable[[nn.Module, int], Tensor]
@@ -203,32 +203,3 @@ def linear(features: int = 2, outputs: int = 1) -> nn.Linear:
 def row(*numbers: float) -> Tensor:
     """A batch of one row."""
     return torch.tensor([numbers], dtype=torch.float64)
-
-
-__all__ = [
-    "TINY",
-    "Trained",
-    "assert_equal",
-    "average",
-    "backwards",
-    "calls",
-    "check",
-    "check_backwards",
-    "counts",
-    "each_equals",
-    "expected",
-    "failing",
-    "gradients",
-    "group_methods",
-    "linear",
-    "mark",
-    "mark_gradients",
-    "ramp",
-    "row",
-    "run",
-    "seeded",
-    "steps",
-    "timeline",
-    "train",
-    "trained",
-]

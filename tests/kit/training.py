@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -149,6 +149,12 @@ def assert_same(actual: Trained, expected: Trained, *, tolerance: float = 1e-12,
             atol=tolerance,
             msg=lambda text, name=name: f"{name}: {text}",
         )
+
+
+def assert_each(actual: Iterable[Trained], expected: Iterable[Trained], **how: Any) -> None:
+    """Compare the outcomes of all ranks, as `assert_same` does."""
+    for own, wanted in zip(actual, expected, strict=True):
+        assert_same(own, wanted, **how)
 
 
 def batches(
