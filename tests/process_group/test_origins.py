@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
-from torch.distributed.algorithms.join import Join
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
@@ -278,24 +277,6 @@ def join_with_evaluation(rank):
                     model.module(inputs(rank))
 
 
-def two_wrappers_under_join(rank):
-    models = [wrapped(), wrapped(seed=1)]
-    with Join(models):
-        for _ in range(1 + rank):
-            for model in models:
-                backward(model, rank)
-
-
-def early_termination(rank):
-    model = wrapped()
-    for _ in range(2):
-        with contextlib.suppress(RuntimeError), model.join(throw_on_early_termination=True):
-            for _ in range(2 + rank):
-                backward(model, rank)
-        model.zero_grad()
-    backward(model, rank)
-
-
 def no_sync_as_often_as_each_likes(rank):
     model = wrapped()
     for step in range(3):
@@ -341,8 +322,6 @@ def a_copy(rank):
     "program",
     [
         join_with_evaluation,
-        two_wrappers_under_join,
-        early_termination,
         no_sync_as_often_as_each_likes,
         parameters_unused_on_one_rank,
         a_subclass_with_bucket_views,

@@ -7,12 +7,9 @@ from functools import partial
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed.algorithms.join import Join as TorchJoin
-from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel as TorchEngine
 
 from ddpsim.ddp import DistributedDataParallel as OwnEngine
-from ddpsim.ddp import Join
 from ddpsim.ddp.errors import ReplicaMismatchError
 
 from . import training
@@ -54,15 +51,6 @@ def windows_that_are_reduced_twice(rank):
             optimizer.zero_grad()
 
 
-def two_forwards_for_a_backward(rank):
-    model = wrapped()
-    optimizer = sgd(model)
-    for _ in range(2):
-        (model(inputs(rank)) + model(inputs(rank + 1))).pow(2).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
 def epochs_with_uneven_inputs(rank, *, together=True, **options):
     model = wrapped(normalised=True, **options)
     optimizer = sgd(model)
@@ -91,27 +79,6 @@ def windows_inside_a_join(rank):
                 if batch % 2:
                     optimizer.step()
                     optimizer.zero_grad()
-
-
-def several_models_inside_a_join(rank):
-    models = [wrapped(), wrapped(seed=1)]
-    optimizers = [sgd(model) for model in models]
-    for epoch in range(3):
-        with Join(models):
-            for batch in range((rank + 2 * epoch) % 3):
-                for model, optimizer in list(zip(models, optimizers, strict=True))[batch % 2 :]:
-                    train(model, optimizer, rank, 1)
-    for model, optimizer in zip(models, optimizers, strict=True):
-        train(model, optimizer, rank, 1)
-
-
-def torchs_join_with_a_sharded_optimizer(rank):
-    model = wrapped()
-    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam)
-    for epoch in range(3):
-        with TorchJoin([model, optimizer]):
-            train(model, optimizer, rank, (rank + epoch) % 3)
-    train(model, optimizer, rank, 1)
 
 
 def evaluation_in_between(rank, *, guard=torch.no_grad, on=None):
@@ -289,9 +256,7 @@ WITH_BOTH = [
     partial(windows, batches=2, broadcast_buffers=False),
     join_and_go_on,
     windows_that_are_reduced_twice,
-    two_forwards_for_a_backward,
     windows_inside_a_join,
-    torchs_join_with_a_sharded_optimizer,
     evaluation_in_between,
     partial(evaluation_in_between, guard=nullcontext, on=1),
     partial(branches, find_unused_parameters=True),
@@ -313,7 +278,6 @@ WITH_OURS = [
     partial(epochs_with_uneven_inputs, together=False, static_graph=True),
     partial(epochs_with_uneven_inputs, find_unused_parameters=True, bucket_cap_mb=1e-5),
     copies_that_only_evaluate,
-    several_models_inside_a_join,
     wrapped_again_after_a_failure,
     buffers_of_every_kind,
     a_buffer_of_the_ranks_own_that_nothing_sends,
