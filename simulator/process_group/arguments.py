@@ -21,19 +21,6 @@ _TAKEN = frozenset(
 )
 """What collectives take. Point-to-point moves bytes and takes everything."""
 
-_SCALAR_NAMES = {
-    torch.float64: "Double",
-    torch.float32: "Float",
-    torch.float16: "Half",
-    torch.bfloat16: "BFloat16",
-    torch.uint8: "Byte",
-    torch.int8: "Char",
-    torch.int32: "Int",
-    torch.int64: "Long",
-    torch.bool: "Bool",
-}
-"""C++ names of dtypes (c10::ScalarType)."""
-
 _TYPE_NAMES = {
     torch.float64: "double",
     torch.float32: "float",
@@ -67,7 +54,7 @@ def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
     if reduction in _BITWISE and is_fractional:
         return f"Cannot use ReduceOp.{reduction} with non-integral dtype"
     if reduction == "AVG" and not is_fractional:
-        return f"result type Float can't be cast to the desired output type {_SCALAR_NAMES[getattr(torch, dtype)]}"
+        return f"result type Float can't be cast to the desired output type {_scalar_name(getattr(torch, dtype))}"
     return None
 
 
@@ -98,7 +85,7 @@ def check_sparse_reduction(tensor: Tensor, reduction: str) -> None:
             "ReduceOp.SUM)"
         )
     if tensor.dtype in (torch.float16, torch.bool):
-        raise NotImplementedError(f"\"cadd_sparse\" not implemented for '{_SCALAR_NAMES[tensor.dtype]}'")
+        raise NotImplementedError(f"\"cadd_sparse\" not implemented for '{_scalar_name(tensor.dtype)}'")
 
 
 def check_tensors(schema: str, tensors: Sequence[Tensor]) -> None:
@@ -288,6 +275,11 @@ def _no_kernel(schema: str, tensor: Tensor) -> NotImplementedError:
 
 def _invalid(operation: str, what: str) -> RuntimeError:
     return RuntimeError(f"ProcessGroupGloo::{operation}: invalid {what}")
+
+
+def _scalar_name(dtype: torch.dtype) -> str:
+    """What C++ calls a dtype (c10::ScalarType), as in `Half`."""
+    return torch.empty(0, dtype=dtype, device="cpu").type().removeprefix("torch.").removesuffix("Tensor")
 
 
 def _sizes(tensor: Tensor) -> str:

@@ -13,6 +13,7 @@ the buckets); and, in the first call that says that the rank ran out of input, `
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import CodeType, FrameType
 from typing import Any
 
@@ -23,46 +24,31 @@ from ddpsim.simulator.runtime.rank_body import RankBody
 DECLARATION = "__ddp_phases__"
 
 
+@dataclass(slots=True)
 class Reading:
     """What the stack has said about a call so far, from the innermost frame outwards."""
 
-    __slots__ = (
-        "bucket",
-        "continues",
-        "ends_join",
-        "has_joined",
-        "innermost",
-        "is_complete",
-        "is_hooks",
-        "joining",
-        "owner",
-        "phase",
-        "reducer",
-        "told",
-    )
-
-    def __init__(self) -> None:
-        self.phase: Phase | None = None
-        self.owner: Any = None
-        """The DDP instance, or whatever object stands for a wrapper."""
-        self.innermost: FrameType | None = None
-        """The frame that told the phase; its `self` is the owner if no frame further out tells better."""
-        self.reducer: Any = None
-        """The Reducer that calls from C++, if it is known."""
-        self.bucket: int | None = None
-        self.has_joined: Any = None
-        """The join context that makes this call for a rank that ran out of input."""
-        self.joining: Any = None
-        """The members of the join in which this call says, as the first, that the rank ran out of input."""
-        self.ends_join = False
-        self.continues: Any = None
-        """The pending call whose completion led to this one."""
-        self.told: dict[str, Any] | None = None
-        """What an engine says itself."""
-        self.is_hooks = False
-        """A communication hook makes the call."""
-        self.is_complete = False
-        """The frames further out have nothing to add."""
+    phase: Phase | None = None
+    owner: Any = None
+    """The DDP instance, or whatever object stands for a wrapper."""
+    innermost: FrameType | None = None
+    """The frame that told the phase; its `self` is the owner if no frame further out tells better."""
+    reducer: Any = None
+    """The Reducer that calls from C++, if it is known."""
+    bucket: int | None = None
+    has_joined: Any = None
+    """The join context that makes this call for a rank that ran out of input."""
+    joining: Any = None
+    """The members of the join in which this call says, as the first, that the rank ran out of input."""
+    ends_join: bool = False
+    continues: Any = None
+    """The pending call whose completion led to this one."""
+    told: dict[str, Any] | None = None
+    """What an engine says itself."""
+    is_hooks: bool = False
+    """A communication hook makes the call."""
+    is_complete: bool = False
+    """The frames further out have nothing to add."""
 
 
 Reader = Callable[[Reading, FrameType], None]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -34,23 +35,21 @@ class Group:
         self.tensors = {each.name: each._replace(tensor=each.tensor.detach().clone()) for each in tensors}
 
 
+@dataclass(slots=True)
 class Comparison:
     """All ranks' replicas at one moment."""
 
-    __slots__ = ("groups", "inputs", "is_late", "sites", "unreduced", "unwaited")
-
-    def __init__(self) -> None:
-        self.groups: list[Group] = []
-        self.sites: dict[int, Site] = {}
-        """The line that each rank was at."""
-        self.inputs: dict[int, StepInputs] = {}
-        """By rank, if the moment is an optimizer step."""
-        self.is_late = False
-        """Gradients came on some rank when the reduction of the step was over."""
-        self.unreduced = ""
-        """A bucket that some rank had not reduced."""
-        self.unwaited: Call | None = None
-        """A call of the user's that some rank had not waited for."""
+    groups: list[Group] = field(default_factory=list)
+    sites: dict[int, Site] = field(default_factory=dict)
+    """The line that each rank was at."""
+    inputs: dict[int, StepInputs] = field(default_factory=dict)
+    """By rank, if the moment is an optimizer step."""
+    is_late: bool = False
+    """Gradients came on some rank when the reduction of the step was over."""
+    unreduced: str = ""
+    """A bucket that some rank had not reduced."""
+    unwaited: Call | None = None
+    """A call of the user's that some rank had not waited for."""
 
     @property
     def ranks(self) -> Collection[int]:
