@@ -21,7 +21,7 @@ from ddpsim.ddp.wording import dtype_text, tensor_text
 
 
 class When(Enum):
-    """On which side of a forward a buffer is synchronised."""
+    """On which side of a forward a buffer is synchronized."""
 
     BEFORE_FORWARD = "before"
     AFTER_FORWARD = "after"
@@ -82,7 +82,7 @@ class BufferStrategies:
 
     @property
     def chosen(self) -> dict[str, str]:
-        """When each of those is synchronised: "before" or "after" a forward, or "never"."""
+        """When each of those is synchronized: "before" or "after" a forward, or "never"."""
         return {
             name: "never" if rule.hook is Strategy.NONE else rule.when.value
             for name, rule in self._rules.items()

@@ -4,7 +4,7 @@ A buffer is broadcast from one rank, reduced over the ranks, left alone, or give
 has one strategy, dtype and device travels in one flat collective; groups and flat tensors are made once: a model has
 hundreds of small buffers and a forward comes every few milliseconds.
 
-Which buffers there are, and what may be asked of them, buffer_strategies.py knows. When to synchronise, and what joined
+Which buffers there are, and what may be asked of them, buffer_strategies.py knows. When to synchronize, and what joined
 ranks do meanwhile, the caller decides.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["BufferHook", "BufferSync", "Strategy", "When"]
 
 
 class BufferSync:
-    """The synchronisation of a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
+    """The synchronization of a module's buffers over `group`; see `BufferStrategies` for the other arguments."""
 
     def __init__(
         self, module: nn.Module, group: ProcessGroup, *, ignored: Container[str] = (), broadcasts: bool = True
@@ -56,13 +56,13 @@ class BufferSync:
         """Bring the buffers of that side to what their strategies say, in place; `present` ranks have input.
 
         `source` is the rank in the group whose buffers are broadcast. Callables come last, one by one: each sees the
-        others' buffers synchronised already. They wait together for what they began.
+        others' buffers synchronized already. They wait together for what they began.
         """
         plan = self._plan(when)
         with torch.no_grad():
             # Every buffer is looked at before anything is sent: a wrong one must not leave the ranks half way.
             # `.data` has a version counter of its own: a forward that has saved a buffer, as batch norm does, may still
-            # run backward after the next forward has synchronised it. torch's engine counts no such writes either.
+            # run backward after the next forward has synchronized it. torch's engine counts no such writes either.
             to_broadcast = [slot.tensor().data for slot in plan.broadcasts]
             to_reduce = [[slot.tensor().data for slot in reduction.slots] for reduction in plan.reductions]
             to_call = [slot.tensor() for slot, _ in plan.hooks]

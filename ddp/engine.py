@@ -27,7 +27,6 @@ from torch.utils import _pytree
 from ddpsim.ddp.announcement import Forward
 from ddpsim.ddp.broadcast import broadcast_coalesced
 from ddpsim.ddp.bucket import Scale
-from ddpsim.ddp.bucket_plan import Caps
 from ddpsim.ddp.buffer_sync import BufferHook, BufferSync, Strategy, When
 from ddpsim.ddp.communication_hooks import CommunicationHook, check_hook
 from ddpsim.ddp.constructor_arguments import (
@@ -168,7 +167,7 @@ class DistributedDataParallel(nn.Module, Joinable):
         """Of each rank, in the forwards whose gradients are still to be reduced."""
         with_buffers = forward_sync_buffers is not None or broadcast_buffers is not False
         if init_sync:
-            self._verify(self._caps)
+            self._verify()
             self._broadcast_state(0, with_buffers=with_buffers)
         self._equip(checked.parameters)
 
@@ -448,12 +447,12 @@ class DistributedDataParallel(nn.Module, Joinable):
 
     # --- state --------------------------------------------------------------------------------------------------------
 
-    def _verify(self, caps: Caps) -> None:
+    def _verify(self) -> None:
         verify_replicas(
             self._named_parameters(),
             self._named_buffers(),
             {
-                "bucket_cap_mb": caps.bytes / 2**20,
+                "bucket_cap_mb": self._caps.bytes / 2**20,
                 "find_unused_parameters": self.find_unused_parameters,
                 "static_graph": self.static_graph,
                 "forward_sync_buffers": self.forward_sync_buffers,

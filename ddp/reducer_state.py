@@ -20,7 +20,7 @@ class ReducerState:
     """Of one reducer; everything by index of the parameter."""
 
     steps: int
-    """The number of its latest synchronising forward."""
+    """The number of its latest synchronizing forward."""
     order: tuple[int, ...] | None
     """Of the gradients, if a backward has shown it."""
     times: tuple[int, ...] | None

@@ -1,4 +1,4 @@
-"""The number of a wrapper's synchronising forward, from 1: by it a diagnosis tells apart what meets on different ranks.
+"""The number of a wrapper's synchronizing forward, from 1: by it a diagnosis tells apart what meets on different ranks.
 
 What counts is in Note [StepCounter] in simulator/process_group/wrapper.py. Nothing that the engine does depends on it.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 
 class StepCounter:
-    """Counts the synchronising forwards of one wrapper."""
+    """Counts the synchronizing forwards of one wrapper."""
 
     __slots__ = ("_is_uncounted", "_reduced", "aligned", "latest")
 
@@ -22,7 +22,7 @@ class StepCounter:
         """The step whose gradients were reduced last."""
 
     def begin_forward(self, *, is_training: bool) -> None:
-        """A synchronising forward begins."""
+        """A synchronizing forward begins."""
         self.latest += is_training
         self._is_uncounted = not is_training
 

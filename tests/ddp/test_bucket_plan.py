@@ -62,18 +62,6 @@ def _closed(plan, tensors, sparse, caps):
     return closed
 
 
-@given(problems())
-def test_every_gradient_travels_once_with_its_kind_and_in_order(problem):
-    tensors, sparse, order, caps = problem
-    plan = plan_buckets(order, footprints(tensors, sparse), caps)
-    assert sorted(index for bucket in plan for index in bucket) == sorted(order)
-    for bucket in plan:
-        assert len({(tensors[index].dtype, tensors[index].device) for index in bucket}) == 1
-        assert len(bucket) == 1 or not any(sparse[index] for index in bucket)
-        indices = [order.index(index) for index in bucket]
-        assert indices == sorted(indices)
-
-
 F, D = "float", "double"
 
 

@@ -139,15 +139,17 @@ def copied(gradient: Tensor | None) -> Tensor | None:
     return gradient.detach().coalesce().clone() if gradient.is_sparse else gradient.detach().clone()
 
 
-def assert_same(actual: Trained, expected: Trained, *, tolerance: float = 1e-12, gradients: bool = True) -> None:
-    """Compare two outcomes, tensor by tensor. A tolerance of 0 means to the last bit."""
+def assert_same(
+    actual: Trained, expected: Trained, *, tolerance: float = 1e-12, gradients: bool = True, what: str = ""
+) -> None:
+    """Compare two outcomes, tensor by tensor; a tolerance of 0 means to the last bit. `what` begins the message."""
     for name in ("parameters", "buffers", *(("gradients",) if gradients else ())):
         torch.testing.assert_close(
             getattr(actual, name),
             getattr(expected, name),
             rtol=tolerance,
             atol=tolerance,
-            msg=lambda text, name=name: f"{name}: {text}",
+            msg=lambda text, name=name: f"{what}{name}: {text}",
         )
 
 
