@@ -24,11 +24,15 @@ def told(result: Result) -> list[object]:
 
 
 @contextmanager
-def planted() -> Iterator[None]:
-    """Our engine divides gradients by one rank too many."""
+def planted(only: int | None = None) -> Iterator[pytest.MonkeyPatch]:
+    """Our engine divides gradients by one rank too many; only where so many are right, if that is said."""
+
+    def scale(divisor: int, in_place: bool = False) -> Scale:
+        return Scale(divisor + (only in (None, divisor)), in_place)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ddpsim.ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + 1, in_place))
-        yield
+        patch.setattr("ddpsim.ddp.engine.Scale", scale)
+        yield patch
 
 
 def main(folder: Path) -> None:

@@ -6,11 +6,11 @@ import sys
 from collections import Counter
 from dataclasses import replace
 from hashlib import sha256
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import strategies as st
 
-from ddpsim.ddp.bucket import Scale
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.value_scenarios import of_training
 from ddpsim.scenarios.fuzzing.batch import run_batch
@@ -21,6 +21,7 @@ from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.strategies import broken_programs, schedules, trainings
 from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.training import Training
+from tests.fuzzing.replaying import planted
 
 PROGRAMS = (Kind.PROGRAM, Kind.BROKEN_PROGRAM)
 
@@ -70,11 +71,9 @@ def test_kinds_and_engines_are_counted():
     assert both.executions["training", Engine.DDP] >= both.executions["training", Engine.TORCH] > 0
 
 
-def test_a_fault_of_the_engine_is_found(monkeypatch):
-    monkeypatch.setattr(
-        "ddpsim.ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place)
-    )
-    report = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12), 0)
+def test_a_fault_of_the_engine_is_found():
+    with planted(only=2):
+        report = run_batch(Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12), 0)
     assert {group.code for group in report.totals.failures} <= {"divergence.gradients", "divergence.parameters"}
     failures = report.failures
     assert failures
@@ -86,15 +85,12 @@ def test_a_fault_of_the_engine_is_found(monkeypatch):
 def test_what_two_engines_differ_in_is_found_though_each_is_near_the_oracle(monkeypatch):
     scenario = of_training(Training(iterations=(1, 1)), 2, name="training")
     assert [each.failure for each in judged(scenario, tuple(Engine))] == [None, None]
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.first_differences", lambda *each: [_Difference()])
+    difference = SimpleNamespace(code="divergence.parameters", name="weight", found="1", expected="2")
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.first_differences", lambda *each: [difference])
     *_, last = judged(scenario, tuple(Engine))
     assert last.outcome == "engines differ"
     assert last.failure.group == Group(Engine.DDP, "divergence.parameters", "training")
     assert 'tags = ["compare-engines"]' in last.failure.text
-
-
-class _Difference:
-    code, name, found, expected = "divergence.parameters", "weight", "1", "2"
 
 
 def report_of(number, *failures):

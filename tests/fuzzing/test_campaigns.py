@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 
 from ddpsim import UsageError
-from ddpsim.ddp.bucket import Scale
 from ddpsim.scenarios import load, run_scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.batch import run_batch
@@ -19,18 +18,16 @@ from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.fuzzing.workers import WorkersLostError
 from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.training import NetworkChoice, Rule
+from tests.fuzzing.replaying import planted
 
 TRAININGS = Plan(engines=(Engine.DDP,), kinds=(Kind.TRAINING,), executions=12)
 PROGRAMS = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=30)
 
 
 @pytest.fixture
-def broken_engine(monkeypatch):
+def broken_engine():
     """Two ranks' gradients are divided by three."""
-    with monkeypatch.context() as patch:
-        patch.setattr(
-            "ddpsim.ddp.engine.Scale", lambda divisor, in_place=False: Scale(divisor + (divisor == 2), in_place)
-        )
+    with planted(only=2) as patch:
         yield patch
 
 
@@ -133,21 +130,6 @@ def test_a_failure_that_does_not_come_again_is_kept_as_it_is(campaign, monkeypat
     assert first.path.exists()
     assert all(each.how.startswith("shrunk from ") for each in others)
     assert "found: " in summary(told)
-
-
-def test_ctrl_c_within_a_batch_reports_what_was_run(monkeypatch):
-    runs = []
-
-    def interrupted(*each, **options):
-        runs.append(each)
-        if len(runs) == 10:
-            raise KeyboardInterrupt
-        return run_scenario(*each, **options)
-
-    monkeypatch.setattr("ddpsim.scenarios.fuzzing.judging.run_scenario", interrupted)
-    report = run_batch(PROGRAMS, 0)
-    assert report.is_interrupted
-    assert 6 <= report.totals.count <= 9
 
 
 def test_workers_that_are_lost_end_it_with_what_was_found(campaign, monkeypatch):

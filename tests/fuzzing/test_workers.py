@@ -10,6 +10,7 @@ from itertools import count, islice
 from pathlib import Path
 
 import joblib
+import psutil
 import pytest
 
 from ddpsim import UsageError
@@ -19,6 +20,7 @@ from ddpsim.scenarios.fuzzing.plan import EXECUTIONS, Plan
 from ddpsim.scenarios.fuzzing.workers import Backend, Workers, connected
 from ddpsim.scenarios.strategies.whole import Kind
 from tests.kit.own_programs import RACY
+from tests.processes.conftest import has_ended
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
@@ -87,27 +89,7 @@ def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
     assert f"  run     ddpsim run .ddpsim/corpus/{path.name}" in out.splitlines()
     assert out.endswith("found: 1 new failure\n")
     assert process.returncode == 1
-    assert _left_of_group(process.pid) == []
-
-
-def _left_of_group(group):
-    """The processes of a group that still run, once joblib's own helper has had the time to see that we are gone."""
-    until = time.monotonic() + 20
-    while (left := _running(group)) and time.monotonic() < until:
-        time.sleep(0.05)
-    return left
-
-
-def _running(group):
-    """Their numbers; those that have ended and wait for their parent to ask are left out."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            state, _, own, *_ = path.read_text().rpartition(")")[2].split()
-        except OSError:  # it has ended since
-            continue
-        found += [path.parent.name] * (int(own) == group and state != "Z")
-    return found
+    assert has_ended(process.pid, 20)  # joblib's own helper, too, once it has seen that we are gone
 
 
 # --- clusters ---------------------------------------------------------------------------------------------------------
@@ -132,15 +114,7 @@ def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
     assert told
     assert campaign.end is End.BUDGET
     assert campaign.totals == alone
-    assert not [pid for pid in pids if _is_running(pid)]
-
-
-def _is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    assert not any(map(psutil.pid_exists, pids))
 
 
 def test_a_cluster_that_does_not_answer_is_one_line_in_bounded_time(monkeypatch):

@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import time
 from pathlib import Path
 
 import psutil
@@ -52,6 +53,14 @@ def own_folder(tmp_path, monkeypatch):
 def processes_of(session):
     """The command lines of what runs in the session that a process has started."""
     return [line for process in psutil.process_iter() if (line := command(process)) and _session(process) == session]
+
+
+def has_ended(session, seconds=120):
+    """True once nothing of a session runs, which may take a moment."""
+    end = time.monotonic() + seconds
+    while processes_of(session) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not processes_of(session)
 
 
 def children():

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from contextlib import ExitStack
 
 import pytest
@@ -14,7 +13,7 @@ import pytest
 from ddpsim import UsageError
 from ddpsim.scenarios import worker
 from ddpsim.scenarios.processes.notes import Notes, Starter
-from tests.processes.conftest import PROGRAMS, processes_of
+from tests.processes.conftest import PROGRAMS, has_ended, processes_of
 
 LONGEST_SECONDS = 120
 
@@ -44,14 +43,6 @@ def start(stack, folder, *words, stdin=None, **variables):
 def end_session(session):
     if processes_of(session):
         os.killpg(session, signal.SIGKILL)
-
-
-def has_ended(session):
-    """True once nothing of a session runs, which may take a moment."""
-    end = time.monotonic() + LONGEST_SECONDS
-    while processes_of(session) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not processes_of(session)
 
 
 @pytest.fixture

@@ -232,31 +232,13 @@ def test_a_replay_runs_only_what_the_token_belongs_to(fails):
     fails("", "--ddpsim-replay", token, deselected=1)
 
 
-@pytest.mark.parametrize(
-    ("token", "line"),
-    [
-        (
-            "s1:0:00000000",
-            "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its own checksum, expected an "
-            "unchanged token: copy it again from the report",
-        ),
-        (
-            "s1:0:5dbd",
-            "ERROR: --ddpsim-replay: replay token 's1:0:5dbd' is not whole, expected something like "
-            "s1:0x12.1.2:9c1e03ab: copy the token to its end",
-        ),
-        (
-            "s9:0:5dbdbcba",
-            "ERROR: --ddpsim-replay: replay token 's9:0:5dbdbcba' has version s9, this ddpsim reads s1: record the "
-            "failure again with this version",
-        ),
-    ],
-)
-def test_a_damaged_token_is_one_line(run, token, line):
-    result = run(hangs(), "--ddpsim-replay", token)
-
+def test_a_damaged_token_is_one_line(run):
+    result = run(hangs(), "--ddpsim-replay", "s1:0:00000000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert [each for each in result.errlines + result.outlines if each.startswith("ERROR")] == [line]
+    assert [each for each in result.errlines + result.outlines if each.startswith("ERROR")] == [
+        "ERROR: --ddpsim-replay: replay token 's1:0:00000000' does not match its own checksum, expected an unchanged "
+        "token: copy it again from the report"
+    ]
 
 
 def test_a_token_of_no_test_here_is_one_line(run, fails):

@@ -10,7 +10,6 @@ import pytest
 
 from ddpsim.scenarios import registry, run_scenario
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.scenarios.lookup import registry as registry_module
 from ddpsim.scenarios.lookup.registry import Registry
 
@@ -359,14 +358,6 @@ def test_conclusion_where_it_depends_on_the_interleaving(ddpsim, write, code, co
     write("race.py", RACE.format(code=code, comes_if=comes_if))
     found, out, _ = ddpsim("run race.py:looks_too_early")
     assert (found, out.splitlines()[-1]) == (status, conclusion)
-
-
-@pytest.mark.parametrize(
-    ("statuses", "expected"),
-    [((0, 0), 0), ((0, 3), 3), ((3, 0), 3), ((3, 1), 1), ((1, 3), 1), ((1, 0), 1), ((), 0)],
-)
-def test_the_worst_status(statuses, expected):
-    assert worst(map(Status, statuses)) == expected
 
 
 # --- help, and what cannot be done ------------------------------------------------------------------------------------

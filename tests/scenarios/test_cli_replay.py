@@ -10,7 +10,7 @@ from ddpsim import Code, Schedule, Verdict
 from ddpsim.scenarios import load, run_scenario
 from ddpsim.scenarios.cli import main
 from ddpsim.scenarios.cli.status import Status
-from ddpsim.scenarios.cli.stepping import HELP, show_steps, stop_after, walk
+from ddpsim.scenarios.cli.stepping import HELP, show_steps, walk
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of
 from ddpsim.simulator.choices import choices_text, program_on
 from ddpsim.simulator.transcript import Line
@@ -91,33 +91,14 @@ STEPS = [Line(number, 0.0, rank, "", "note", f"n{number}", None) for number, ran
 
 
 @pytest.mark.parametrize(
-    ("word", "at", "stop"),
-    [
-        ("", 0, 1),
-        ("3", 1, 4),
-        ("r 1", 1, 4),
-        ("r  2", 0, 3),
-        ("r 5", 0, 7),
-        ("q", 2, 2),
-        ("0", 0, None),
-        ("-1", 0, None),
-        ("r", 0, None),
-        ("r x", 0, None),
-        ("next", 0, None),
-    ],
-)
-def test_how_far_an_answer_goes(word, at, stop):
-    assert stop_after(word, STEPS, at) == stop
-
-
-@pytest.mark.parametrize(
     ("choices", "shown"),
     [
         (["q"], [0]),
         (["", "2", "r 1", "q"], [0, 1, 2, 3, 4]),
         (["r 1", "r 2", "r 2"], [0, 1, 2, 3, 4, 5, 6]),
-        (["100"], [0, 1, 2, 3, 4, 5, 6]),
-        (["?", "q"], [0, "help"]),
+        (["r  2", "100"], [0, 1, 2, 3, 4, 5, 6]),
+        (["r 5"], [0, 1, 2, 3, 4, 5, 6]),
+        (["?", "0", "-1", "r", "r x", "next", "q"], [0, *["help"] * 6]),
     ],
 )
 def test_walking_through_steps(choices, shown):

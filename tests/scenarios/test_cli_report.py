@@ -287,48 +287,36 @@ def test_open_without_report_takes_a_temporary_folder_and_says_which(ddpsim, ope
 
 # --- bad folders ------------------------------------------------------------------------------------------------------
 
-COMMANDS = {
-    "run": ("run", "send-send"),
-    "both": ("run", "send-send", "--engine", "both"),
-    "zoo": ("zoo", "send-send"),
-    "explore": ("explore", "send-send"),
-    "replay": ("replay", "send-send", "s1:0:e2f90957"),
-    "fuzz": ("fuzz", "send-send", "--seconds", "5"),
+COMMANDS = [
+    "run send-send",
+    "run send-send --engine both",
+    "zoo send-send",
+    "explore send-send",
+    "replay send-send s1:0:e2f90957",
+    "fuzz send-send --seconds 5",
+]
+UNWRITABLE = {
+    "file": "File exists",
+    "file/deep": "Not a directory",
+    "x" * 300: "File name too long",
+    "/proc/x": "No such file or directory",
+}
+ELSEWHERE = "expected a folder or a place for one: give another one"
+BAD_FOLDERS = {
+    **{folder: f"report folder {folder} cannot be written ({why}), {ELSEWHERE}" for folder, why in UNWRITABLE.items()},
+    "": "Invalid value for '--report': it is empty, expected a folder: give one, or . for the working folder; "
+    "see `ddpsim {command} --help`",
 }
 
 
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_a_folder_that_is_a_file_is_told_before_anything_runs(words, ddpsim):
+@pytest.mark.parametrize("line", COMMANDS)
+@pytest.mark.parametrize(("folder", "told"), BAD_FOLDERS.items())
+def test_a_folder_that_cannot_be_is_told_before_anything_runs(ddpsim, line, folder, told):
     Path("file").write_text("mine", encoding="utf-8")
-    status, out, err = ddpsim(*words, "--report", "file")
-    assert (status, out) == (2, "")
-    assert err == (
-        "ddpsim: report folder file cannot be written (File exists), expected a folder or a place for one: "
-        "give another one\n"
-    )
+    words = line.split()
+    assert ddpsim(*words, "--report", folder) == (2, "", f"ddpsim: {told.format(command=words[0])}\n")
+    assert names(".") == ["file"]
     assert Path("file").read_text(encoding="utf-8") == "mine"
-
-
-@pytest.mark.parametrize(
-    ("folder", "why"),
-    [("file/deep", "Not a directory"), ("x" * 300, "File name too long"), ("/proc/x", "No such file or directory")],
-)
-def test_a_folder_that_cannot_be_made_is_told(folder, why, ddpsim):
-    Path("file").touch()
-    status, out, err = ddpsim("run", "send-send", "--report", folder)
-    assert (status, out) == (2, "")
-    assert err.startswith(f"ddpsim: report folder {folder} cannot be written ({why}), expected")
-
-
-@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_an_empty_name_is_not_the_working_folder(words, ddpsim):
-    status, out, err = ddpsim(*words, "--report", "")
-    assert (status, out) == (2, "")
-    assert err == (
-        "ddpsim: Invalid value for '--report': it is empty, expected a folder: give one, or . for the working folder; "
-        f"see `ddpsim {words[0]} --help`\n"
-    )
-    assert names(".") == []
 
 
 def test_the_working_folder_of_a_fuzz_takes_a_report(ddpsim):

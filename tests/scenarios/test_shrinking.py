@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from ddpsim import Budget, Code, Crash, Delay, EarlyReturn, UsageError, Verdict
-from ddpsim.ddp.join_coordinator import JoinCoordinator
 from ddpsim.scenarios import Expectation, load, run_scenario, scenario, shrink_scenario
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import save
@@ -202,20 +201,6 @@ def test_a_function_with_many_ranks(monkeypatch):
 
     found = shrink_scenario(fails_from_37_ranks_on)
     assert found.scenario.world_size == 37
-
-
-def test_the_engine_of_the_failure_is_that_of_the_file(monkeypatch, tmp_path):
-    follow = JoinCoordinator.shadow_until_all_joined
-    monkeypatch.setattr(JoinCoordinator, "shadow_until_all_joined", lambda self: (follow(self), self._size - 1)[1])
-    bug = of_training(Training(iterations=(3, 2, 1), join=JoinTerms()), 3, name="joined")
-    assert run_scenario(bug, "torch").findings == ()
-    found = shrink_scenario(bug, "ddp")
-    assert found.scenario.engine is Engine.DDP
-    assert training_in(found.scenario) == Training(iterations=(1, 0), rows=1, join=JoinTerms())
-    save(found.scenario, tmp_path / "saved.toml")
-    again = run_scenario(str(tmp_path / "saved.toml"))
-    assert again.trace.digest() == found.result.trace.digest()
-    assert again.findings[0].code is Code.DIVERGENCE_PARAMETERS
 
 
 def interrupt(progress):
