@@ -45,6 +45,7 @@ CAUSES = {
     "loss-scale-differs": (Cause.GRADIENTS_CHANGED, {}),
     "mean-of-means": (Cause.OTHER_THAN_PLAIN_TRAINING, {}),
     "momentum-loaded-on-rank0": (Cause.OPTIMIZER_DIFFERS, {}),
+    "nan-skip-on-one-rank": (Cause.SKIPPED_BACKWARD, {}),
     "new-group-not-called-by-everyone": (Cause.GROUP_NOT_CREATED, {}),
     "no-sync-around-half-of-the-step": (Cause.STEP_WITHOUT_SYNCHRONISATION, {}),
     "parameter-set-differs-at-wrap": (Cause.MODELS_DIFFER, {}),

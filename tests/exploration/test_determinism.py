@@ -8,6 +8,8 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, Verdict, explore, simulate
+from ddpsim.simulator.diagnosis.advice import Cause
+from tests.diagnosis.ending import ends_with
 from tests.exploration.programs import senders_to_one, store
 
 
@@ -29,16 +31,10 @@ def test_state_that_outlives_a_run_is_found():
     assert result.verdict is Verdict.FAIL
     (finding,) = [each for each in result.findings if each.code is Code.NONDETERMINISM]
     assert finding.ranks == (1,)
-    lines = finding.body.splitlines()
-    assert lines[0] == "NONDETERMINISM  nondeterminism  at step 4"
-    assert lines[1].startswith(
-        '  first   rank 1  issue  all_reduce #0  SUM float32[1]  group "default"  test_determinism'
-    )
-    assert lines[2].startswith('  again   rank 1  issue  barrier #0  group "default"  test_determinism.py:')
-    assert lines[3].startswith(
-        "  cause   rank 1 did something else under the same schedule, by what a run leaves behind"
-    )
-    assert lines[4].startswith("  try     make such state inside the program")
+    first, again = finding.body.splitlines()[1:3]
+    assert first.startswith("  first   rank 1  issue  all_reduce #0  SUM float32[1]")
+    assert again.startswith("  again   rank 1  issue  barrier #0")
+    ends_with(finding, Cause.RUNS_DIFFER)
     assert str(finding).splitlines()[-1].startswith("  replay  ")
     assert [site.file for site in finding.sites] == ["test_determinism.py"] * 2
 

@@ -300,26 +300,3 @@ RUNS = [
 def test_healthy_training(monkeypatch, engine, program, world_size, policy):
     monkeypatch.setattr(training, "DistributedDataParallel", engine)
     assert check(program, world_size, policy=policy)[0] == []
-
-
-def test_a_declared_engine_needs_no_inner_module():
-    """A wrapper that tells of steps, but is no wrapper of a module, is left alone."""
-    source = """
-import torch, torch.distributed as dist
-__ddp_phases__ = {"_launch": "bucket"}
-class Engine:
-    process_group = property(lambda self: dist.group.WORLD)
-    def __ddp_call__(self):
-        return {"bucket": 0, "step": 1}
-    def _launch(self):
-        dist.all_reduce(torch.ones(1))
-"""
-
-    def program(rank):
-        module = {}
-        exec(source, module)
-        engine = module["Engine"]()
-        engine._launch()
-        torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
-
-    assert check(program)[0] == []
