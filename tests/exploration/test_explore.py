@@ -103,11 +103,7 @@ def test_one_that_passed_is_kept_to_compare_with():
     assert exploration.first_pass.verdict is Verdict.PASS
     assert exploration.first_pass.trace.digest() != exploration.first_failure.trace.digest()
     assert explore(overtaken, 2, budget=Budget(executions=1)).first_pass is not None
-    assert explore(always_fails, 2).first_pass is None
-
-
-def always_fails(rank):
-    raise ValueError
+    assert explore(fails_at_once, 2).first_pass is None
 
 
 def test_the_text_ends_in_the_replay_line():
@@ -210,16 +206,11 @@ def test_pct_runs_a_single_simulation():
 # --- ends -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_budget_that_runs_out_is_unknown():
-    exploration = explore(write_and_read, 3, budget=Budget(executions=89))
-    assert (exploration.executions, exploration.complete) == (89, False)
-    assert exploration.verdict is Verdict.UNKNOWN
-
-
-def test_a_budget_that_is_just_enough_is_complete():
-    exploration = explore(write_and_read, 3, budget=Budget(executions=90))
-    assert (exploration.executions, exploration.complete) == (90, True)
-    assert exploration.verdict is Verdict.PASS
+@pytest.mark.parametrize(("executions", "verdict"), [(89, Verdict.UNKNOWN), (90, Verdict.PASS)])
+def test_a_budget_that_runs_out_is_unknown_and_one_that_is_just_enough_complete(executions, verdict):
+    exploration = explore(write_and_read, 3, budget=Budget(executions=executions))
+    assert (exploration.executions, exploration.complete) == (executions, executions == 90)
+    assert exploration.verdict is verdict
 
 
 def spin(rank):

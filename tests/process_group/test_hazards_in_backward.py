@@ -9,6 +9,7 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Verdict, ddp, simulate
+from tests.kit.results import codes
 
 from .training import backward, network, sgd, train
 
@@ -164,7 +165,7 @@ def reduced_by_hand(register, *, finish):
         finish(model, works)
 
     result = simulate(program, 2)
-    return [(finding.code, finding.ranks) for finding in result.findings], str(result)
+    return codes(result), str(result)
 
 
 def by_tensor_hook(parameter, reduce):
@@ -206,45 +207,38 @@ def test_a_gradient_that_is_changed_after_the_backward_and_before_the_wait():
     assert findings == [("hazard.tensor_in_flight", (1,))]
 
 
-@ENGINES
-@pytest.mark.parametrize("hook", [None, chains])
-def test_a_backward_that_ends_in_an_exception(engine, hook):
-    def fail(gradient):
-        raise ArithmeticError("no such gradient")
-
-    def program(rank):
-        model = engine(network(), bucket_cap_mb=1e-5, find_unused_parameters=True)  # a bucket for each parameter
-        if hook is not None:
-            model.register_comm_hook(None, hook)
-        model.module[0].weight.register_hook(fail)
-        with pytest.raises(ArithmeticError, match="no such gradient"):
-            backward(model, rank)
-
-    assert simulate(program, 2).findings == ()
-
-
-@ENGINES
-@pytest.mark.parametrize("is_hooked", [False, True])
-def test_a_wrapped_operation_is_no_communication_hook(engine, is_hooked, monkeypatch):
-    original = dist.all_reduce
-    seen = []
-
-    def logged(*args, **options):
-        seen.append(1)
-        return original(*args, **options)
+def failing_backward(engine, hook):
+    """A program whose backward ends in an exception; each parameter has a bucket, and the first ones are under way."""
 
     def fail(gradient):
         raise ArithmeticError("no such gradient")
 
     def program(rank):
         model = engine(network(), bucket_cap_mb=1e-5, find_unused_parameters=True)
-        if is_hooked:
-            model.register_comm_hook(None, forgets)
+        if hook is not None:
+            model.register_comm_hook(None, hook)
         model.module[0].weight.register_hook(fail)
         with pytest.raises(ArithmeticError, match="no such gradient"):
             backward(model, rank)
 
+    return program
+
+
+@ENGINES
+@pytest.mark.parametrize("hook", [None, chains])
+def test_a_backward_that_ends_in_an_exception(engine, hook):
+    assert simulate(failing_backward(engine, hook), 2).findings == ()
+
+
+@ENGINES
+@pytest.mark.parametrize("hook", [None, forgets])
+def test_a_wrapped_operation_is_no_communication_hook(engine, hook, monkeypatch):
+    original, seen = dist.all_reduce, []
+
+    def logged(*args, **options):
+        seen.append(1)
+        return original(*args, **options)
+
     monkeypatch.setattr(dist, "all_reduce", logged)
-    findings = [(finding.code, finding.ranks) for finding in simulate(program, 2).findings]
-    assert findings == ([("hazard.unwaited_work", (0, 1))] if is_hooked else [])
+    assert codes(simulate(failing_backward(engine, hook), 2)) == ([("hazard.unwaited_work", (0, 1))] if hook else [])
     assert seen or engine is DistributedDataParallel

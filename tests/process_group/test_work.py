@@ -130,18 +130,15 @@ def test_only_a_receive_has_a_source():
     returned(program, 1)
 
 
-def test_what_the_backend_refuses_late_is_raised_by_every_wait_and_kept_from_the_others():
+def test_what_the_backend_refuses_late_is_kept_from_the_others():
+    """Each wait raises it; see the late errors of tests/semantics/works.py."""
+
     def program(rank):
         work = dist.all_reduce(torch.zeros(2, dtype=torch.int16), async_op=True)
-        for _ in range(2):
-            with pytest.raises(RuntimeError, match="Invalid scalar type"):
-                work.wait()
-        with pytest.raises(RuntimeError, match="Invalid scalar type"):
-            work.get_future().wait()
         dist.barrier()
-        return work.is_completed(), work.is_success(), str(work.exception())
+        return work.is_success(), str(work.exception())
 
-    assert returned(program) == ((True, False, "Invalid scalar type"),) * 2
+    assert returned(program) == ((False, "Invalid scalar type"),) * 2
 
 
 def test_coalesced_calls_are_one_work():
