@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from functools import partial
 from typing import Any
 
-import torch
 import torch.distributed as dist
 
 from ddpsim.simulator.budget import Budget
@@ -19,36 +16,18 @@ from ddpsim.simulator.exploration.determinism import run_twice
 from ddpsim.simulator.exploration.exploration import Exploration
 from ddpsim.simulator.exploration.explorer import Explorer, OnProgress
 from ddpsim.simulator.exploration.strategy import Strategy
-from ddpsim.simulator.faults import Fault, FaultPlan
-from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.one_run import ISOLATIONS, TRANSPORTS, RunOptions, run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.process_group.backend import Backend
-from ddpsim.simulator.process_group.hazard_watch import HazardWatch
-from ddpsim.simulator.replay_call import replay_call
+from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
-from ddpsim.simulator.runtime.threaded_run import ThreadedRun
-from ddpsim.simulator.trace import Trace
-from ddpsim.simulator.transport.gloo import Gloo
-from ddpsim.simulator.transport.memory import Memory
-from ddpsim.simulator.transport.transport import Transport
-
-TRANSPORTS: dict[str, Callable[[int], Transport]] = {
-    "memory": lambda world_size: Memory(),
-    "gloo": Gloo,
-}
-"""The transports, made for a world size."""
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """What an exploration may use unless told."""
 
 MOST_RANKS = 16_384
 """Each is a thread; systems allow some ten thousand."""
-
-_ONE_AT_A_TIME = threading.Lock()
-# What a simulation replaces belongs to the whole process, so a process has one lock for it.
 
 
 def simulate(
@@ -64,6 +43,7 @@ def simulate(
     budget: Budget | None = None,
     check_determinism: bool = False,
     name: str | None = None,
+    isolation: str | None = None,
 ) -> Result:
     """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
 
@@ -74,20 +54,27 @@ def simulate(
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
     """
-    run = partial(
-        _execute,
-        program,
-        world_size,
-        identity=_check_usage(program, world_size, name),
-        args=args,
-        transport=transport,
-        faults=faults,
-        check=check,
-        budget=budget,
-        name=name,
+    options = _options(
+        program, world_size, args, transport=transport, faults=faults, check=check, name=name, isolation=isolation
     )
+    _check_budget(budget)
+    run = partial(run_once, program, world_size, options, budget=budget)
     chosen = _policy(policy, seed)
     return run_twice(lambda each: run(policy=each), chosen) if check_determinism else run(policy=chosen)
+
+
+def simulate_program(command: Sequence[str], world_size: int, **options: Any) -> Result:
+    """Run a file or a module as `__main__` on every rank, as torchrun does, and return what came of it.
+
+    `command` is a file and its arguments, as in `["train.py", "--epochs", "2"]`, or `["-m", "package.train", ...]`.
+    Each rank is a process of its own, with torchrun's environment; no group exists until the program makes it. Options
+    are those of `simulate`, but for `args` and `isolation`.
+
+    Raises UsageError as `simulate` does, and if there is no such program.
+    """
+    if isinstance(command, str) or not command or not all(isinstance(word, str) for word in command):
+        raise UsageError(f'command is {command!r}, expected a list of words: write ["train.py", "--epochs", "2"]')
+    return simulate(Program(tuple(command)), world_size, **options)
 
 
 def replay(
@@ -102,6 +89,7 @@ def replay(
     budget: Budget | None = None,
     name: str | None = None,
     strict: bool = True,
+    isolation: str | None = None,
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
@@ -109,20 +97,12 @@ def replay(
     which shows both sides, if the program no longer offers the recorded choices. Without `strict` each answer is made
     to fit instead, and the default follows the last one; the result's schedule says what was taken.
     """
-    identity = _check_usage(program, world_size, name)
-    recorded = Replay(Schedule.parse(str(schedule), program=identity))
-    result = _execute(
-        program,
-        world_size,
-        identity=identity,
-        args=args,
-        policy=recorded,
-        transport=transport,
-        faults=faults,
-        check=check,
-        budget=budget,
-        name=name,
+    options = _options(
+        program, world_size, args, transport=transport, faults=faults, check=check, name=name, isolation=isolation
     )
+    _check_budget(budget)
+    recorded = Replay(Schedule.parse(str(schedule), program=options.identity))
+    result = run_once(program, world_size, options, policy=recorded, budget=budget)
     if strict:
         recorded.check(result.trace)
     return result
@@ -145,6 +125,7 @@ def explore(
     keep_going: bool = False,
     name: str | None = None,
     on_progress: OnProgress | None = None,
+    isolation: str | None = None,
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
@@ -159,20 +140,12 @@ def explore(
 
     Raises UsageError as `simulate` does.
     """
-    identity = _check_usage(program, world_size, name)
-    strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
-    _check_options(args=args, transport=transport, check=check, budget=budget)
-    run = partial(
-        _execute,
-        program,
-        world_size,
-        identity=identity,
-        args=args,
-        transport=transport,
-        faults=faults,
-        check=check,
-        name=name,
+    options = _options(
+        program, world_size, args, transport=transport, faults=faults, check=check, name=name, isolation=isolation
     )
+    strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
+    _check_budget(budget)
+    run = partial(run_once, program, world_size, options)
 
     def execution(chosen: Policy, left: Budget) -> Result:
         if check_determinism:
@@ -182,87 +155,21 @@ def explore(
     explorer = Explorer(
         strategy, execution, budget or EXPLORATION_BUDGET, keep_going=keep_going, on_progress=on_progress
     )
-    return explorer.explore(identity)
+    return explorer.explore(options.identity)
 
 
-def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
-    __tracebackhide__ = True  # pytest then begins with the program
-    return program(rank, *args)
-
-
-def _execute(
-    program: Callable[..., Any],
-    world_size: int,
+def _options(
+    program: Any,
+    world_size: Any,
+    args: Any,
     *,
-    identity: str,
-    args: Sequence[Any],
-    policy: Policy,
-    transport: str,
+    transport: Any,
     faults: Sequence[Fault],
-    check: str | None,
-    budget: Budget | None,
+    check: Any,
     name: str | None,
-) -> Result:
-    _check_options(args=args, transport=transport, check=check, budget=budget)
-    plan = FaultPlan(faults, world_size)
-    if not _ONE_AT_A_TIME.acquire(blocking=False):
-        raise UsageError(
-            "simulate was called while another simulation runs in this process, expected one at a time: "
-            "let the first one end, or use another process"
-        )
-    with ExitStack() as stack:
-        stack.callback(_ONE_AT_A_TIME.release)
-        mover = TRANSPORTS[transport](world_size)
-        stack.callback(mover.close)
-        kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan)
-        execution = ThreadedRun(
-            partial(_call, program, tuple(args)),
-            kernel,
-            isolation=Isolation(world_size),
-            move_data=mover.move,
-            enter_rank=lambda rank: backend.rank_entered(rank),
-            enter_thread=lambda: backend.thread_entered(),
-            hazards=HazardWatch(world_size),
-            name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
-            share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
-        )
-        backend = Backend(execution.host, check_replicas=check == "replicas")
-        _run(execution, backend)
-        findings = execution.findings(backend.divergences())
-    schedule = Schedule(kernel.choices, identity)
-    result = Result(
-        world_size=world_size,
-        findings=findings,
-        returns=tuple(rank.value for rank in execution.host.ranks),
-        errors=execution.errors,
-        schedule=schedule,
-        trace=Trace(tuple(kernel.run.events)),
-        virtual_seconds=kernel.run.clock.now,
-        program=identity,
-        waiting=kernel.run.waiting,
-    )
-    options = {"args": tuple(args), "transport": transport, "faults": list(faults), "check": check, "name": name}
-    return result.with_replay(replay_call(program, world_size, schedule, options))
-
-
-def _run(execution: ThreadedRun, backend: Backend) -> None:
-    """Run with everything in place that a rank's program sees, and take it away again."""
-    host = execution.host
-    virtual_time = VirtualTime(
-        host.is_rank_thread, lambda seconds: host.ask(Sleep(seconds)), lambda: float(host.ask(ReadClock()))
-    )
-    with backend.installed():
-        try:
-            virtual_time.install()
-            host.threads.install()
-            execution.run()
-        finally:
-            host.threads.uninstall()
-            virtual_time.uninstall()
-
-
-def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
-    """Check what every entry point takes; return what the program is called in replay tokens."""
+    isolation: Any,
+) -> RunOptions:
+    """What every entry point takes, checked."""
     if not callable(program):
         raise UsageError(f"program is {program!r}, expected a function that takes a rank: pass the function itself")
     if not isinstance(world_size, int) or isinstance(world_size, bool) or not 1 <= world_size <= MOST_RANKS:
@@ -274,10 +181,6 @@ def _check_usage(program: Any, world_size: Any, name: str | None) -> str:
             "torch.distributed is initialised in this process (or simulate was called inside a rank), expected it not "
             "to be: call simulate outside ranks, after destroy_process_group() or in another process"
         )
-    return program_on(str(name or getattr(program, "__qualname__", type(program).__qualname__)), world_size)
-
-
-def _check_options(*, args: Any, transport: Any, check: Any, budget: Any) -> None:
     if transport not in TRANSPORTS:
         raise UsageError(
             f"transport is {transport!r}, expected 'memory' or 'gloo': give one of these"
@@ -287,6 +190,30 @@ def _check_options(*, args: Any, transport: Any, check: Any, budget: Any) -> Non
         raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
+    if isolation not in (None, *ISOLATIONS):
+        raise UsageError(f"isolation is {isolation!r}, expected 'thread' or 'process': give one of these")
+    if isinstance(program, Program):
+        _check_program(program, args, isolation)
+    identity = program_on(_name_of(program, name), world_size)
+    return RunOptions(identity, args, transport, faults, check, name, isolation)
+
+
+def _check_program(program: Program, args: Sequence[Any], isolation: str | None) -> None:
+    if isolation == "thread":
+        raise UsageError(
+            f"isolation is 'thread', but {program.name} is run as __main__ of a process of its own: leave isolation out"
+        )
+    if args:
+        raise UsageError(f"args is {args!r}, but a program has its arguments in its command: put them there")
+    program.check()
+
+
+def _name_of(program: Any, name: str | None) -> str:
+    own = program.name if isinstance(program, Program) else getattr(program, "__qualname__", type(program).__qualname__)
+    return str(name or own)
+
+
+def _check_budget(budget: Any) -> None:
     if budget is not None and not isinstance(budget, Budget):
         raise UsageError(f"budget is {budget!r}, expected a Budget: write Budget(seconds=...) for instance")
 

@@ -21,10 +21,10 @@ from ddpsim.simulator.kernel.key_values import KeyValues
 from ddpsim.simulator.kernel.lifecycle import Lifecycle
 from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Reply, Request, StackTold
+from ddpsim.simulator.kernel.requests import RankError, Reply, Request, StackTold
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
-from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.kernel.turns import Turns
 
 Serve = Callable[[Task, Any], Any]
@@ -41,7 +41,8 @@ class Kernel:
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
         self._exchange = calls = Exchange(run, turns, pauses, faults)
-        lifecycle, groups = Lifecycle(run, turns), Groups(run)
+        self._lifecycle = lifecycle = Lifecycle(run, turns)
+        groups = Groups(run)
         self._serve: Mapping[type[Any], Serve] = {
             ask.Checkpoint: pauses.on_checkpoint,
             ask.Poll: pauses.on_poll,
@@ -186,6 +187,14 @@ class Kernel:
         """A task does not come back, and the execution stops: the others are unwound without it."""
         task.change(Change.ABANDON)
         self._turns.disable(task)
+
+    def lose(self, rank: RankRecord, error: RankError) -> Answer | None:
+        """A rank is gone without a word. If it was running, the answer is for whoever is to run next."""
+        if not self._lifecycle.lose(rank, error):
+            return None
+        me = self.run.running = rank.main
+        me.scripts.append(self._lifecycle.go_on_after(me))
+        return self._advance(me, None)
 
     def never_started(self, task: Task) -> None:
         """The host could not start a task: it has nothing to be carried out of."""

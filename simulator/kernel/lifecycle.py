@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.kernel.requests import Cancel, Finish, Raised, Returned, SawEnd, StartThread, Wake
+from ddpsim.simulator.kernel.requests import Cancel, Finish, Raised, RankError, Returned, SawEnd, StartThread, Wake
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Change
-from ddpsim.simulator.kernel.tasks import Script, Task
+from ddpsim.simulator.kernel.states import Change, Phase
+from ddpsim.simulator.kernel.tasks import RankRecord, Script, Task
 from ddpsim.simulator.kernel.turns import Turns
 
 
@@ -59,10 +59,7 @@ class Lifecycle:
     def on_finish(self, me: Task, request: Finish) -> Script:
         """Serve `Finish`: the baton goes on for good."""
         self._turns.end(me, request.how)
-        successor = yield from self._turns.next(me.number)  # asks the policy, which may need an interrupt
-        if successor is None:
-            self._run.life.end()
-        yield self._turns.switch(successor)
+        yield from self.go_on_after(me)
 
     def returned(self, me: Task, request: Returned) -> None:
         """Serve `Returned`."""
@@ -72,3 +69,26 @@ class Lifecycle:
         """Serve `Raised`."""
         me.rank.error = request.error
         self._run.record(EventKind.RAISE, text=request.error.kind)
+
+    def lose(self, rank: RankRecord, error: RankError) -> bool:
+        """Serve the loss of a rank, which has gone with all its tasks. True if the running one was among them."""
+        run = self._run
+        was_running = run.running is not None and run.running.rank is rank
+        if run.life.phase is Phase.RUNNING:
+            rank.error = error
+            running, run.running = run.running, rank.main
+            run.record(EventKind.RAISE, text=error.kind)
+            run.running = running
+        for task in tuple(rank.tasks):
+            for script in task.scripts:
+                script.close()
+            task.scripts.clear()
+            self._turns.end(task, Change.RAISE if task.is_main else Change.UNWIND)
+        return was_running
+
+    def go_on_after(self, me: Task) -> Script:
+        """The baton goes on for good from a task that is over."""
+        successor = yield from self._turns.next(me.number)  # asks the policy, which may need an interrupt
+        if successor is None:
+            self._run.life.end()
+        yield self._turns.switch(successor)

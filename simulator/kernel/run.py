@@ -58,6 +58,11 @@ class Run:
         self.running: Task | None = None
         """Who has the baton."""
 
+    @property
+    def is_observed(self) -> bool:
+        """Somebody explores, and wants to know what each step touches."""
+        return self.observer is not None
+
     def record(self, kind: EventKind, call: Call | None = None, text: str = "") -> None:
         """Write an event of the running task into the trace."""
         me = self.running

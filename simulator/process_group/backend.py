@@ -40,20 +40,26 @@ from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.optimizer_steps import watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
-from ddpsim.simulator.process_group.replicas import Replicas
+from ddpsim.simulator.process_group.replicas import Judge, Replicas
 from ddpsim.simulator.process_group.work import wait_for_future
-from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.host import Host
-from ddpsim.simulator.verdict import Finding
+
+MakeJudge = Callable[[WrapperRegistry], Judge]
 
 
 class Backend:
     """The simulated backend of one execution."""
 
-    def __init__(self, host: Host, *, check_replicas: bool = False) -> None:
+    def __init__(
+        self, host: Host, *, make_judge: MakeJudge | None = None, steps_elsewhere: StepsElsewhere | None = None
+    ) -> None:
+        """`make_judge` makes the judge of check="replicas", given the wrappers."""
         self._host = host
-        self._wrappers = WrapperRegistry(self._running_rank)
-        self._replicas = Replicas(self._wrappers, host.hazards.unwaited) if check_replicas else None
+        self._wrappers = WrapperRegistry(self._running_rank, steps_elsewhere)
+        self._replicas: Replicas | None = None
+        if make_judge is not None:
+            self._replicas = Replicas(self._wrappers, host.hazards.unwaited, make_judge(self._wrappers))
         self._groups = GroupMaker(host, self._wrappers)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
@@ -100,10 +106,11 @@ class Backend:
     # --- around each rank's program -----------------------------------------------------------------------------------
 
     @contextmanager
-    def rank_entered(self, rank: int) -> Iterator[None]:
-        """Give the running rank its default group, on its own thread."""
+    def rank_entered(self, rank: int, *, makes_group: bool = True) -> Iterator[None]:
+        """Give the running rank its default group, on its own thread, unless its program makes one itself."""
         torch.autograd.set_multithreading_enabled(False)  # backward, hooks and finalisation stay on this thread
-        self._groups.make_default_group(rank)
+        if makes_group:
+            self._groups.make_default_group(rank)
         yield
         if self._replicas is not None:
             self._replicas.rank_returned(rank)
@@ -114,10 +121,6 @@ class Backend:
         world: Any = distributed_c10d._world
         for group, name in world.pg_names.items():
             torch._C._distributed_c10d._register_process_group(name, group)
-
-    def divergences(self) -> Sequence[Finding]:
-        """Where replicas of a model differ, if that was checked."""
-        return () if self._replicas is None else self._replicas.findings()
 
     def parameter_names(self, rank: int, indices: Sequence[int]) -> Sequence[str]:
         """The names of parameters that an error of a rank tells by index; () if they cannot be told."""

@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ddpsim.simulator.calls import Call, Phase, Site
-from ddpsim.simulator.diagnosis import hazards
-from ddpsim.simulator.matching.agreement import call_sites_differ
+from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.process_group.call_hazards import CallHazards
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.verdict import Finding
 
@@ -88,23 +87,20 @@ class HazardWatch:
     """Watches one execution."""
 
     def __init__(self, world_size: int) -> None:
-        self._issued: list[Call] = []
-        self._issuers: list[int] = []
-        """The numbers of the threads that made them."""
+        self._calls = CallHazards(world_size)
         self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
         """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
         """Of the collectives that have not met, by rank, group and sequence."""
-        self._unwaited: list[Call] = []
-        self._changed: list[Call] = []
-        self._sites: dict[frozenset[Site], Sequence[Call]] = {}
-        self._to_return = world_size
+        self.left_unwaited: list[Call] = []
+        """The user's calls that nobody had waited for when their rank returned."""
+        self.changed: list[Call] = []
+        """Those whose tensors their owner changed before it had waited."""
 
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
-        self._issued.append(call)
-        self._issuers.append(pending.issuer)
+        self._calls.issued(call, pending.issuer)
         if call.origin.by_hook:
             self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
@@ -117,7 +113,7 @@ class HazardWatch:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
         if watched is not None and watched[1] and any(tensor.has_changed(pending) for tensor in watched[1]):
-            self._changed.append(pending.call)
+            self.changed.append(pending.call)
 
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
@@ -130,8 +126,7 @@ class HazardWatch:
             for call in calls:
                 for part in self._parts.pop((call.rank, call.group, call.sequence), ()):
                     part.slot_fills()
-        if call_sites_differ(calls) and not any(call.origin.shadow for call in calls):
-            self._sites.setdefault(frozenset(call.site for call in calls), calls)
+        self._calls.slot_filled(calls)
 
     def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:
         call, deliver = pending.call, pending.receive_completion
@@ -147,21 +142,14 @@ class HazardWatch:
 
     def rank_ended(self, rank: int) -> None:
         """A rank's program returned."""
-        self._to_return -= 1
+        self._calls.rank_ended()
         for pending, _ in list(self._in_flight[rank].values()):
             self.settled(pending)
-            self._unwaited.append(pending.call)
+            self.left_unwaited.append(pending.call)
 
     def findings(self) -> Sequence[Finding]:
         """What was found."""
-        have_returned = not self._to_return  # else there is worse to tell
-        order = hazards.group_order(self._issued, self._issuers) if have_returned else None
-        return (
-            *([] if order is None else [order]),
-            *hazards.unwaited_work(self._unwaited),
-            *hazards.tensor_in_flight(self._changed),
-            *[hazards.call_site(calls) for calls in self._sites.values()],
-        )
+        return self._calls.findings(unwaited=self.left_unwaited, changed=self.changed)
 
 
 def _watched(payload: Any) -> Sequence[_Whole | _Part]:

@@ -144,7 +144,7 @@ class OriginTracker:
         """
         wrappers = self._wrappers_in(members)
         for wrapper in wrappers:
-            wrapper.is_joined = True
+            wrapper.join()
         self._host.ask(Note(EventKind.NOTE, joined_note(max(map(_step_of, wrappers), default=None))))
 
     def _wrappers_in(self, members: Iterable[Any]) -> list[Wrapper]:

@@ -177,6 +177,26 @@ class Wrapper:
         index, names = self._unreduced or (self._next_bucket, self.parameters(self._next_bucket))
         return f"bucket {index} ({', '.join(names)})" if names else ""
 
+    @property
+    def reduced(self) -> frozenset[str]:
+        """The names of the parameters in the buckets that the Reducer made last; empty if these are not known."""
+        return frozenset(self._reduced)
+
+    def join(self) -> None:
+        """The rank ran out of input, and shadows the others."""
+        self.is_joined = True
+        self._move()
+
+    def align(self, step: int) -> None:
+        """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
+        self.step = self.aligned_step = step
+        self.is_joined = False
+        self._move()
+
+    def _move(self) -> None:
+        for observer in self._observers:
+            observer.moved(self)
+
     def rebuilds(self) -> None:
         """The Reducer makes new buckets."""
         self._buckets = ()
@@ -192,6 +212,9 @@ class Wrapper:
 
 class Observer(Protocol):
     """Is told what wrappers do."""
+
+    def moved(self, wrapper: Wrapper) -> None:
+        """The rank has joined the others, or they have met at the end of a join."""
 
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward has begun, or another engine tells of one."""

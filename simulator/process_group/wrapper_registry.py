@@ -20,13 +20,18 @@ from weakref import WeakKeyDictionary
 
 from ddpsim.simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
 
+StepsElsewhere = Callable[[str, int], int]
+"""The latest step of a wrapper on ranks in other processes, by its calls: its group's label, and its number there."""
+
 
 class WrapperRegistry:
     """The wrappers of one execution."""
 
-    def __init__(self, running_rank: Callable[[], int | None]) -> None:
+    def __init__(self, running_rank: Callable[[], int | None], steps_elsewhere: StepsElsewhere | None = None) -> None:
         self._running_rank = running_rank
         """The rank whose thread asks; None outside ranks."""
+        self._steps_elsewhere = steps_elsewhere
+        """None if all ranks are in this process."""
         self._of_owner: dict[int, Wrapper] = {}
         """By id, which another object may have later; a dictionary of weak keys is slower."""
         self._of_reducer: WeakKeyDictionary[Any, Wrapper] = WeakKeyDictionary()
@@ -68,8 +73,10 @@ class WrapperRegistry:
 
     def align(self, wrapper: Wrapper) -> None:
         """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
-        wrapper.step = wrapper.aligned_step = max(peer.step for peer in self._by_key[wrapper.key])
-        wrapper.is_joined = False
+        step = max(peer.step for peer in self._by_key[wrapper.key])
+        if self._steps_elsewhere is not None:
+            step = max(step, self._steps_elsewhere(*wrapper.key))
+        wrapper.align(step)
 
     # --- replacements -------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,6 @@ from typing import Protocol
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.answers import Answer
-from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.requests import Reply, Request
 from ddpsim.simulator.kernel.states import Life
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
@@ -34,8 +33,8 @@ class RunPort(Protocol):
         """How many steps there were."""
 
     @property
-    def observer(self) -> Observer | None:
-        """Who explores."""
+    def is_observed(self) -> bool:
+        """Somebody explores, and wants to know what each step touches."""
 
     @property
     def life(self) -> Life:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
@@ -13,21 +14,39 @@ NameParameters = Callable[[int, Sequence[int]], Sequence[str]]
 """The names of a rank's parameters, by their indices in its wrapper; () if they cannot be told."""
 
 
-def raised(errors: Mapping[int, BaseException], name_parameters: NameParameters | None = None) -> list[Finding]:
+class Raised(NamedTuple):
+    """What a rank raised, as words."""
+
+    line: str
+    """Type and message, in one line."""
+    site: Site | None
+    traceback: str
+    unused: tuple[str, ...]
+    """The parameters that it says got no gradient."""
+
+
+def told(rank: int, error: BaseException, name_parameters: NameParameters | None = None) -> Raised:
+    """What an error of a rank tells."""
+    return Raised(
+        one_line(error), site_of_error(error), traceback_text(error), tuple(_unused(rank, error, name_parameters))
+    )
+
+
+def raised(errors: Mapping[int, Raised]) -> list[Finding]:
     """What ranks raised, in the order they did; the same error at the same line once for all.
 
     What finds fault with other ranks only comes after the rest, which those ranks may have raised themselves.
     """
-    lines = {rank: one_line(error) for rank, error in errors.items()}
+    lines = {rank: error.line for rank, error in errors.items()}
     alike: dict[tuple[str, Site | None], list[int]] = {}
     for rank, error in errors.items():
-        alike.setdefault((kind(lines[rank]), site_of_error(error)), []).append(rank)
+        alike.setdefault((kind(error.line), error.site), []).append(rank)
     found = [
         rank_error(
             {rank: lines[rank] for rank in ranks},
             site,
-            traceback_text(errors[ranks[0]]),
-            {rank: names for rank in ranks if (names := _unused(rank, errors[rank], name_parameters))},
+            errors[ranks[0]].traceback,
+            {rank: errors[rank].unused for rank in ranks if errors[rank].unused},
             ran_out(lines),
         )
         for (_, site), ranks in alike.items()

@@ -85,7 +85,7 @@ class ThreadHost:
         self.ranks = [Rank(record, body) for record in kernel.run.ranks]
         self.world_size = world_size
         self.threads = Threads(self, enter_thread)
-        self.is_observed = kernel.run.observer is not None
+        self.is_observed = kernel.run.is_observed
         """Somebody explores, and wants to know what each step touches."""
         self.baton = Baton(kernel, self.ranks, switch)
         self._move_data = move_data

@@ -13,6 +13,7 @@ from ddpsim.simulator.runtime.host import CallWatch
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.starter import Starter
 from ddpsim.simulator.runtime.thread_host import MoveData, ThreadHost
+from ddpsim.simulator.runtime.threads import thread_findings
 from ddpsim.simulator.verdict import Finding
 
 
@@ -79,13 +80,14 @@ class ThreadedRun:
 
     def findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
+        name = self._name_parameters
         found = sorted(
             (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
         )
         return (
-            *outcome.raised(self.errors, self._name_parameters),
+            *outcome.raised({rank: outcome.told(rank, error, name) for rank, error in self.errors.items()}),
             *found,
-            *self.host.threads.findings(),
+            *thread_findings(self.host.threads.errors),
             *self.host.hazards.findings(),
         )
 

@@ -15,7 +15,7 @@ import typing
 __path__[:] = dict.fromkeys([os.path.dirname(os.path.realpath(os.path.join(__path__[0], "simulator"))), __path__[0]])
 
 if typing.TYPE_CHECKING:
-    from ddpsim.simulator.api import explore, replay, simulate
+    from ddpsim.simulator.api import explore, replay, simulate, simulate_program
     from ddpsim.simulator.budget import Budget
     from ddpsim.simulator.calls import Call, Site
     from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Schedule
@@ -74,6 +74,7 @@ _HOMES = {
     "replay": "simulator.api",
     "shrink": "simulator.shrinking.shrunk_schedule",
     "simulate": "simulator.api",
+    "simulate_program": "simulator.api",
 }
 
 __all__ = [
@@ -111,6 +112,7 @@ __all__ = [
     "replay",
     "shrink",
     "simulate",
+    "simulate_program",
 ]
 
 

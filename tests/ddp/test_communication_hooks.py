@@ -86,6 +86,25 @@ def test_what_a_hook_gets():
     assert all(isinstance(bucket.buffer(), torch.Tensor) for bucket in seen)
 
 
+def test_a_chain_of_thens():
+    def hook(state, bucket):
+        flat = bucket.buffer().div_(2)
+        rounded = flat.half()
+        work = dist.all_reduce(rounded, async_op=True)
+
+        def restore(future):
+            return future.value()[0].to(flat.dtype)
+
+        def into_place(future):
+            flat.copy_(future.value())
+            return flat
+
+        return work.get_future().then(restore).then(into_place)
+
+    for found in run(hooked, 2, hook).returns:
+        torch.testing.assert_close(found, averaged(), rtol=2e-3, atol=1e-4)
+
+
 def test_two_collectives_in_a_chain():
     def hook(state, bucket):
         flat = bucket.buffer()
@@ -114,6 +133,15 @@ def test_a_future_that_is_done_already(as_list):
     for rank, found in enumerate(run(hooked, 2, hook).returns):
         own = expected(networks.multilayer, loss, [rank])
         assert_equal(found, {name: 3 * gradient for name, gradient in own.items()})
+
+
+def test_set_buffer():
+    # As torch's wrappers do: the inner hook works on what the outer one put in.
+    def outer(state, bucket):
+        bucket.set_buffer(bucket.buffer() * 2)
+        return allreduce_hook(state, bucket)
+
+    each_equals(run(hooked, 2, outer), averaged(2))
 
 
 def test_gradients_are_views_of_what_was_set():

@@ -55,6 +55,22 @@ def test_two_forwards_of_different_parameters_and_one_backward(cap_mb):
     check_backwards(Chain, both, options={"find_unused_parameters": True, "bucket_cap_mb": cap_mb})
 
 
+# What a parameter keeps that nobody used.
+
+
+@pytest.mark.parametrize("as_view", [None, False, True])
+def test_a_kept_gradient_in_a_bucket_may_differ_between_ranks(as_view):
+    def program(rank):
+        model = DistributedDataParallel(Chain(), find_unused_parameters=True, gradient_as_bucket_view=as_view)
+        for _ in range(2):
+            loss(model, "abc", rank).backward()
+        model.module.b.grad.fill_(rank + 1)
+        loss(model, "a", rank).backward()
+        return model.module.b.grad.item()
+
+    assert run(program, 2).returns == (1.0, 2.0)
+
+
 # A bucket alone. Inside a backward the simulated group waits by itself, as torch's own engine needs it to.
 
 

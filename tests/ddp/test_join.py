@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from ddpsim import Verdict, simulate
 from ddpsim.ddp import DistributedDataParallel, JoinError
@@ -60,6 +61,23 @@ def test_gradients_that_are_due_are_divided_by_the_ranks_present_when_they_are_r
 @pytest.mark.parametrize("numbers", [(0, 3), (3, 0), (2, 0, 3)], ids=str)
 def test_parameters_that_nobody_uses(numbers, options):
     check(joined(*numbers, build=networks.OneUnused, momentum=0.9), {"bucket_cap_mb": TINY, **options})
+
+
+@pytest.mark.parametrize("numbers", [(1, 2), (2, 2), (1, 3, 2), (0, 1)], ids=str)
+def test_a_hook_averages_over_the_ranks_present(numbers):
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        model.register_comm_hook(None, default_hooks.allreduce_hook)
+        gradients = []
+        with model.join(divide_by_initial_world_size=False):
+            for _ in range(numbers[rank]):
+                model.zero_grad()
+                model(row(1, 2)).sum().backward()
+                gradients.append(model.module.weight.grad.tolist())
+        return gradients
+
+    for number, gradients in zip(numbers, run(program, len(numbers)).returns, strict=True):
+        assert [own for (own,) in gradients] == [pytest.approx([1, 2], rel=1e-15)] * number
 
 
 def test_the_order_is_discovered_while_a_rank_has_joined():
@@ -209,6 +227,16 @@ def test_training_goes_on_after_an_early_termination():
                 model(row(1, 2)).sum().backward()
 
     assert list(run(program, 2).returns) == [[[1, 0.5]]] * 2
+
+
+def test_equal_inputs_do_not_terminate_early():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join(throw_on_early_termination=True):
+            for _ in range(2):
+                model(row(1, 2)).sum().backward()
+
+    run(program, 3)
 
 
 def test_a_join_that_is_not_enabled_does_nothing():

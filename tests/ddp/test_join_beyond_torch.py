@@ -304,6 +304,19 @@ def test_samples_of_an_accumulation():
     _same(*weighted((2, 4), [(1, 3, 0, 0), (4, 2, 1, 1)], accumulate=2))
 
 
+def test_weighting_is_the_gradient_of_all_samples():
+    def program(rank):
+        model = DistributedDataParallel(linear())
+        with model.join(weight_by_samples=True):
+            model(torch.ones(1 + rank, 2, dtype=torch.float64) * (rank + 1)).square().mean().backward()
+        return model.module.weight.grad.tolist()
+
+    layer = linear()
+    data = torch.cat([torch.ones(1 + rank, 2, dtype=torch.float64) * (rank + 1) for rank in range(3)])
+    layer(data).square().mean().backward()
+    _same(run(program, 3).returns, [layer.weight.grad.tolist()] * 3)
+
+
 @pytest.mark.parametrize("hook", [None, default_hooks.allreduce_hook], ids=["plain", "hook"])
 @pytest.mark.parametrize(
     "options", [{}, {"gradient_as_bucket_view": True}, {"gradient_as_bucket_view": False}], ids=str

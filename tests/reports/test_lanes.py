@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ddpsim import Budget
-from ddpsim.reports.document import MARKS, Finding, Waiting
+from ddpsim.reports.document import MARKS, Finding, Run, Waiting
 from ddpsim.reports.layout.classes import shown_lanes
 from ddpsim.reports.layout.lanes import Bar, Lanes, Mark, Missing, lanes_of
 from ddpsim.simulator.choices import Who
@@ -105,7 +105,9 @@ def test_calls_issued_in_different_orders_stand_apart_and_cross():
     issues = [story.happen("issue", rank, each) for rank, each in ((0, one), (0, other), (1, other), (1, one))]
     story.slot(one, (issues[0], issues[3]), "matched")
     story.slot(other, (issues[1], issues[2]), "matched")
-    assert [columns(lanes_of(story.run()), lane) for lane in (0, 1)] == [[0, 1], [1, 2]]
+    lanes = lanes_of(story.run())
+    assert columns(lanes, 0) == [0, 1]
+    assert columns(lanes, 1) == [1, 2]
 
 
 def test_a_rank_that_went_on_before_its_message_came_does_not_wait_for_it():
@@ -198,22 +200,28 @@ def test_how_threads_ended():
     assert ends == 2 * [("calls", "returned", ""), ("fails", "raised", "ValueError"), ("goes on", "stopped", "")]
 
 
-OTHER_SIZE, OF_DDP = replace(call(0), signature="SUM float32[3]"), call(0, origin="DDP #0 bucket 1 of step 2")
-
-
 @pytest.mark.parametrize(
-    ("mine", "culprits", "word", "beside"),
+    ("mine", "others", "word", "beside"),
     [
-        (call(0, "broadcast"), (0,), "broadcast", ("", "all_reduce")),
-        (OTHER_SIZE, (0,), "SUM float32[3]", ("", "SUM float32[2]")),
-        (OF_DDP, (0,), "DDP #0 bucket 1 of step 2", ("", "the program's own")),
-        (call(0, "broadcast"), (), "broadcast", ("all_reduce", "")),  # nobody is named: every call is odd
+        (call(0, "broadcast"), call(0), "broadcast", "all_reduce"),
+        (replace(call(0), signature="SUM float32[3]"), call(0), "SUM float32[3]", "SUM float32[2]"),
+        (call(0, origin="DDP #0 bucket 1 of step 2"), call(0), "DDP #0 bucket 1 of step 2", "the program's own"),
     ],
 )
-def test_the_odd_call_says_what_is_different(mine, culprits, word, beside):
+def test_the_odd_call_says_what_is_different(mine, others, word, beside):
+    assert odd_words(mine, others, culprits=(0,)) == [(word, ""), ("", beside), ("", beside)]
+
+
+def test_where_nobody_is_named_every_call_is_odd():
+    mine, others = call(0, "broadcast"), call(0)
+    assert odd_words(mine, others, culprits=()) == [("broadcast", ""), ("all_reduce", ""), ("all_reduce", "")]
+
+
+def odd_words(mine, others, culprits):
+    """What is said of the calls of three ranks, the first of which made another one."""
     finding = Finding("mismatch.operation", Verdict.FAIL, culprits, "", "", slots=(0,))
-    lanes = lanes_of(Story(3).differ(mine, call(0), call(0)).run(findings=(finding,)))
-    assert [(item.odd, item.beside) for item in lanes.items] == [(word, ""), beside, beside]
+    lanes = lanes_of(Story(3).differ(mine, others, others).run(findings=(finding,)))
+    return [(item.odd, item.beside) for item in lanes.items]
 
 
 @given(st.lists(st.tuples(st.permutations(range(4)), st.integers(2, 4), st.booleans()), max_size=12))
@@ -254,6 +262,12 @@ def test_real_runs_lose_nothing(name):
     assert marked == [index for index, event in enumerate(run.events) if event.kind in MARKS]
     assert len(lanes.missing) == sum(len(slot.missing) for slot in run.slots if slot.state == "open")
     assert sum(bar.end is None for bar in lanes.bars) == len(run.waiting)
+
+
+def test_a_run_without_a_trace_has_lanes_without_items():
+    lanes = lanes_of(Run("processes", 3, Verdict.PASS, (), ""))
+    assert len(lanes.lanes) == 3
+    assert (lanes.items, lanes.columns) == ((), 0)
 
 
 def test_up_to_64_lanes_nobody_shares():

@@ -29,7 +29,7 @@ from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.verdict import Verdict
 from tests.processes.test_cli import result_with
 from tests.processes.test_findings import hung
-from tests.reports.examples import CYCLE, MISSING, document, run_of
+from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document, run_of
 
 
 def meets(rank):
@@ -326,20 +326,40 @@ def test_the_difference_where_one_run_ended():
 
 # --- the lines that a finding has for the top of a page ---------------------------------------------------------------
 
-FALSE = "thread\n  cycle   1 -> 2\n  cause   the moon\n  try     sacrificing a goat"
+FALSE = "call me later\n  cycle   1 -> 2\n  cause   the moon\n  try     sacrificing a goat"
 
 
-def in_a_thread_with_advice_for_a_name(rank):
-    thread = threading.Thread(target=lambda: rank or dist.barrier(), name=FALSE)
+def raises_advice(rank):
+    if rank:
+        raise RuntimeError(FALSE)
+
+
+def raises_advice_in_a_thread(rank):
+    def work():
+        raise RuntimeError(FALSE)
+
+    thread = threading.Thread(target=work, name="worker")
     thread.start()
     thread.join()
 
 
-def test_a_program_does_not_speak_as_diagnosis():
-    (finding,) = run_of(in_a_thread_with_advice_for_a_name, 2).findings
+def in_a_thread_with_advice_for_a_name(rank):
+    thread = threading.Thread(target=lambda: rank or dist.barrier(), name=f"thread{FALSE[13:]}")
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    "program", [raises_advice, raises_advice_in_a_thread, in_a_thread_with_advice_for_a_name], ids=lambda p: p.__name__
+)
+def test_a_program_does_not_speak_as_diagnosis(program):
+    (finding,) = run_of(program, 2).findings
     assert "sacrificing a goat" in finding.text  # it is told, where it belongs
     assert [line.label for line in finding.lines] == ["cause", "try"]
-    assert [str(line) for line in finding.lines] == finding.text.splitlines()[-2:]
+    last = [" ".join(line.split()) for line in finding.text.splitlines()[-2:]]
+    assert [f"{line.label} {line.text}" for line in finding.lines] == last
+    assert "moon" not in str(finding.lines)
 
 
 def test_the_lines_of_a_finding():
@@ -350,6 +370,12 @@ def test_the_lines_of_a_finding():
     assert missing.lines[0].text.startswith("all_reduce #9 is DDP #0 bucket 0 ")
     stuck = document_of(result_with(hung(0), hung(1))).runs[0].findings[0]
     assert [line.label for line in stuck.lines] == ["cause", "try"]
+
+
+@pytest.mark.parametrize("name", [CYCLE, MISSING, MISMATCH, THREADS, "rank-crash", "momentum-loaded-on-rank0"])
+def test_every_finding_has_advice(name):
+    findings = document(name).runs[0].findings
+    assert {tuple(line.label for line in finding.lines[-2:]) for finding in findings} == {("cause", "try")}
 
 
 # --- runs too long for a report ---------------------------------------------------------------------------------------

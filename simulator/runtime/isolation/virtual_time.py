@@ -5,6 +5,10 @@ starts at zero (`monotonic`, `perf_counter`) or at 2000-01-01T00:00:00Z (`time`)
 on any other thread, and in a process forked from a rank, it is the original, so the host, the machinery around the
 ranks, and the workers of a DataLoader keep real time.
 
+Nothing a rank computes takes virtual time; but no two readings of a clock by a rank are equal, as they hardly are
+elsewhere: each comes at least a microsecond after the one before, so nobody divides by no time at all. The clock of the
+execution does not notice.
+
 Not covered: functions bound before the simulation (`from time import sleep` in a module that is imported already),
 clocks read by native code (`datetime.now`, `time.localtime()` and the others that take "now" as their default), CPU
 clocks, and waits that are neither a sleep nor made of a rank's locks (`select`): they take real time. So what waits
@@ -22,6 +26,9 @@ from typing import Any
 EPOCH_SECONDS = 946_684_800
 """2000-01-01T00:00:00Z: what `time.time` says in a rank when the simulation starts."""
 
+TICK_SECONDS = 1e-6
+"""So much lies between two readings of a rank, at least."""
+
 NANOSECONDS = 1_000_000_000
 LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
 """More does not fit into CPython's `PyTime_t`."""
@@ -31,31 +38,40 @@ class VirtualTime:
     """Replaces the clocks of the `time` module for the threads of ranks, from `install` to `uninstall`."""
 
     def __init__(
-        self, is_rank_thread: Callable[[], bool], sleep: Callable[[float], None], now: Callable[[], float]
+        self, is_rank_thread: Callable[[], bool], sleep: Callable[[float], None], now: Callable[[], tuple[int, float]]
     ) -> None:
-        """Take `now`, the virtual seconds since the start, and `sleep`, which waits for virtual seconds."""
+        """Take `now`, the running rank and its virtual seconds, and `sleep`, which waits for virtual seconds."""
         self._is_rank_thread = is_rank_thread
         self._sleep = sleep
         self._now = now
+        self._read: dict[tuple[int, str], float] = {}
+        """What each rank has read last, by the name of the clock."""
         self._originals: dict[str, Callable[..., Any]] = {}
 
     def install(self) -> None:
         """Replace the functions."""
         assert not self._originals, "installed twice"
-        now = self._now
+        later = self._later
         virtual: dict[str, Callable[[], float]] = {
-            "monotonic": now,
-            "monotonic_ns": lambda: round(now() * NANOSECONDS),
-            "perf_counter": now,
-            "perf_counter_ns": lambda: round(now() * NANOSECONDS),
-            "time": lambda: EPOCH_SECONDS + now(),
-            "time_ns": lambda: EPOCH_SECONDS * NANOSECONDS + round(now() * NANOSECONDS),
+            "monotonic": lambda: later("monotonic"),
+            "monotonic_ns": lambda: round(later("monotonic_ns") * NANOSECONDS),
+            "perf_counter": lambda: later("perf_counter"),
+            "perf_counter_ns": lambda: round(later("perf_counter_ns") * NANOSECONDS),
+            "time": lambda: EPOCH_SECONDS + later("time"),
+            "time_ns": lambda: EPOCH_SECONDS * NANOSECONDS + round(later("time_ns") * NANOSECONDS),
         }
         self._originals = {name: vars(time)[name] for name in ("sleep", *virtual)}
         module = vars(time)
         for name, clock in virtual.items():
             module[name] = self._on_ranks(clock, self._originals[name])
         module["sleep"] = self._sleep_on_ranks(self._originals["sleep"])
+
+    def _later(self, clock: str) -> float:
+        """The time, after all that the rank has read from this clock."""
+        rank, seconds = self._now()
+        last = self._read.get((rank, clock))
+        self._read[rank, clock] = seconds = seconds if last is None else max(seconds, last + TICK_SECONDS)
+        return seconds
 
     def uninstall(self) -> None:
         """Put the functions back. May be called twice."""

@@ -4,6 +4,6 @@
 on these (conditions, events, semaphores, barriers, queues, timers, futures, executors) follows.
 """
 
-from ddpsim.simulator.runtime.threads.thread_life import Threads
+from ddpsim.simulator.runtime.threads.thread_life import ThreadError, Threads, thread_findings
 
-__all__ = ["Threads"]
+__all__ = ["ThreadError", "Threads", "thread_findings"]

@@ -28,9 +28,9 @@ import logging
 import queue
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from ddpsim.simulator.accesses import Access, Mode, Object
@@ -64,6 +64,28 @@ _ABSENT: Any = object()
 """In the place of a built-in function that a module has not replaced."""
 
 _EXECUTORS_LOG = logging.getLogger("concurrent.futures")
+
+
+class ThreadError(NamedTuple):
+    """What a thread that a rank started raised."""
+
+    rank: int
+    thread: str
+    line: str
+    """Type and message."""
+    site: Site | None
+    traceback: str
+
+
+def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
+    """The same error at the same line once for all ranks."""
+    alike: dict[tuple[str, str, Site | None], list[ThreadError]] = {}
+    for error in errors:
+        alike.setdefault((error.thread, error.line, error.site), []).append(error)
+    return [
+        thread_error(tuple(sorted({error.rank for error in each})), *kind, each[0].traceback)
+        for kind, each in alike.items()
+    ]
 
 
 class Threads:
@@ -278,11 +300,13 @@ class Threads:
         kind = (me.name, one_line(error), site_of_error(error))
         self._errors.setdefault(kind, ([], traceback_text(error)))[0].append(me.rank)
 
-    def findings(self) -> list[Finding]:
-        """What threads raised, the same error at the same line once for all ranks."""
+    @property
+    def errors(self) -> list[ThreadError]:
+        """What threads raised, the same error at the same line once for each rank, in the order they did."""
         return [
-            thread_error(tuple(sorted(set(ranks))), *kind, traceback)
+            ThreadError(rank, *kind, traceback)
             for kind, (ranks, traceback) in self._errors.items()
+            for rank in dict.fromkeys(ranks)
         ]
 
     def _join(self, original: Callable[..., None]) -> Callable[..., None]:

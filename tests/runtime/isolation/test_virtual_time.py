@@ -21,6 +21,7 @@ class Clock:
 
     def __init__(self):
         self.now = 0.0
+        self.rank = 0
         self.owner = threading.get_ident()
 
     def is_rank_thread(self):
@@ -34,7 +35,7 @@ class Clock:
 @pytest.fixture
 def clock():
     clock = Clock()
-    virtual_time = VirtualTime(clock.is_rank_thread, clock.sleep, lambda: clock.now)
+    virtual_time = VirtualTime(clock.is_rank_thread, clock.sleep, lambda: (clock.rank, clock.now))
     virtual_time.install()
     yield clock
     virtual_time.uninstall()
@@ -58,6 +59,17 @@ def test_a_rank_sees_virtual_time(clock):
         "perf_counter_ns": 3_500_000_000,
     }
     assert all(type(value) is (int if name.endswith("_ns") else float) for name, value in read().items())
+
+
+def test_no_two_readings_of_a_clock_are_equal(clock):
+    first, second = read(), read()
+    assert all(
+        second[name] - first[name] == pytest.approx(1000 if name.endswith("_ns") else 1e-6, rel=0.2) for name in CLOCKS
+    )
+    clock.rank = 1  # each has a clock of its own
+    assert read() == first
+    clock.now = 1.0  # past what the readings came to
+    assert time.monotonic() == 1.0
 
 
 def test_the_first_day(clock):
@@ -95,7 +107,7 @@ def test_what_sleep_raises_comes_through(clock, monkeypatch):
     def unwind(seconds):
         raise KeyboardInterrupt
 
-    virtual_time = VirtualTime(lambda: True, unwind, lambda: 0.0)
+    virtual_time = VirtualTime(lambda: True, unwind, lambda: (0, 0.0))
     virtual_time.install()
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -107,7 +119,7 @@ def test_what_sleep_raises_comes_through(clock, monkeypatch):
 def test_a_thousand_rounds(clock):
     replaced = time.sleep
     for _ in range(1000):
-        virtual_time = VirtualTime(lambda: False, clock.sleep, lambda: 0.0)
+        virtual_time = VirtualTime(lambda: False, clock.sleep, lambda: (0, 0.0))
         virtual_time.install()
         virtual_time.uninstall()
     assert time.sleep is replaced
@@ -142,4 +154,6 @@ def test_workers_of_a_data_loader_sleep_in_real_time():
     def program(rank):
         return [batch.tolist() for batch in DataLoader(Slow(), batch_size=2, num_workers=2)], time.monotonic()
 
-    assert simulate(program, 2).returns == (([[0, 1], [2, 3]], 0.0),) * 2
+    for batches, seconds in simulate(program, 2).returns:
+        assert batches == [[0, 1], [2, 3]]
+        assert seconds < 1e-3  # what reading the clock takes, and no sleep of the workers

@@ -1,0 +1,178 @@
+"""One execution, from what was asked for to its result, with ranks as threads or as processes."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+
+from ddpsim.simulator.budget import Budget
+from ddpsim.simulator.choices import Policy, Schedule
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.faults import Fault, FaultPlan
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.process_group.backend import Backend
+from ddpsim.simulator.process_group.hazard_watch import HazardWatch
+from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
+from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.rank_processes.process_run import ProcessRun
+from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.replay_call import replay_call
+from ddpsim.simulator.result import Result
+from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
+from ddpsim.simulator.runtime.threaded_run import ThreadedRun
+from ddpsim.simulator.trace import Trace
+from ddpsim.simulator.transport.gloo import Gloo
+from ddpsim.simulator.transport.memory import Memory
+from ddpsim.simulator.transport.transport import Transport
+from ddpsim.simulator.verdict import Finding
+
+TRANSPORTS: dict[str, Callable[[int], Transport]] = {
+    "memory": lambda world_size: Memory(),
+    "gloo": Gloo,
+}
+"""The transports, made for a world size."""
+
+ISOLATIONS = ("thread", "process")
+"""What a rank is."""
+
+_ONE_AT_A_TIME = threading.Lock()
+# What a simulation replaces belongs to the whole process, so a process has one lock for it.
+
+
+class RunOptions(NamedTuple):
+    """What is the same for all runs of a program."""
+
+    identity: str
+    """What the program is called in replay tokens."""
+    args: Sequence[Any] = ()
+    transport: str = "memory"
+    faults: Sequence[Fault] = ()
+    check: str | None = None
+    name: str | None = None
+    isolation: str | None = None
+    """None for what goes with the program: a process for a `Program`, a thread for a function."""
+
+    def isolation_of(self, program: Callable[..., Any]) -> str:
+        """What a rank is."""
+        return self.isolation or ("process" if isinstance(program, Program) else "thread")
+
+
+def run_once(
+    program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
+) -> Result:
+    """Run once. Raises UsageError inside another simulation."""
+    plan = FaultPlan(options.faults, world_size)
+    if not _ONE_AT_A_TIME.acquire(blocking=False):
+        raise UsageError(
+            "simulate was called while another simulation runs in this process, expected one at a time: "
+            "let the first one end, or use another process"
+        )
+    with ExitStack() as stack:
+        stack.callback(_ONE_AT_A_TIME.release)
+        mover = TRANSPORTS[options.transport](world_size)
+        stack.callback(mover.close)
+        kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan)
+        run = _as_processes if options.isolation_of(program) == "process" else _as_threads
+        ran = run(program, kernel, mover, options)
+    schedule = Schedule(kernel.choices, options.identity)
+    result = Result(
+        world_size=world_size,
+        findings=ran.findings,
+        returns=ran.returns,
+        errors=ran.errors,
+        schedule=schedule,
+        trace=Trace(tuple(kernel.run.events)),
+        virtual_seconds=kernel.run.clock.now,
+        program=options.identity,
+        waiting=kernel.run.waiting,
+    )
+    return result.with_replay(replay_call(program, world_size, schedule, _told(options)))
+
+
+def _told(options: RunOptions) -> dict[str, Any]:
+    """What a call of `replay` has to say."""
+    return {
+        "args": tuple(options.args),
+        "transport": options.transport,
+        "faults": list(options.faults),
+        "check": options.check,
+        "name": options.name,
+        "isolation": options.isolation,
+    }
+
+
+class _Ran(NamedTuple):
+    """What came of the ranks of a run."""
+
+    findings: tuple[Finding, ...]
+    returns: tuple[Any, ...]
+    errors: dict[int, BaseException]
+
+
+def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
+    __tracebackhide__ = True  # pytest then begins with the program
+    return program(rank, *args)
+
+
+def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
+    world_size = len(kernel.run.ranks)
+    execution = ThreadedRun(
+        partial(_call, program, tuple(options.args)),
+        kernel,
+        isolation=Isolation(world_size),
+        move_data=mover.move,
+        enter_rank=lambda rank: backend.rank_entered(rank),
+        enter_thread=lambda: backend.thread_entered(),
+        hazards=HazardWatch(world_size),
+        name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
+        share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
+    )
+    judges: list[ReplicaJudge] = []
+
+    def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:
+        judges.append(ReplicaJudge(wrappers.peers))
+        return judges[0]
+
+    backend = Backend(execution.host, make_judge=make_judge if options.check == "replicas" else None)
+    _run(execution, backend)
+    return _Ran(
+        execution.findings([finding for judge in judges for finding in judge.findings()]),
+        tuple(rank.value for rank in execution.host.ranks),
+        execution.errors,
+    )
+
+
+def _run(execution: ThreadedRun, backend: Backend) -> None:
+    """Run with everything in place that a rank's program sees, and take it away again."""
+    host = execution.host
+    virtual_time = VirtualTime(
+        host.is_rank_thread,
+        lambda seconds: host.ask(Sleep(seconds)),
+        lambda: (host.me.rank, float(host.ask(ReadClock()))),
+    )
+    with backend.installed():
+        try:
+            virtual_time.install()
+            host.threads.install()
+            execution.run()
+        finally:
+            host.threads.uninstall()
+            virtual_time.uninstall()
+
+
+def _as_processes(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
+    execution = ProcessRun(
+        partial(_call, program, tuple(options.args)),
+        kernel,
+        move_data=mover.move,
+        checks_replicas=options.check == "replicas",
+        is_program=isinstance(program, Program),
+    )
+    execution.run()
+    return _Ran(execution.findings(), execution.returns(), execution.errors())

@@ -1,0 +1,47 @@
+"""What the calls of a run tell of hazards, whoever made them and wherever their tensors are. No torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis import hazards
+from ddpsim.simulator.matching.agreement import call_sites_differ
+from ddpsim.simulator.verdict import Finding
+
+
+class CallHazards:
+    """The calls of one execution."""
+
+    def __init__(self, world_size: int) -> None:
+        self._issued: list[Call] = []
+        self._issuers: list[int] = []
+        """The numbers of the threads that made them."""
+        self._sites: dict[frozenset[Site], Sequence[Call]] = {}
+        self._to_return = world_size
+
+    def issued(self, call: Call, issuer: int) -> None:
+        """A thread of a rank issued a call."""
+        self._issued.append(call)
+        self._issuers.append(issuer)
+
+    def slot_filled(self, calls: Sequence[Call]) -> None:
+        """Calls met and agree."""
+        if call_sites_differ(calls) and not any(call.origin.shadow for call in calls):
+            self._sites.setdefault(frozenset(call.site for call in calls), calls)
+
+    def rank_ended(self) -> None:
+        """The program of a rank returned."""
+        self._to_return -= 1
+
+    def findings(self, *, unwaited: Sequence[Call], changed: Sequence[Call]) -> Sequence[Finding]:
+        """All hazards of a run: of the order of its calls and their lines, of calls that nobody waited for, and of
+        those whose tensors changed in flight."""
+        have_returned = not self._to_return  # else there is worse to tell
+        order = hazards.group_order(self._issued, self._issuers) if have_returned else None
+        return (
+            *([] if order is None else [order]),
+            *hazards.unwaited_work(unwaited),
+            *hazards.tensor_in_flight(changed),
+            *[hazards.call_site(calls) for calls in self._sites.values()],
+        )

@@ -1,0 +1,204 @@
+"""The processes of an execution's ranks: forked, spoken to, and ended."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel.requests import StackTold
+from ddpsim.simulator.rank_processes import rank_process
+from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.messages import Ended
+from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
+from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
+
+_LEAVE_SECONDS = 5.0
+"""How long a process may take from its last word to its end."""
+
+_STACK_SECONDS = 0.5
+"""How long to wait for its stack, in Python's way and then without it."""
+
+
+class Child:
+    """The process of one rank, as the coordinator sees it."""
+
+    def __init__(self, rank: int, pid: int, channel: Channel, arena: Arena, files: Files) -> None:
+        self.rank = rank
+        self.pid = pid
+        self.channel = channel
+        self.arena = arena
+        self.ended: Ended | None = None
+        """Its last word."""
+        self.status: int | None = None
+        """What the system says of its end (`os.waitpid`); None while it runs."""
+        self._files = files
+        self._read = [0, 0]
+        """How much of its output has been read."""
+
+    @property
+    def is_gone(self) -> bool:
+        """True once it has ended and been reaped."""
+        return self.status is not None
+
+    def cpu_seconds(self) -> float:
+        """The CPU time that it has used."""
+        # The clock of a process by its number, as MAKE_PROCESS_CPUCLOCK of linux/posix-timers.h makes it.
+        return time.clock_gettime(~self.pid << 3 | 2)
+
+    def has_children(self) -> bool:
+        """True if it has processes of its own, for which it may wait."""
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/children") as children:
+                return bool(children.read().strip())
+        except OSError:
+            return False
+
+    def new_output(self) -> tuple[str, str]:
+        """What it has written to its standard output and error since the last call."""
+        out, err = [self._new(index, file) for index, file in enumerate((self._files.output, self._files.errors))]
+        return out, err
+
+    def _new(self, index: int, file: int) -> str:
+        parts = []
+        while part := os.pread(file, 1 << 16, self._read[index]):
+            self._read[index] += len(part)
+            parts.append(part)
+        return b"".join(parts).decode(errors="replace") if parts else ""
+
+    def stack(self) -> StackTold:
+        """Where its program stands."""
+        for number in (TELL_STACK, TELL_NATIVE_STACK):  # the second one needs no Python to run
+            self._signal(number)
+            end = time.monotonic() + _STACK_SECONDS
+            while time.monotonic() < end:
+                if told := read_stack(self._files.stack):
+                    return told
+                time.sleep(0.01)
+        return StackTold("(no stack)")
+
+    def interrupt(self) -> None:
+        """Let its program be left, by an exception in its main thread."""
+        self._signal(UNWIND_PROGRAM)
+
+    def _signal(self, number: int) -> None:
+        if not self.is_gone:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """End it, and what it has started, at once."""
+        if not self.is_gone:
+            for send in (os.killpg, os.kill):  # it may not be the leader of its group yet
+                try:
+                    send(self.pid, signal.SIGKILL)
+                except (ProcessLookupError, PermissionError):
+                    continue
+            self._reap(0)
+
+    def leave(self) -> None:
+        """Wait until it has ended; one that takes too long is killed."""
+        end = time.monotonic() + _LEAVE_SECONDS
+        while not self.is_gone and time.monotonic() < end:
+            self._reap(os.WNOHANG)
+            if not self.is_gone:
+                time.sleep(0.001)
+        self.kill()
+
+    def close(self) -> None:
+        """Let go of what was shared with it."""
+        self.channel.close()
+        self.arena.close()
+        self._files.close()
+
+    def how_it_ended(self) -> str:
+        """In words, for one that ended without a last word."""
+        self.leave()
+        assert self.status is not None
+        if os.WIFSIGNALED(self.status):
+            number = os.WTERMSIG(self.status)
+            return (
+                f"killed by {signal.Signals(number).name}" if number in set(signal.Signals) else f"killed by {number}"
+            )
+        return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
+
+    def _reap(self, options: int) -> None:
+        try:
+            pid, status = os.waitpid(self.pid, options)
+        except ChildProcessError:  # the program of the caller reaps children, too
+            pid, status = self.pid, 0
+        if pid:
+            self.status = status
+
+
+def fork_ranks(
+    world_size: int, program: Callable[[int], Any], *, is_observed: bool, checks_replicas: bool, is_program: bool
+) -> list[Child]:
+    """Fork a process for each rank. Raises UsageError if the system gives no more."""
+    children: list[Child] = []
+    sys.stdout.flush()
+    sys.stderr.flush()
+    is_frozen_by_us = gc.get_freeze_count() == 0
+    if is_frozen_by_us:
+        gc.freeze()  # collections in the ranks then touch no page that they share
+    try:
+        for rank in range(world_size):
+            children.append(
+                _fork(
+                    rank,
+                    world_size,
+                    program,
+                    children,
+                    is_observed=is_observed,
+                    checks_replicas=checks_replicas,
+                    is_program=is_program,
+                )
+            )
+    except OSError as error:
+        for child in children:
+            child.kill()
+            child.close()
+        raise UsageError(
+            f"the system starts no process for rank {len(children)} ({error.strerror}), expected one for each of "
+            f"{world_size} ranks: take fewer ranks, or raise the limits of processes and files (`ulimit -u`, `-n`)"
+        ) from error
+    finally:
+        if is_frozen_by_us:
+            gc.unfreeze()
+    return children
+
+
+def _fork(
+    rank: int,
+    world_size: int,
+    program: Callable[[int], Any],
+    others: list[Child],
+    *,
+    is_observed: bool,
+    checks_replicas: bool,
+    is_program: bool,
+) -> Child:
+    arena = Arena()
+    mine, theirs = Channel.pair()
+    files = Files()
+    with warnings.catch_warnings():
+        # Python 3.12 warns of a fork beside other threads, which a test session may have.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        pid = os.fork()
+    if not pid:
+        mine.close()
+        for other in others:
+            other.channel.close()
+        rank_process.main(
+            rank_process.Setting(
+                rank, world_size, program, theirs, arena, files, is_observed, checks_replicas, is_program
+            )
+        )
+    theirs.close()
+    return Child(rank, pid, mine, arena, files)

@@ -1,0 +1,151 @@
+"""What travels between a rank's process and the coordinator, as frozen values.
+
+A rank sends `Ask` for each request, and `Say` for what it says to an answer that asks for more. Each is answered by one
+`Turn`, but those that stand under "not answered". `Ended` is a rank's last word.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.kernel.answers import Answer
+from ddpsim.simulator.kernel.requests import Reply, Request
+from ddpsim.simulator.kernel.states import State
+from ddpsim.simulator.process_group.replica_judge import Look
+from ddpsim.simulator.process_group.replica_tensors import Named
+from ddpsim.simulator.process_group.wrapper import WrapperKey
+from ddpsim.simulator.rank_processes.parcels import Parcel
+from ddpsim.simulator.runtime.outcome import Raised
+from ddpsim.simulator.runtime.threads import ThreadError
+
+# --- from a rank ------------------------------------------------------------------------------------------------------
+
+
+class Ask(NamedTuple):
+    """A request of the thread that runs."""
+
+    request: Request
+
+
+class Say(NamedTuple):
+    """What the thread that runs says to the last answer."""
+
+    reply: Reply | None
+
+
+class CountTasks(NamedTuple):
+    """What number has the next thread that is started?"""
+
+
+class LatestStep(NamedTuple):
+    """How far is a wrapper on the ranks whose calls tell?"""
+
+    group: str
+    wrapper: int
+
+
+# --- from a rank, not answered ----------------------------------------------------------------------------------------
+
+
+class Post(NamedTuple):
+    """The thread that runs makes a call, and goes on."""
+
+    handle: int
+    call: Call
+    parcel: Parcel
+
+
+class ReplicaMoved(NamedTuple):
+    """A wrapper of the rank is at another step, or has joined the others: what a judge knows of it (`Peer`)."""
+
+    key: WrapperKey
+    rank: int
+    step: int
+    aligned_step: int
+    is_joined: bool
+    reduced: frozenset[str]
+
+    def is_reduced(self, parameter: str) -> bool:
+        """False if the parameter is in none of its buckets."""
+        return not self.reduced or parameter in self.reduced
+
+
+class ReplicaSeen(NamedTuple):
+    """A replica, at a moment at which it should be equal to the others."""
+
+    look: Look
+
+
+class ReplicasLeft(NamedTuple):
+    """The rank's program returned, and left its models' parameters like this."""
+
+    rank: int
+    left: tuple[tuple[WrapperKey, tuple[Named, ...]], ...]
+
+
+class GiveUpRequest(NamedTuple):
+    """What the last answer asked for could not be done."""
+
+
+class Broke(NamedTuple):
+    """The machinery of a rank broke."""
+
+    error: BaseException
+    is_bug: bool
+
+
+class Ended(NamedTuple):
+    """What came of a rank."""
+
+    value: bytes
+    """What its program returned, pickled; b"" for None."""
+    error: bytes
+    """What it raised, pickled; b"" if it did not."""
+    raised: Raised | None
+    unwaited: tuple[Call, ...]
+    changed: tuple[Call, ...]
+    thread_errors: tuple[ThreadError, ...]
+    """Of threads that it started, each kind once."""
+
+
+Message = (
+    Ask | Say | CountTasks | LatestStep | Post | ReplicaMoved | ReplicaSeen | ReplicasLeft | GiveUpRequest
+    | Broke | Ended
+)  # fmt: skip
+
+# --- from the coordinator ---------------------------------------------------------------------------------------------
+
+
+class Outcome(NamedTuple):
+    """What came of a call, with the answer that lets its rank know."""
+
+    error: Exception | None
+    source: int | None
+    """Who sent the message, of a receive."""
+    members: tuple[int, ...]
+    """The global ranks of its group."""
+    left: Any = None
+    """Tensors that have no place in the shared memory, pickled: by the index of the output; what was gathered as -1."""
+
+
+class Turn(NamedTuple):
+    """A thread of the rank goes on."""
+
+    number: int | None
+    """Its number; None for a rank that is over: it makes no request any more."""
+    answer: Answer
+    steps: int
+    is_stopping: bool
+    states: tuple[tuple[int, State], ...] = ()
+    """Where the rank's threads stand, if it has started any."""
+    outcome: Outcome | None = None
+    """With `Deliver`."""
+    error: Exception | None = None
+    """In the place of an answer: what the kernel raised."""
+
+
+class Count(NamedTuple):
+    """The number of the next thread, or of a step."""
+
+    number: int

@@ -1,0 +1,138 @@
+"""Tensors on their way: a rank puts what it brings to a call into memory that the coordinator shares.
+
+Each rank has an arena, a sparse file in memory that is mapped before the rank is forked, so pages cost only where they
+are used. What lies there is let go of when no call of the rank is open any more. Tensors that are not strided travel
+pickled.
+"""
+
+from __future__ import annotations
+
+import mmap
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ddpsim.simulator.transport.payload import Payload
+
+ARENA_BYTES = 1 << 36
+"""How much a rank may have under way at once; address space, not memory."""
+
+_ALIGNMENT = 64
+_KEPT_BYTES = 1 << 24
+"""So much of an arena stays in memory when nothing is under way."""
+
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
+
+
+class Piece(NamedTuple):
+    """Where a tensor lies in an arena, contiguously."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    offset: int
+    """In bytes."""
+
+
+class Parcel(NamedTuple):
+    """A `Payload` on its way."""
+
+    inputs: tuple[Piece | Tensor, ...]
+    outputs: tuple[Piece | Tensor, ...] | None
+    """None if they are the inputs."""
+    factor: Any = None
+    splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    gathers: bool = False
+
+
+class Arena:
+    """The memory that one rank shares with the coordinator. Made before the fork; the rank fills it, both read it."""
+
+    def __init__(self, size: int = ARENA_BYTES) -> None:
+        """Raises OSError if the system has no address space left."""
+        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        self._size = size
+        self._top = 0
+
+    def close(self) -> None:
+        """Let go of the memory; tensors that still lie in it keep it."""
+        with suppress(BufferError):
+            self._memory.close()
+
+    def clear(self) -> None:
+        """Nothing is under way any more."""
+        if self._top > _KEPT_BYTES:
+            self._memory.madvise(mmap.MADV_REMOVE, 0, -(-self._top // mmap.PAGESIZE) * mmap.PAGESIZE)
+        self._top = 0
+
+    def place(self, tensor: Tensor) -> Piece | Tensor:
+        """Make room for a tensor, without its content; one that is not strided is its own piece."""
+        if tensor.layout is not torch.strided:
+            return tensor.detach()
+        size = tensor.numel() * tensor.element_size()
+        if self._top + size > self._size:
+            raise MemoryError(
+                f"the tensors that this rank has under way need more than {self._size} bytes: wait for some first"
+            )
+        piece = Piece(tensor.dtype, tuple(tensor.shape), self._top)
+        self._top += -(-size // _ALIGNMENT) * _ALIGNMENT
+        return piece
+
+    def view(self, piece: Piece | Tensor) -> Tensor:
+        """The tensor that lies there."""
+        if isinstance(piece, Tensor):
+            return piece
+        dtype, shape, offset = piece
+        count = 1
+        for length in shape:
+            count *= length
+        if not count:
+            return torch.empty(shape, dtype=dtype)
+        return torch.frombuffer(self._memory, dtype=dtype, count=count, offset=offset).view(shape)
+
+    # --- parcels ------------------------------------------------------------------------------------------------------
+
+    def pack(self, payload: Payload) -> Parcel:
+        """Copy what a rank brings to a call."""
+        with torch.no_grad():
+            inputs = tuple([self._put(tensor) for tensor in payload.inputs])
+            if payload.outputs is payload.inputs:
+                outputs = None
+            else:
+                known = {id(tensor): piece for tensor, piece in zip(payload.inputs, inputs, strict=True)}
+                outputs = tuple([known.get(id(tensor)) or self.place(tensor) for tensor in payload.outputs])
+        return Parcel(inputs, outputs, payload.factor, payload.splits, payload.gathered is not None)
+
+    def _put(self, tensor: Tensor) -> Piece | Tensor:
+        piece = self.place(tensor)
+        if isinstance(piece, Piece):
+            self.view(piece).copy_(tensor.detach())
+        return piece
+
+    def unpack(self, parcel: Parcel) -> Payload:
+        """What a rank brings to a call, as tensors of the coordinator's."""
+        inputs = [self.view(piece) for piece in parcel.inputs]
+        outputs = inputs if parcel.outputs is None else [self.view(piece) for piece in parcel.outputs]
+        return Payload(inputs, outputs, parcel.factor, parcel.splits, [] if parcel.gathers else None)
+
+    def take(self, payload: Payload, parcel: Parcel, left: Any) -> None:
+        """Copy what a rank takes from a call into its own tensors, as a backend writes memory."""
+        pieces = parcel.inputs if parcel.outputs is None else parcel.outputs
+        left = left or {}
+        with torch._C._AutoDispatchBelowADInplaceOrView():
+            for index, (tensor, piece) in enumerate(zip(payload.outputs, pieces, strict=True)):
+                tensor.copy_(left[index] if index in left else self.view(piece))
+        if payload.gathered is not None:
+            payload.gathered.append(left[_GATHERED])
+
+
+_GATHERED = -1
+
+
+def left_over(payload: Payload) -> dict[int, Tensor] | None:
+    """What the coordinator's tensors hold of a call that lies in no arena."""
+    left = {index: tensor for index, tensor in enumerate(payload.outputs) if tensor.layout is not torch.strided}
+    if payload.gathered:
+        left[_GATHERED] = payload.gathered[0]
+    return left or None

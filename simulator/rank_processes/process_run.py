@@ -1,0 +1,109 @@
+"""One execution whose ranks are processes: forked, run, and told what came of them."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.rank_processes.children import Child, fork_ranks
+from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
+from ddpsim.simulator.runtime import outcome
+from ddpsim.simulator.runtime.threads import thread_findings
+from ddpsim.simulator.verdict import Finding
+
+
+class ProcessRun:
+    """One execution."""
+
+    def __init__(
+        self,
+        program: Callable[[int], Any],
+        kernel: Kernel,
+        *,
+        move_data: MoveData,
+        checks_replicas: bool,
+        is_program: bool,
+    ) -> None:
+        self._program = program
+        self._kernel = kernel
+        self._move_data = move_data
+        self._checks_replicas = checks_replicas
+        self._is_program = is_program
+        self._children: list[Child] = []
+        self._coordinator: Coordinator
+
+    def run(self) -> None:
+        """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
+        run = self._kernel.run
+        self._children = fork_ranks(
+            len(run.ranks),
+            self._program,
+            is_observed=run.is_observed,
+            checks_replicas=self._checks_replicas,
+            is_program=self._is_program,
+        )
+        self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data)
+        try:
+            self._coordinator.run()
+            self._coordinator.collect()
+        finally:
+            for child in self._children:
+                child.kill()
+            self._coordinator.forward_output()
+            for child in self._children:
+                child.close()
+        if self._coordinator.interrupt is not None:
+            raise self._coordinator.interrupt
+        if run.life.failure is not None:
+            raise run.life.failure
+
+    def returns(self) -> tuple[Any, ...]:
+        """What the program of each rank returned. Raises UsageError for what could not travel."""
+        return tuple(map(_returned, self._children))
+
+    def errors(self) -> dict[int, BaseException]:
+        """What ranks raised, in the order in which they did."""
+        return {rank: self._error(rank) for rank in self._coordinator.raisers}
+
+    def findings(self) -> tuple[Finding, ...]:
+        """As of an execution whose ranks are threads."""
+        ended = [child.ended for child in self._children if child.ended is not None]
+        every = (*self._kernel.run.findings, *self._coordinator.judge.findings())
+        found = sorted(every, key=lambda finding: finding.code.value.startswith("hazard."))
+        return (
+            *outcome.raised({rank: self._raised(rank) for rank in self._coordinator.raisers}),
+            *found,
+            *thread_findings(error for each in ended for error in each.thread_errors),
+            *self._coordinator.hazards.findings(
+                unwaited=[call for each in ended for call in each.unwaited],
+                changed=[call for each in ended for call in each.changed],
+            ),
+        )
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _raised(self, rank: int) -> outcome.Raised:
+        ended = self._children[rank].ended
+        if ended is not None and ended.raised is not None:
+            return ended.raised
+        text = self._coordinator.lost[rank]
+        return outcome.Raised(text, None, text, ())
+
+    def _error(self, rank: int) -> BaseException:
+        ended = self._children[rank].ended
+        if ended is not None and ended.error:
+            error: BaseException = pickle.loads(ended.error)
+            return error
+        return RuntimeError(self._coordinator.lost[rank])
+
+
+def _returned(child: Child) -> Any:
+    if child.ended is None or not child.ended.value:
+        return None
+    value = pickle.loads(child.ended.value)
+    if isinstance(value, UsageError):
+        raise value
+    return value

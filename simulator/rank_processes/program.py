@@ -1,0 +1,142 @@
+"""Programs: a file or a module that each rank runs as `__main__`, as torchrun and python do."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import runpy
+import shlex
+import sys
+import tokenize
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+
+from ddpsim.simulator.errors import UsageError
+
+MASTER_PORT = 29_500
+"""torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A command line without the `python`: a file or `-m` and a module, and what is theirs.
+
+    Called with a rank, in a process of that rank's own, it runs there, and does not return before it has ended.
+    """
+
+    command: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """As one types it in a shell."""
+        return shlex.join(self.command)
+
+    @property
+    def is_module(self) -> bool:
+        """True for `-m MODULE`."""
+        return self.command[0] == "-m"
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """The program's own."""
+        return self.command[2:] if self.is_module else self.command[1:]
+
+    def check(self) -> None:
+        """Raise UsageError if there is nothing that could run."""
+        if self.is_module:
+            self._check_module()
+            return
+        path = self.command[0]
+        try:
+            source = _source(path)
+        except FileNotFoundError:
+            raise UsageError(f"there is no file {path!r}, expected a program: correct the path") from None
+        except OSError as error:
+            raise UsageError(
+                f"{path!r} cannot be read ({error.strerror}), expected a program: correct the path"
+            ) from None
+        except (SyntaxError, UnicodeDecodeError, ValueError) as error:
+            raise UsageError(f"{path!r} is no Python ({error}), expected a program in Python") from None
+        try:
+            compile(source, path, "exec", dont_inherit=True)
+        except (SyntaxError, ValueError) as error:
+            raise UsageError(
+                f"{path!r} does not compile ({error}): mend it first, `python {path}` says where"
+            ) from None
+
+    def _check_module(self) -> None:
+        if len(self.command) < 2:
+            raise UsageError("-m is the last word, expected a module after it: name one")
+        name = self.command[1]
+        here = sys.path[:]
+        sys.path.insert(0, os.getcwd())
+        try:
+            found = importlib.util.find_spec(name)
+        except (ImportError, ValueError, AttributeError):
+            found = None
+        finally:
+            sys.path[:] = here
+        if found is None:
+            raise UsageError(
+                f"there is no module {name!r}, expected one that `python -m {name}` finds: correct the name"
+            )
+
+    def __call__(self, rank: int) -> None:
+        """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python."""
+        __tracebackhide__ = True
+        try:
+            if self.is_module:
+                self._run_module()
+            else:
+                self._run_file()
+        except SystemExit as leaving:
+            if leaving.code not in (None, 0):
+                raise
+
+    def _run_module(self) -> None:
+        sys.argv = [self.command[1], *self.arguments]
+        sys.path.insert(0, os.getcwd())
+        runpy.run_module(self.command[1], run_name="__main__", alter_sys=True)
+
+    def _run_file(self) -> None:
+        path = self.command[0]
+        sys.argv = list(self.command)
+        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        main = ModuleType("__main__")
+        main.__file__ = path
+        vars(main)["__builtins__"] = __builtins__
+        sys.modules["__main__"] = main
+        exec(compile(_source(path), path, "exec", dont_inherit=True), vars(main))
+
+
+def _source(path: str) -> str:
+    with tokenize.open(path) as file:
+        return file.read()
+
+
+def environment(rank: int, world_size: int) -> dict[str, str]:
+    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    return {
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "GROUP_RANK": "0",
+        "ROLE_RANK": str(rank),
+        "ROLE_NAME": "default",
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "GROUP_WORLD_SIZE": "1",
+        "ROLE_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(MASTER_PORT),
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "TORCHELASTIC_MAX_RESTARTS": "0",
+        "TORCHELASTIC_RUN_ID": "ddpsim",
+        "TORCHELASTIC_USE_AGENT_STORE": "False",
+        "OMP_NUM_THREADS": "1",
+    }
+
+
+def is_program(words: Sequence[str]) -> bool:
+    """True if a command line begins with a file of Python or with `-m`."""
+    return bool(words) and (words[0] == "-m" or (words[0].endswith(".py") and ":" not in words[0]))

@@ -1,0 +1,55 @@
+"""The files in memory by which a rank's process tells what is no message: its output, and where it stands."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+
+from ddpsim.simulator.kernel.requests import StackTold
+
+_PICKLED = b"stack:"
+_NATIVE_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
+
+
+class Files:
+    """Made before the fork; the rank writes, the coordinator reads."""
+
+    def __init__(self) -> None:
+        """Raises OSError if the system gives no more files."""
+        self.output = os.memfd_create("output")
+        self.errors = os.memfd_create("errors")
+        self.stack = os.memfd_create("stack")
+
+    def close(self) -> None:
+        """Close them here."""
+        for file in (self.output, self.errors, self.stack):
+            os.close(file)
+
+
+def write_stack(file: int, told: StackTold) -> None:
+    """Write where a rank stands."""
+    os.pwrite(file, _PICKLED + pickle.dumps(told), 0)
+
+
+def read_stack(file: int) -> StackTold | None:
+    """Where a rank stands; None if it has not said so yet."""
+    data = os.pread(file, 1 << 20, 0)
+    if data.startswith(_PICKLED):
+        try:
+            told: StackTold = pickle.loads(data[len(_PICKLED) :])
+        except Exception:  # it is still being written
+            return None
+        return told
+    text = data.decode(errors="replace")
+    return StackTold(_as_python_writes(text)) if text.endswith("\n") else None
+
+
+def _as_python_writes(text: str) -> str:
+    """faulthandler's stack of the first thread it tells of, innermost last."""
+    lines = []
+    for line in text.split("\n\n", 1)[0].splitlines():
+        if found := _NATIVE_LINE.match(line):
+            path, number, function = found.groups()
+            lines.append(f'  File "{path}", line {number}, in {function}\n')
+    return "".join(reversed(lines))

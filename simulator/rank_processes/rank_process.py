@@ -1,0 +1,215 @@
+"""What runs in the process of a rank, from the fork to its end."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import faulthandler
+import gc
+import os
+import pickle
+import random
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, NoReturn
+
+import torch
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.kernel.requests import ReadClock, Sleep
+from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.process_group.backend import Backend
+from ddpsim.simulator.process_group.hazard_watch import HazardWatch
+from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.messages import Ended
+from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.program import environment
+from ddpsim.simulator.rank_processes.rank_files import Files, write_stack
+from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
+from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
+from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
+from ddpsim.simulator.runtime.baton import stack_of
+from ddpsim.simulator.runtime.isolation import VirtualTime
+from ddpsim.simulator.runtime.outcome import told
+from ddpsim.simulator.runtime.rank_body import RankBody
+from ddpsim.simulator.runtime.rank_thread import RankUnwound
+from ddpsim.simulator.runtime.thread_host import ThreadHost
+
+_PR_SET_PDEATHSIG = 1
+
+_UNLIKE_SEED = 1_000_003
+"""Of rank 0; no program's own, one hopes."""
+
+
+class Setting(NamedTuple):
+    """What a rank's process is told when it begins."""
+
+    rank: int
+    world_size: int
+    program: Callable[[int], Any]
+    channel: Channel
+    arena: Arena
+    files: Files
+    is_observed: bool
+    checks_replicas: bool
+    is_program: bool
+    """It begins as torchrun begins one, and makes its groups itself."""
+
+
+def main(setting: Setting) -> NoReturn:
+    """Run a rank, and end the process."""
+    status = 1
+    try:
+        _make_own_process(setting)
+        _RankProcess(setting).run()
+        status = 0
+    except BaseException:  # of the machinery: a program's come out in `Ended`
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with suppress(Exception):  # the program may have closed it, or put its own there
+                stream.flush()
+        os._exit(status)
+
+
+def _make_own_process(setting: Setting) -> None:
+    """Let go of what the coordinator has, and see to it that nothing is left behind if that is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    atexit._clear()  # the coordinator's are none of the rank's
+    for number, name, file in ((1, "stdout", setting.files.output), (2, "stderr", setting.files.errors)):
+        os.dup2(file, number)
+        stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    torch.set_num_threads(1)
+    gc.enable()
+    if setting.is_program:
+        os.environ.update(environment(setting.rank, setting.world_size))
+        _start_unlike(setting.rank)
+
+
+def _start_unlike(rank: int) -> None:
+    """Let the random numbers of ranks begin at different places, as those of processes do, and yet always there."""
+    seed = _UNLIKE_SEED + rank
+    random.seed(seed)
+    torch.manual_seed(seed)
+    if (numpy := sys.modules.get("numpy")) is not None:
+        numpy.random.seed(seed)
+
+
+class _RankProcess:
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._error: BaseException | None = None
+        self._kernel = RemoteKernel(setting.channel, setting.rank, setting.arena, is_observed=setting.is_observed)
+        self._hazards = HazardWatch(setting.world_size)
+        body = RankBody(setting.program, enter_rank=self._enter_rank, record_error=self._record_error)
+        self._host = ThreadHost(
+            self._kernel,
+            setting.world_size,
+            lambda me: body.run(self._host, me),
+            switch=lambda outgoing, incoming: None,
+            move_data=_moves_elsewhere,
+            hazards=self._hazards,
+            enter_thread=lambda: torch.autograd.set_multithreading_enabled(False),
+        )
+        self._backend = Backend(
+            self._host,
+            make_judge=(lambda wrappers: RemoteJudge(setting.channel)) if setting.checks_replicas else None,
+            steps_elsewhere=self._kernel.latest_step,
+        )
+        self._body = body
+        rank = self._host.ranks[0]
+        self._kernel.attach(rank.pending, lambda pending: self._hazards.slot_filled([pending.call]))
+
+    @contextmanager
+    def _enter_rank(self, rank: int) -> Iterator[None]:
+        with self._backend.rank_entered(rank, makes_group=not self._setting.is_program):
+            yield
+            if self._setting.is_program:
+                atexit._run_exitfuncs()
+
+    def _record_error(self, rank: int, error: BaseException) -> None:
+        self._error = error
+
+    def run(self) -> None:
+        """Run the program, and say what came of it."""
+        host = self._host
+        me = host.ranks[0].main
+        me.thread, me.ident = threading.current_thread(), threading.get_ident()
+        time = VirtualTime(
+            host.is_rank_thread,
+            lambda seconds: host.ask(Sleep(seconds)),
+            lambda: (host.me.rank, float(host.ask(ReadClock()))),
+        )
+        self._listen()
+        with self._backend.installed():
+            time.install()
+            host.threads.install()
+            self._kernel.await_first_turn()
+            host.baton.pass_on(None, me.number)
+            self._body.run(host, me)
+            host.baton.over.acquire()  # threads of the rank may still be on their way out
+            host.threads.uninstall()
+            time.uninstall()
+        self._setting.channel.send(self._ended())
+
+    def _listen(self) -> None:
+        """Heed the signals of the coordinator."""
+        stack = self._setting.files.stack
+
+        def tell_stack(*arguments: object) -> None:
+            running = self._host.baton.running
+            if running is not None:
+                write_stack(stack, stack_of(running))
+
+        def unwind(*arguments: object) -> None:
+            self._kernel.run.life.stop(Ending.INTERRUPTED)
+            raise RankUnwound
+
+        signal.signal(TELL_STACK, tell_stack)
+        faulthandler.register(TELL_NATIVE_STACK, os.fdopen(stack, "wb", closefd=False), all_threads=False)
+        signal.signal(UNWIND_PROGRAM, unwind)
+
+    def _ended(self) -> Ended:
+        rank, error = self._host.ranks[0], self._error
+        return Ended(
+            value=b"" if rank.value is None else _pickled(rank.value, f"rank {rank.rank} returned"),
+            error=b"" if error is None else _pickled_error(error),
+            raised=None if error is None else told(rank.rank, error, self._backend.parameter_names),
+            unwaited=tuple(self._hazards.left_unwaited),
+            changed=tuple(self._hazards.changed),
+            thread_errors=tuple(self._host.threads.errors),
+        )
+
+
+def _moves_elsewhere(*arguments: Any) -> NoReturn:
+    raise AssertionError("the coordinator moves the data of calls")
+
+
+def _pickled(value: Any, what: str) -> bytes:
+    try:
+        return pickle.dumps(value)
+    except Exception as error:
+        problem = UsageError(
+            f"{what} {type(value).__name__}, which cannot travel from its process ({error}), expected what pickle "
+            "takes: return numbers or tensors, or run with isolation='thread'"
+        )
+        return pickle.dumps(problem)
+
+
+def _pickled_error(error: BaseException) -> bytes:
+    """An error as it is where it can travel, else one of its name and text."""
+    try:
+        data = pickle.dumps(error)
+        pickle.loads(data)
+    except Exception:
+        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+    return data

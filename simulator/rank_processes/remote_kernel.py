@@ -1,0 +1,199 @@
+"""What stands for the kernel in the process of a rank: it carries requests to the coordinator, and answers back.
+
+Whichever thread of the rank asked last waits at the channel. If an answer is for another thread of the rank, that is a
+`Switch` for the host of threads here, as if the kernel were at hand; switches between ranks are the coordinator's.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from ddpsim.simulator.accesses import Accesses
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Switch
+from ddpsim.simulator.kernel.requests import BeginCall, Finish, Reply, Request, StartThread, WaitFor
+from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
+from ddpsim.simulator.kernel.tasks import RankRecord, Task
+from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.messages import (
+    Ask,
+    Broke,
+    CountTasks,
+    GiveUpRequest,
+    LatestStep,
+    Outcome,
+    Post,
+    Say,
+    Turn,
+)
+from ddpsim.simulator.rank_processes.parcels import Arena, Parcel
+from ddpsim.simulator.runtime.host import Pending
+
+Open = dict[int, Pending]
+"""The calls of the rank that are not delivered, by handle."""
+
+
+class _Life(Life):
+    """The life of an execution that is lived elsewhere: what breaks here is told there."""
+
+    def __init__(self, channel: Channel) -> None:
+        super().__init__()
+        self._channel = channel
+
+    def break_off(self, error: BaseException, under: int | None) -> None:
+        self._break(error, is_bug=False)
+
+    def break_off_by_bug(self, error: Exception, under: int | None) -> None:
+        self._break(error, is_bug=True)
+
+    def _break(self, error: BaseException, *, is_bug: bool) -> None:
+        self.stop(Ending.BROKEN)
+        self._channel.send(Broke(error, is_bug))
+
+
+class RemoteRun:
+    """The execution, as of the last answer."""
+
+    def __init__(self, rank: int, channel: Channel, *, is_observed: bool) -> None:
+        record = RankRecord(rank)
+        self.ranks = [record]
+        self.tasks = {rank: record.main}
+        self.steps = 0
+        self.is_observed = is_observed
+        self.life: Life = _Life(channel)
+        self._channel = channel
+
+    @property
+    def started(self) -> int:
+        """The number of the next task, which other ranks count on, too: so it is asked for."""
+        self._channel.send(CountTasks())
+        number: int = self._channel.receive().number
+        return number
+
+
+class RemoteKernel:
+    """The kernel of the execution that the rank of this process belongs to."""
+
+    def __init__(self, channel: Channel, rank: int, arena: Arena, *, is_observed: bool) -> None:
+        self.run = RemoteRun(rank, channel, is_observed=is_observed)
+        self._channel = channel
+        self._arena = arena
+        self._open: Open = {}
+        self._before_delivery: Callable[[Pending], None] = lambda pending: None
+        self._parcels: dict[int, Parcel] = {}
+        self._running = self.run.ranks[0].main
+        self._answer: Answer = GO_ON
+        """For the thread that is about to get the baton."""
+
+    def attach(self, calls: Open, before_delivery: Callable[[Pending], None]) -> None:
+        """Say where the rank's calls are, and who is told before the tensors of one are written."""
+        self._open = calls
+        self._before_delivery = before_delivery
+
+    def await_first_turn(self) -> None:
+        """Wait until the rank's program may begin, or leave at once."""
+        self._receive()
+
+    def latest_step(self, group: str, wrapper: int) -> int:
+        """How far a wrapper is on the ranks whose calls tell."""
+        self._channel.send(LatestStep(group, wrapper))
+        step: int = self._channel.receive().number
+        return step
+
+    # --- as the kernel does -------------------------------------------------------------------------------------------
+
+    def handle(self, request: Request) -> Answer:
+        """Serve a request of the running thread."""
+        self._channel.send(Ask(request))
+        if type(request) is Finish:
+            self._running.change(request.how)
+        answer = self._next()
+        if type(request) is StartThread and type(answer) is GoOn:
+            self._know(answer.value, request.name)
+        return answer
+
+    def begin_call(self, intent: Accesses) -> Answer:
+        """As `handle` of `BeginCall`."""
+        return self.handle(BeginCall(intent))
+
+    def issue(self, handle: int, call: Call) -> Answer:
+        """Post a call: what comes of it, its rank learns with a later answer."""
+        parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
+        self._channel.send(Post(handle, call, parcel))
+        return GO_ON
+
+    def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
+        """As `handle` of `WaitFor`."""
+        return self.handle(WaitFor(handles, timeout_seconds))
+
+    def reply(self, said: Reply | None) -> Answer:
+        """Go on with the running thread's request."""
+        self._channel.send(Say(said))
+        return self._next()
+
+    def drop(self) -> None:
+        """Give up the running thread's request."""
+        self._channel.send(GiveUpRequest())
+
+    def resume(self, task: Task) -> Answer:
+        """A thread of the rank has the baton."""
+        self._running = task
+        return self._answer
+
+    def give_baton(self, number: int | None) -> None:
+        """The host hands the baton over."""
+        if number is not None:
+            self._running = self.run.tasks[number]
+
+    def is_unwinding(self, task: Task) -> bool:
+        """True if a task has the baton, or is going to get it, only to leave."""
+        return self.run.life.phase is not Phase.RUNNING or task.state is State.CANCELLED
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> Answer:
+        turn = self._receive()
+        if turn.number == self._running.number:
+            if turn.error is not None:
+                raise turn.error
+            return turn.answer
+        self._answer = turn.answer
+        return Switch(turn.number)
+
+    def _receive(self) -> Turn:
+        try:
+            turn: Turn = self._channel.receive()
+        except EOFError:
+            _leave_process()
+        self.run.steps = turn.steps
+        if turn.is_stopping:
+            self.run.life.stop(Ending.FINISHED)
+        for number, state in turn.states:
+            if number in self.run.tasks:
+                self.run.tasks[number].state = state
+        if turn.outcome is not None:
+            assert isinstance(turn.answer, Deliver)
+            self._take(turn.answer.handle, turn.outcome)
+        return turn
+
+    def _take(self, handle: int, outcome: Outcome) -> None:
+        pending, parcel = self._open[handle], self._parcels.pop(handle)
+        self._before_delivery(pending)
+        pending.error, pending.source, pending.members = outcome.error, outcome.source, outcome.members
+        if outcome.error is None:
+            self._arena.take(pending.payload, parcel, outcome.left)
+        pending.is_complete = True
+        if not self._parcels:
+            self._arena.clear()
+
+    def _know(self, number: Any, name: str) -> None:
+        rank = self.run.ranks[0]
+        task = self.run.tasks[number] = Task(number, rank, name)
+        rank.tasks.append(task)
+
+
+def _leave_process() -> NoReturn:
+    """The coordinator is gone: there is nobody to run for."""
+    os._exit(1)

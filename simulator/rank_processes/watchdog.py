@@ -1,0 +1,58 @@
+"""Looks after a rank that has been let go on and says nothing: limits of wall time, and ranks that do not come back."""
+
+from __future__ import annotations
+
+import time
+
+from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.states import Ending, Phase
+from ddpsim.simulator.kernel.tasks import Task
+from ddpsim.simulator.rank_processes.children import Child
+
+_BUSY_SHARE = 0.1
+"""A rank that computes uses more of a core than this; one that waits in a loop of its own, as sockets do, less."""
+
+_GRACE_SECONDS = 1.0
+"""How long a rank may take to notice that the execution is over before it is interrupted, and again before it is
+killed."""
+
+
+class Watchdog:
+    """Watches the ranks of one execution, one at a time."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._kernel = kernel
+        self._start = time.monotonic()
+        self._seen: tuple[int, float] = (-1, 0.0)
+        """Which turn it is, by when it began, and the CPU time at which it was seen to compute last."""
+        self._seen_at = self._start
+        self._interrupted_at: float | None = None
+
+    def look(self, me: Task, child: Child, since: float) -> None:
+        """A rank has said nothing for a while; its turn began at `since`."""
+        now = time.monotonic()
+        if self._kernel.run.life.phase is Phase.RUNNING:
+            self._check_limits(me, child, since, now)
+        elif now - max(since, self._interrupted_at or 0.0) > _GRACE_SECONDS:
+            if self._interrupted_at is not None and self._interrupted_at >= since:
+                child.kill()
+            else:
+                self._interrupt(child, now)
+
+    def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
+        budget = self._kernel.run.budget
+        cpu, turn = child.cpu_seconds(), round(since * 1000)
+        if turn != self._seen[0] or cpu - self._seen[1] > _BUSY_SHARE * budget.stuck_seconds:
+            self._seen, self._seen_at = (turn, cpu), now if turn == self._seen[0] else since
+        if now - self._seen_at > budget.stuck_seconds and not child.has_children():
+            self._stop(Ending.STUCK, me, child, now)
+        elif now - self._start > budget.seconds:
+            self._stop(Ending.SECONDS, me, child, now)
+
+    def _stop(self, ending: Ending, me: Task, child: Child, now: float) -> None:
+        self._kernel.stop_at_limit(ending, me, child.stack())
+        self._interrupt(child, now)
+
+    def _interrupt(self, child: Child, now: float) -> None:
+        child.interrupt()
+        self._interrupted_at = now
