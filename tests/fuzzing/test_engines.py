@@ -1,19 +1,27 @@
-"""Both engines against the oracle, and each other, for as long as `--fuzz-seconds` says; nothing must be found.
+"""Both engines against the oracle, and each other, in drawn trainings; nothing must be found.
 
-Two seconds belong to every run of the suite, a minute to its nightly form. The seed is always 0, so the next run finds
-it again; what was found stands in the failure's text as a file.
+So many belong to every run of the suite and more to its nightly form, and so do others for as long as `--fuzz-seconds`
+says: two seconds, and a minute. The seeds are always the same, so the next run finds it again; what was found stands in
+the failure's text as a file.
 """
+
+import pytest
 
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.summary import summary
 from ddpsim.scenarios.strategies.whole import Kind
+from tests.tiers import sweep
 
 
-def test_nothing_is_found(pytestconfig, tmp_path):
-    seconds = pytestconfig.getoption("--fuzz-seconds")
-    campaign = run_campaign(Plan(kinds=(Kind.TRAINING,)), seconds=seconds, corpus=tmp_path)
+@pytest.mark.parametrize(
+    ("seed", "executions"), sweep([(0, None), (10_000, 80), (20_000, 1400)], lambda each: each[0] < 20_000)
+)
+def test_nothing_is_found(pytestconfig, tmp_path, seed, executions):
+    seconds = pytestconfig.getoption("--fuzz-seconds") if executions is None else 3600
+    plan = Plan(seed, kinds=(Kind.TRAINING,), executions=executions)
+    campaign = run_campaign(plan, seconds=seconds, corpus=tmp_path)
     texts = [path.read_text() for path in sorted(tmp_path.glob("*.toml"))]
     assert not campaign.has_found, "\n\n".join([summary(campaign), *texts])
     assert campaign.end is End.BUDGET
-    assert campaign.totals.count > 0
+    assert campaign.totals.count >= (executions or 1)

@@ -183,6 +183,47 @@ def test_trainings_have_a_meaning(for_torch):
         check_has_meaning(training, world_size)
 
 
+def training_features(training, world_size):
+    """What a training has that others have not."""
+    counts = [training.count(rank) for rank in range(world_size)]
+    is_uneven = len(set(counts)) > 1
+    last = counts.count(max(counts))
+    options = {key for key, value in training.engine_options.items() if value}
+    names = [choice.name for choice in training.networks]
+    yield from names
+    yield from (each.action.value for each in training.exceptions if each.action)
+    yield from options
+    yield training.optimizer.name.value
+    yield str(training.dtype)
+    given = {
+        "several networks": len(training.networks) > 1,
+        "uses": any(each.uses is not None for each in training.exceptions),
+        "join": training.join is not None,
+        "uneven": is_uneven,
+        "rank 0 leaves early": counts[0] < max(counts),
+        "a rank without input": 0 in counts and max(counts) > 0,
+        "tie": is_uneven and last > 1,
+        "by ranks present": is_uneven and training.join and not training.join.divide_by_initial_world_size,
+        "accumulation under join": is_uneven and any(e.action == "accumulate" for e in training.exceptions),
+        "buffers under join": is_uneven and {"batch_norm", "broadcast_buffers"} <= {*names, *options},
+        "sharded": training.optimizer.is_sharded,
+        "momentum": training.optimizer.momentum > 0,
+        "hook": training.communication_hook is not None,
+        "average buffers": training.averages_buffers,
+        "loss": training.reduces_loss,
+        "rows by rank": isinstance(training.rows, tuple),
+    }
+    yield from (name for name, is_given in given.items() if is_given)
+
+
+@pytest.mark.tier("nightly")
+def test_every_feature_of_trainings_is_drawn_often():
+    chosen = drawn(trainings(for_torch=True), 500)
+    counted = Counter(name for each in chosen for name in set(training_features(*each)))
+    assert {name: count for name, count in counted.items() if count < 3} == {}
+    assert len(counted) >= 40
+
+
 def excluded(training):
     """What torch's engine cannot do although its documentation does not rule it out."""
     options = training.engine_options
