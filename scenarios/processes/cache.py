@@ -7,7 +7,18 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_NAME = "TORCHINDUCTOR_CACHE_DIR"
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """Let this process, and those that it starts in the block, have a variable, unless the user has set it."""
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = value
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
 
 
 @contextmanager
@@ -16,12 +27,6 @@ def own_cache() -> Iterator[None]:
 
     Otherwise torch makes it among the temporary files of all programs, and leaves it there.
     """
-    if _NAME in os.environ:
+    folders = tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True)
+    with folders as folder, variable("TORCHINDUCTOR_CACHE_DIR", folder):
         yield
-        return
-    with tempfile.TemporaryDirectory(prefix="ddpsim-", ignore_cleanup_errors=True) as folder:
-        os.environ[_NAME] = folder
-        try:
-            yield
-        finally:
-            os.environ.pop(_NAME, None)

@@ -28,7 +28,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from ddpsim import UsageError
-from ddpsim.scenarios.processes.cache import own_cache
+from ddpsim.scenarios.processes.cache import own_cache, variable
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise
@@ -132,7 +132,7 @@ def _server() -> Iterator[None]:
     had_server, had_tracker = server._forkserver_pid is not None, tracker._fd is not None
     if not had_server:
         multiprocessing.set_forkserver_preload(_PRELOADED)
-        with _ignoring_interrupts(), _without_warnings():
+        with _ignoring_interrupts(), variable("TORCH_CPP_LOG_LEVEL", "ERROR"):  # torch's C++ in it logs errors only
             forkserver.ensure_running()
     try:
         yield
@@ -176,20 +176,6 @@ def _ignoring_interrupts() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Let what is started in the block, and torch's C++ in it, log errors only."""
-    name = "TORCH_CPP_LOG_LEVEL"
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = "ERROR"
-    try:
-        yield
-    finally:
-        del os.environ[name]
 
 
 @contextmanager

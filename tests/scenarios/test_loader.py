@@ -149,40 +149,37 @@ def test_what_a_function_without_a_rank_raises_has_the_users_frames(write):
     ]
 
 
+NOT_RUN = ", which a call does not run: give a plain"
+NOT_CALLED = " cannot be called with a rank alone: give a function that takes the rank or not"
+
+
 @pytest.mark.parametrize(
-    ("text", "function", "message"),
+    ("text", "message"),
     [
-        (PROGRAM, "trian", r"has no function 'trian': did you mean 'train'\?$"),
-        (PROGRAM, "x", "has no function 'x': its functions are train$"),
-        (PROGRAM, "dist", "has no function 'dist': its functions are train$"),
-        ("A = 1", "train", "has no function 'train': its functions are none$"),
-        ("import nowhere_at_all", "train", "raised ModuleNotFoundError: No module named 'nowhere_at_all' while it was"),
-        ("raise SystemExit(3)", "train", "raised SystemExit: 3 while it was imported, expected it to define functions"),
-        ("def train(:", "train", r"program.py:1 raised SyntaxError: invalid syntax while it was imported, exp"),
-        (
-            "async def train(rank): ...",
-            "train",
-            "but train is an async function, which a call does not run: give a pla",
-        ),
-        ("def train(rank):\n    yield", "train", "but train is a generator, which a call does not run: give a plain"),
-        (
-            "def train(rank, size): ...",
-            "train",
-            r"but train\(rank, size\) cannot be called with a rank alone: give a function that takes the rank or not",
-        ),
-        (
-            "def train(rank, *, path): ...",
-            "train",
-            r"but train\(rank, \*, path\) cannot be called with a rank alone: gi",
-        ),
-        ("async def train(rank):\n    yield", "train", "but train is an async generator, which a call does not run"),
+        ("A = 1", "has no function 'train': its functions are none$"),
+        ("import nowhere_at_all", "raised ModuleNotFoundError: No module named 'nowhere_at_all' while it was"),
+        ("raise SystemExit(3)", "raised SystemExit: 3 while it was imported, expected it to define functions"),
+        ("def train(:", r"program.py:1 raised SyntaxError: invalid syntax while it was imported, exp"),
+        ("async def train(rank): ...", f"but train is an async function{NOT_RUN}"),
+        ("def train(rank):\n    yield", f"but train is a generator{NOT_RUN}"),
+        ("async def train(rank):\n    yield", f"but train is an async generator{NOT_RUN}"),
+        ("def train(rank, size): ...", rf"but train\(rank, size\){NOT_CALLED}"),
+        ("def train(rank, *, path): ...", rf"but train\(rank, \*, path\){NOT_CALLED}"),
     ],
 )
-def test_file_without_the_function(write, text, function, message):
-    path = write(text)
+def test_file_without_such_a_function(write, text, message):
     with pytest.raises(UsageError, match=message) as caught:
-        load(f"{path}:{function}")
+        load(f"{write(text)}:train")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "advice"),
+    [("trian", r"did you mean 'train'\?"), ("x", "its functions are train"), ("dist", "its functions are train")],
+)
+def test_file_with_another_function(write, function, advice):
+    with pytest.raises(UsageError, match=f"has no function '{function}': {advice}$"):
+        load(f"{write(PROGRAM)}:{function}")
 
 
 def test_a_problem_in_a_file_beside_it_names_both(write):

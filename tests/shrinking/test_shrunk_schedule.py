@@ -62,20 +62,17 @@ def test_another_error_is_another_failure():
     assert type(shrunk.result.errors[0]) is ValueError
 
 
-def test_a_budget_of_executions():
-    schedule = failing(first_come, 4, 3)
-    shrunk = shrink(first_come, 4, schedule, args=(3,), budget=Budget(executions=2))
-    assert (shrunk.end, shrunk.executions, shrunk.is_minimal) == (End.BUDGET, 2, False)
-    assert shrunk.result.errors
+def interrupt(progress):
+    raise KeyboardInterrupt
 
 
-def test_ctrl_c_leaves_the_simplest_so_far():
-    def interrupt(progress):
-        raise KeyboardInterrupt
-
-    schedule = failing(first_come, 4, 3)
-    shrunk = shrink(first_come, 4, schedule, args=(3,), on_progress=interrupt)
-    assert (shrunk.end, shrunk.executions) == (End.INTERRUPT, 1)
+@pytest.mark.parametrize(
+    ("how", "end", "executions"),
+    [({"budget": Budget(executions=2)}, End.BUDGET, 2), ({"on_progress": interrupt}, End.INTERRUPT, 1)],
+)
+def test_a_budget_and_ctrl_c_leave_the_simplest_so_far(how, end, executions):
+    shrunk = shrink(first_come, 4, failing(first_come, 4, 3), args=(3,), **how)
+    assert (shrunk.end, shrunk.executions, shrunk.is_minimal) == (end, executions, False)
     assert shrunk.result.errors
 
 
