@@ -107,21 +107,17 @@ def test_different_members_are_a_mismatch(seed):
     assert codes(simulate(program, 3, policy="random", seed=seed)) == [("mismatch.group", (2,))]
 
 
+@pytest.mark.parametrize(
+    "members",
+    [
+        ([0, 1], [0, 2], [0, 1]),  # a member that takes itself for none
+        ([0, 1], [0, 1], [2, 3], [2, 3]),  # made by their members alone, under one name and so one store prefix
+    ],
+)
 @pytest.mark.parametrize("seed", range(4))
-def test_so_is_a_member_that_takes_itself_for_none(seed):
-    def program(rank):
-        dist.new_group([0, 1] if rank != 1 else [0, 2])
-
-    result = simulate(program, 3, policy="random", seed=seed)
+def test_so_is_who_takes_itself_for_none_and_who_makes_another_group_of_that_name(members, seed):
+    result = simulate(lambda rank: dist.new_group(members[rank]), len(members), policy="random", seed=seed)
     assert [finding.code.value for finding in result.findings] == ["mismatch.group"]
-
-
-def test_and_groups_made_by_their_members_alone_under_one_name():
-    # Without use_local_synchronization every rank must call new_group; these two get one name, and so one store prefix.
-    def program(rank):
-        dist.new_group([0, 1] if rank < 2 else [2, 3])
-
-    assert [finding.code.value for finding in simulate(program, 4).findings] == ["mismatch.group"]
 
 
 def test_a_member_that_never_makes_the_group_is_missing():

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Code, UsageError, Verdict, replay, simulate
@@ -258,18 +257,3 @@ def test_an_unknown_transport():
         simulate(reduce_thirds, 2, transport="nccl")
     with pytest.raises(UsageError, match="scenarios run on processes, by run_scenario"):
         simulate(reduce_thirds, 2, transport="processes")
-
-
-def test_the_group_is_gloo(monkeypatch):
-    backends = []
-    register = ProcessGroup._register_backend
-    monkeypatch.setattr(
-        ProcessGroup,
-        "_register_backend",
-        lambda group, device, kind, backend: (
-            backends.append(type(backend).__name__),
-            register(group, device, kind, backend),
-        ),
-    )
-    simulate(reduce_thirds, 2, transport="gloo").raise_for_verdict()
-    assert set(backends) == {"ProcessGroupGloo"}

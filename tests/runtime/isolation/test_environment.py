@@ -124,12 +124,3 @@ def test_a_rank_inherits_what_the_host_wrote_meanwhile(isolation):
     isolation.switch(None, 1)
     isolation.switch(1, 2)
     assert os.environ["KEPT"] == "later"
-
-
-def test_the_host_object_is_put_back(installed):
-    data = os.environ._data
-    with installed(1) as isolation:
-        isolation.switch(None, 0)
-        assert os.environ._data is not data
-    assert os.environ._data is data
-    assert os.environb._data is data

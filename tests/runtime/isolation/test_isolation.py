@@ -161,7 +161,10 @@ def fingerprint(in_thread):
         c10d._unregister_process_group(name)
     return (
         [read() for read, _ in TOUCHES.values()],
-        [id(x) for x in (os.environ._data, warnings.filters, sys.argv, device_mesh.DeviceMesh.__init__)],
+        [
+            id(x)
+            for x in (os.environ._data, os.environb._data, warnings.filters, sys.argv, device_mesh.DeviceMesh.__init__)
+        ],
         [time.sleep, time.time, time.monotonic],
         [torch.get_num_threads(), in_thread(torch.get_num_threads), is_shared],
     )

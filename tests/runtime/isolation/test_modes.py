@@ -24,19 +24,6 @@ def test_modes_of_interleaved_ranks(interleave):
     assert not sys.modules["torch._inductor.config"].deterministic
 
 
-def test_ranks_start_with_the_defaults_whatever_the_host_has(interleave):
-    def program(rank):
-        yield
-        return torch.get_default_dtype()
-
-    torch.set_default_dtype(torch.float64)
-    try:
-        assert interleave(program, 2) == [torch.float32] * 2
-        assert torch.get_default_dtype() is torch.float64
-    finally:
-        torch.set_default_dtype(torch.float32)
-
-
 def test_what_is_per_thread_starts_with_the_defaults(interleave):
     # Ranks rely on this: no switch touches these.
     def program(rank):

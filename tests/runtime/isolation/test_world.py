@@ -60,15 +60,6 @@ def test_the_whole_life_of_groups(interleave):
     assert not dist.is_initialized()
     assert not distributed_c10d._world.pg_map
     assert sys.excepthook is hook
-
-
-def test_names_of_groups_resolve_in_their_own_rank(interleave):
-    def program(rank):
-        join(rank, 2)
-        yield
-        return in_c._resolve_process_group(dist.group.WORLD.group_name).rank()
-
-    assert interleave(program, 2, own_threads=True) == [0, 1]
     with pytest.raises(RuntimeError):
         in_c._resolve_process_group("0")
 
