@@ -63,21 +63,6 @@ def test_a_policy_of_ones_own_decides_and_sees_ranks_from_the_running_one_on():
     assert again == out
 
 
-def test_only_one_rank_runs_at_a_time():
-    running = []
-
-    def program(rank):
-        for _ in range(5):
-            running.append(rank)
-            torch.ones(1000).sum()
-            assert running == [rank]
-            running.remove(rank)
-            dist.barrier()
-
-    for seed in range(5):
-        simulate(program, 4, policy="random", seed=seed).raise_for_verdict()
-
-
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit(1)])
 def test_what_a_policy_raises_comes_out(error):
     class Broken:

@@ -26,9 +26,9 @@ def lock_both(first, second):
             pass
 
 
-def in_other_order(rank, *, is_repaired=False):
+def in_other_order(rank):
     a, b = threading.Lock(), threading.Lock()
-    threads = [start(lock_both, a, b, name="one"), start(lock_both, *((a, b) if is_repaired else (b, a)), name="two")]
+    threads = [start(lock_both, a, b, name="one"), start(lock_both, b, a, name="two")]
     for thread in threads:
         thread.join()
     dist.barrier()
@@ -46,13 +46,6 @@ def test_locks_in_other_order_are_a_cycle_within_the_rank():
     assert any("lock order inversion" in line for line in lines)
     assert "  try     take the locks in one order everywhere, or one lock in their place" in lines
     assert "test_deadlocks.py" in str(result)
-
-
-def test_locks_in_one_order_pass():
-    for seed in range(5):
-        assert simulate(in_other_order, 2, policy="random", seed=seed).verdict is Verdict.FAIL
-        repaired = simulate(lambda rank: in_other_order(rank, is_repaired=True), 2, policy="random", seed=seed)
-        assert (repaired.verdict, repaired.findings) == (Verdict.PASS, ())
 
 
 def test_the_cycle_is_found_by_exploring_and_the_repair_is_covered():

@@ -212,7 +212,8 @@ def test_executors_that_nobody_shut_down_end_with_their_rank(policy):
     assert threading.active_count() == before
 
 
-def test_a_daemon_that_clings_to_what_it_runs_is_left_behind():
+@pytest.mark.parametrize("daemon", [True, False])
+def test_a_thread_that_clings_to_what_it_runs_is_left_behind(daemon):
     def program(rank):
         def cling():
             while True:
@@ -220,28 +221,15 @@ def test_a_daemon_that_clings_to_what_it_runs_is_left_behind():
                     dist.barrier()
 
         if rank:
-            start(cling, daemon=True, name="clinging")
+            start(cling, daemon=daemon, name="clinging")
         return rank
 
     result = simulate(program, 2)
-    assert result.returns == (0, 1)
-    assert result.verdict is Verdict.PASS
-    assert simulate(lambda rank: rank, 2).returns == (0, 1)
-
-
-def test_a_thread_that_clings_does_not_keep_the_run_from_its_end():
-    def program(rank):
-        def cling():
-            while True:
-                with suppress(BaseException):
-                    dist.barrier()
-
-        if rank:
-            start(cling, name="clinging")
-
-    result = simulate(program, 2)
-    assert codes(result) == [("deadlock.missing_rank", (0,))]
-    assert 'rank 1, thread "clinging"  waits in barrier #0' in str(result)
+    if daemon:
+        assert (result.returns, result.verdict) == ((0, 1), Verdict.PASS)
+    else:
+        assert codes(result) == [("deadlock.missing_rank", (0,))]
+        assert 'rank 1, thread "clinging"  waits in barrier #0' in str(result)
     assert simulate(lambda rank: rank, 2).returns == (0, 1)
 
 
