@@ -123,20 +123,6 @@ def test_the_host_does_not_see_ranks(way, interleave):
     assert host_draws() == expected
 
 
-def test_seed_in_a_rank(way, interleave):
-    def program(rank):
-        random.seed(42), numpy.random.seed(42), torch.manual_seed(42)
-        yield
-        first = (random.random(), numpy.random.rand(), torch.rand(1).item())
-        yield
-        random.seed(42), numpy.random.seed(42), torch.manual_seed(42)
-        yield
-        return first, (random.random(), numpy.random.rand(), torch.rand(1).item())
-
-    returned = interleave(program, 3)
-    assert len({value for pair in returned for value in pair}) == 1
-
-
 SEEDED = {
     "random": (random.seed, random.random),
     "numpy": (numpy.random.seed, numpy.random.rand),
@@ -216,11 +202,6 @@ def test_the_cheap_way_is_the_one_taken_here():
 
 class OtherRandom(random.Random):
     """A generator of another make, whose memory is not known."""
-
-
-def test_another_generator_behind_random(monkeypatch):
-    monkeypatch.setattr(random, "_inst", OtherRandom(3))
-    assert isinstance(python_random.python_random(), RandomByState)
 
 
 def test_another_place_of_the_gauss_of_numpy(monkeypatch):
