@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Container, Iterator, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 import torch.distributed as dist
@@ -92,7 +92,7 @@ class BufferStrategies:
     @property
     def buffers(self) -> dict[str, Tensor]:
         """The tensors that the buffers are now, by name, without the ignored ones."""
-        current = {name: slot.owner.get(slot.key) for name, slot in self._slots.items()}
+        current = {name: slot.current for name, slot in self._slots.items()}
         return {name: buffer for name, buffer in current.items() if buffer is not None}
 
     def named(self, when: When) -> Iterator[tuple[Slot, Strategy]]:
@@ -112,7 +112,7 @@ class BufferStrategies:
         name: str | None = None
         if isinstance(wanted, Tensor):
             slots = (*self._slots.values(), *self._ignored.values())
-            name = next((slot.name for slot in slots if slot.owner.get(slot.key) is wanted), None)
+            name = next((slot.name for slot in slots if slot.current is wanted), None)
             found = f"name_or_tensor is a tensor {Layout.of(wanted)}"
         else:
             name = self._first_names.get(wanted) if isinstance(wanted, str) else None
@@ -145,15 +145,23 @@ class Slot(NamedTuple):
     """Where a buffer lives, whatever tensor it is at the moment, and the layout it must keep."""
 
     name: str
-    owner: _Owner
+    owner: nn.Module
     key: str
     layout: Layout
     aliases: list[Slot]
     """Where the same tensor lives under other names."""
 
+    @property
+    def current(self) -> Tensor | None:
+        """The tensor that the buffer is now, if there is one."""
+        buffers = self.owner._buffers
+        if self.key not in buffers:  # a module of the C++ frontend gives out a copy, which has no `get`
+            return None
+        return buffers[self.key]
+
     def tensor(self) -> Tensor:
-        """The tensor that the buffer is now."""
-        buffer = self.owner.get(self.key)
+        """The tensor that the buffer is now; raises UsageError where it is not what it was."""
+        buffer = self.current
         if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != self.layout:
             raise UsageError(
                 f"buffer {self.name!r} is {buffer if buffer is None else Layout.of(buffer)}, and was "
@@ -161,7 +169,7 @@ class Slot(NamedTuple):
                 'again, or register "none" for it on all ranks'
             )
         for alias in self.aliases:
-            if alias.owner.get(alias.key) is not buffer:
+            if alias.current is not buffer:
                 raise UsageError(
                     f"buffers {self.name!r} and {alias.name!r} were one tensor when the model was wrapped, and are not "
                     "now: assign one tensor to both, or wrap the model again"
@@ -182,38 +190,18 @@ def _first_names(module: nn.Module) -> dict[str, str]:
     return {name: first.setdefault(buffer, name) for name, buffer in named}
 
 
-class _Owner(Protocol):
-    """A module's buffers, by name: a dictionary, if the module is written in Python."""
-
-    def get(self, key: str, /) -> Tensor | None:
-        """The buffer, if there is one."""
-
-
-class _OwnerInCpp:
-    """The buffers of a module of the C++ frontend, which gives out a copy of their dictionary on each request."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-
-    def get(self, key: str, /) -> Tensor | None:
-        buffers = self._module._buffers
-        if key not in buffers:
-            return None
-        return buffers[key]
-
-
-def _owner(module: nn.Module, prefix: str) -> _Owner:
+def _submodule(module: nn.Module, prefix: str) -> nn.Module:
     for name in prefix.split(".") if prefix else ():
         submodule = module._modules[name]
         assert submodule is not None
         module = submodule
-    return module._buffers if isinstance(module._buffers, dict) else _OwnerInCpp(module)
+    return module
 
 
 def _slot(module: nn.Module, name: str) -> Slot:
     prefix, _, key = name.rpartition(".")
-    owner = _owner(module, prefix)
-    buffer = owner.get(key)
+    owner = _submodule(module, prefix)
+    buffer = owner._buffers[key]
     assert buffer is not None
     if nn.parameter.is_lazy(buffer):
         raise UsageError(f"module has the uninitialised buffer {name!r}: run one forward before wrapping it")

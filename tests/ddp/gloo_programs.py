@@ -1,9 +1,9 @@
 """Programs for two ranks on real gloo: two processes of their own, whose torch nobody has touched.
 
-    python -m tests.ddp.gloo_programs RANK FOLDER FIRST
+    python -m tests.ddp.gloo_programs RANK FOLDER
 
-runs the programs one after another from number FIRST, each with a default group of its own, and leaves in FOLDER what
-each returned or raised; test_real_gloo.py starts the two processes and says what must have come out. Nothing here
+runs the programs one after another, each with a default group of its own, and leaves in FOLDER what each returned or
+raised; test_real_gloo.py starts the two processes and says what must have come out. Nothing here
 imports the simulator.
 """
 
@@ -337,11 +337,11 @@ def outcome_path(folder: Path, name: str, rank: int) -> Path:
     return folder / f"{name}.{rank}.pt"
 
 
-def main(rank: int, folder: Path, first: int) -> None:
-    """Run the programs from number `first`; what one leaves behind does not reach the next."""
+def main(rank: int, folder: Path) -> None:
+    """Run the programs; what one leaves behind does not reach the next."""
     faulthandler.dump_traceback_later(LIFE_SECONDS, exit=True)
     torch.set_num_threads(1)
-    for name, program in list(PROGRAMS.items())[first:]:
+    for name, program in PROGRAMS.items():
         print(f"-- {name}", flush=True)
         store = dist.FileStore(str(folder / f"{name}.store"), WORLD_SIZE)
         limit = timedelta(seconds=CALL_SECONDS)
@@ -368,4 +368,4 @@ if __name__ == "__main__":
     # Pickle looks classes up by the module's name, which is not __main__ for whoever reads.
     from tests.ddp import gloo_programs
 
-    gloo_programs.main(int(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]))
+    gloo_programs.main(int(sys.argv[1]), Path(sys.argv[2]))

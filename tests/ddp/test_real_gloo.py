@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,6 @@ from tests.kit.training import assert_same, seeded
 pytestmark = pytest.mark.tier("ci")
 
 RANKS = range(WORLD_SIZE)
-RESTARTS = 2
-"""gloo aborts a process over some mismatches; the programs after it run all the same."""
 
 
 class Ran:
@@ -73,55 +72,23 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def run_programs(folder: Path) -> None:
-    """Run them all; if one takes its process down with it, the others run in new ones."""
-    first = 0
-    for _ in range(1 + RESTARTS):
-        run_processes(folder, first)
-        ended = [all(gloo_programs.outcome_path(folder, name, rank).exists() for rank in RANKS) for name in PROGRAMS]
-        if all(ended[first:]):
-            return
-        first = ended.index(False, first) + 1
-
-
-def run_processes(folder: Path, first: int) -> None:
     """Start the ranks and see them end; after LIFE_SECONDS they do so themselves."""
     loopback = "lo0" if sys.platform == "darwin" else "lo"
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(("TORCH_DISTRIBUTED", "PYTEST"))
     } | {"GLOO_SOCKET_IFNAME": loopback, "OMP_NUM_THREADS": "1"}
-    processes = []
-    try:
+    with ExitStack() as started:
+        processes = []
         for rank in RANKS:
-            with (folder / f"process {rank}.txt").open("a", encoding="utf-8") as output:
-                processes.append(
-                    subprocess.Popen(
-                        [sys.executable, "-m", "tests.ddp.gloo_programs", str(rank), str(folder), str(first)],
-                        cwd=gloo_programs.ROOT,
-                        env=environment,
-                        stdin=subprocess.DEVNULL,
-                        stdout=output,
-                        stderr=subprocess.STDOUT,
-                    )
-                )
-        _wait(processes)
-    finally:
+            command = [sys.executable, "-m", "tests.ddp.gloo_programs", str(rank), str(folder)]
+            output = started.enter_context((folder / f"process {rank}.txt").open("w", encoding="utf-8"))
+            process = subprocess.Popen(
+                command, cwd=gloo_programs.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output
+            )
+            started.callback(process.kill)
+            processes.append(process)
         for process in processes:
-            process.kill()
             process.wait()
-
-
-def _wait(processes: list[subprocess.Popen[bytes]]) -> None:
-    """Until all have ended, or one has failed: the other would wait for it."""
-    running = list(processes)
-    while running:
-        for process in list(running):
-            try:
-                status = process.wait(timeout=0.1)
-            except subprocess.TimeoutExpired:
-                continue
-            if status != 0:
-                return
-            running.remove(process)
 
 
 def equal(actual: object, expected: object, *, tolerance: float = 1e-12) -> None:
