@@ -15,12 +15,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from ddpsim.reports.document import Call, Document, Event, Finding, Rank, Run, Site, Slot, Waiting
+from ddpsim.reports.document import Call, Document
 from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
-from ddpsim.simulator.choices import Who
-from ddpsim.simulator.events import EventKind
-from ddpsim.simulator.verdict import Verdict
+from tests.reports.made import Story, all_but_one, call
 
 BUCKETS = 4
 EVENTS_PER_STEP = 3 * BUCKETS + 1
@@ -52,64 +50,20 @@ def main() -> None:
 def training(ranks: int, events: int) -> Document:
     """A run of so many ranks with about so many events each, in which one rank stops before the last step."""
     steps = max(1, events // EVENTS_PER_STEP)
-    stopper = ranks // 3
-    calls = tuple(_call(step, bucket) for step in range(steps + 1) for bucket in range(BUCKETS))
-    found: list[Event] = []
-    slots = []
+    story = Story(ranks)
     for step in range(steps):
         for bucket in range(BUCKETS):
-            slots.append(_slot(found, range(ranks), step * BUCKETS + bucket))
-        found += [Event(EventKind.STEP, rank, len(found), text=str(step + 1)) for rank in range(ranks)]
-    found.append(Event(EventKind.RETURN, stopper, len(found)))
-    waiters = tuple(rank for rank in range(ranks) if rank != stopper)
-    slots.append(_open_slot(found, waiters, steps * BUCKETS, stopper))
-    last = len(slots) - 1
-    summary = f"{len(waiters)} ranks wait for rank {stopper}, which returned"
-    ends = tuple(Rank(rank, "returned" if rank == stopper else "waiting") for rank in range(ranks))
-    run = Run(
-        name=f"{ranks} ranks",
-        world_size=ranks,
-        verdict=Verdict.FAIL,
-        findings=(Finding("deadlock.missing_rank", Verdict.FAIL, (stopper,), summary, summary, slots=(last,)),),
-        text=summary,
-        ranks=ends,
-        sites=(
-            Site(
-                "train.py", 20, "step", 18, ("for batch in batches:", "    loss = model(batch)", "    loss.backward()")
-            ),
-        ),
-        calls=calls,
-        events=tuple(found),
-        slots=tuple(slots),
-        waiting=tuple(Waiting(Who(rank), "all_reduce", 0, (last,)) for rank in waiters),
-    )
-    return Document(run.name, (run,))
+            story.meet(_call(step, bucket), range(ranks))
+        for rank in range(ranks):
+            story.happen("step", rank, text=str(step + 1))
+    run = all_but_one(story, _call(steps, 0), ranks // 3)
+    return Document(f"{ranks} ranks", (run,))
 
 
 def _call(step: int, bucket: int) -> Call:
     origin = f"DDP #0 bucket {bucket} of step {step + 1}"
     names = tuple(f"layers.{4 * bucket + number}.weight" for number in range(4))
-    return Call("all_reduce", "default", step * BUCKETS + bucket, "SUM float32[65536]", 0, origin, bucket, names)
-
-
-def _slot(found: list[Event], ranks: range, call: int) -> Slot:
-    """All ranks issue a call, and go on one after the other."""
-    issues = []
-    for rank in ranks:
-        issues.append(len(found))
-        found += [Event(kind, rank, len(found), call=call) for kind in (EventKind.ISSUE, EventKind.WAIT)]
-    match = len(found)
-    found.append(Event(EventKind.MATCH, ranks[-1], match, call=call))
-    found += [Event(EventKind.DONE, rank, len(found), call=call) for rank in ranks]
-    return Slot("default", call, tuple(issues), "matched", match)
-
-
-def _open_slot(found: list[Event], ranks: tuple[int, ...], call: int, missing: int) -> Slot:
-    issues = []
-    for rank in ranks:
-        issues.append(len(found))
-        found += [Event(kind, rank, len(found), call=call) for kind in (EventKind.ISSUE, EventKind.WAIT)]
-    return Slot("default", call, tuple(issues), "open", missing=(missing,))
+    return call(step * BUCKETS + bucket, site=0, origin=origin, phase="bucket", bucket=bucket, parameters=names)
 
 
 def loading(page: bytes, rounds: int) -> list[float]:

@@ -133,16 +133,21 @@ def missing_rank(ranks: int = 4, missing: int = 1, steps: int = 2) -> Run:
     story = Story(ranks)
     for step in range(steps):
         story.meet(call(step, site=0, bucket=0, parameters=("weight",)), range(ranks))
+    return all_but_one(story, call(steps, site=0), missing)
+
+
+def all_but_one(story: Story, last: Call, missing: int) -> Run:
+    """The run that ends as one rank returns, and the others wait for it in a last call."""
     story.happen("return", missing)
-    others = [rank for rank in range(ranks) if rank != missing]
-    slot = story.hang(call(steps, site=0), others, [missing])
+    others = [rank for rank in range(story.ranks) if rank != missing]
+    slot = story.hang(last, others, [missing])
     summary = f"{len(others)} ranks wait for rank {missing}"
     return story.run(
         verdict=Verdict.FAIL,
         findings=(Finding("deadlock.missing_rank", Verdict.FAIL, (missing,), summary, summary, slots=(slot,)),),
         sites=(Site("train.py", 2, "train", 1, ("for batch in data:", "    step(batch)")),),
-        ranks=tuple(Rank(rank, "returned" if rank == missing else "waiting") for rank in range(ranks)),
-        waiting=tuple(Waiting(Who(rank), f"all_reduce #{steps}", 0, (slot,)) for rank in others),
+        ranks=tuple(Rank(rank, "returned" if rank == missing else "waiting") for rank in range(story.ranks)),
+        waiting=tuple(Waiting(Who(rank), f"{last.operation} #{last.sequence}", 0, (slot,)) for rank in others),
     )
 
 

@@ -94,7 +94,7 @@ def test_numbers_are_given_as_differences_and_texts_once():
 
 
 def test_64_ranks_with_1000_events_each_are_under_two_megabytes():
-    shown = training(64, 1000)
+    shown = training(64, 1020)
     assert len(shown.runs[0].events) > 63_000
     assert len(to_html(shown)) < 2_000_000
 
