@@ -13,20 +13,18 @@ from tests.reports.examples import CYCLE, MISMATCH, MISSING, document, run_of
 
 
 def calls_in(run, slot):
-    """The calls of a slot: rank, operation and sequence of each."""
-    found = []
-    for issue in slot.issues:
-        event = run.events[issue]
-        assert event.kind is EventKind.ISSUE
-        found.append((event.rank, run.calls[event.call].operation, run.calls[event.call].sequence))
-    return found
+    """The calls of a slot by rank: rank, operation and sequence of each. They are there in order of arrival."""
+    assert list(slot.issues) == sorted(slot.issues)
+    events = [run.events[issue] for issue in slot.issues]
+    assert {event.kind for event in events} == {EventKind.ISSUE}
+    if slot.match is not None:
+        assert run.events[slot.match][:2] == (EventKind.MATCH, events[-1].rank)  # who came last
+    return sorted((event.rank, run.calls[event.call].operation, run.calls[event.call].sequence) for event in events)
 
 
-def matched_by(run, slot):
-    """Who came last."""
-    event = run.events[slot.match]
-    assert event.kind is EventKind.MATCH
-    return event.rank
+def met(run):
+    """All slots: what became of each, whom it lacks, and its calls."""
+    return [(slot.state, slot.missing, calls_in(run, slot)) for slot in run.slots]
 
 
 # --- slots of collectives ---------------------------------------------------------------------------------------------
@@ -37,20 +35,11 @@ def two_collectives(rank):
     dist.barrier()
 
 
-def test_collectives_meet_by_group_and_sequence():
+def test_collectives_meet_by_group_and_sequence_and_ranks_share_the_calls_that_are_the_same():
     run = run_of(two_collectives, 3)
-    assert [(slot.group, slot.sequence, slot.state, slot.missing) for slot in run.slots] == [
-        ("default", 0, "matched", ()),
-        ("default", 1, "matched", ()),
-    ]
-    for number, (slot, operation) in enumerate(zip(run.slots, ("all_reduce", "barrier"), strict=True)):
-        assert sorted(calls_in(run, slot)) == [(rank, operation, number) for rank in range(3)]
-        assert matched_by(run, slot) == calls_in(run, slot)[-1][0]
-        assert list(slot.issues) == sorted(slot.issues)
-
-
-def test_ranks_share_the_calls_that_are_the_same():
-    run = run_of(two_collectives, 3)
+    operations = list(enumerate(("all_reduce", "barrier")))
+    assert met(run) == [("matched", (), [(rank, name, number) for rank in range(3)]) for number, name in operations]
+    assert [(slot.group, slot.sequence) for slot in run.slots] == [("default", 0), ("default", 1)]
     assert [(call.operation, call.signature, call.origin, call.peer) for call in run.calls] == [
         ("all_reduce", "SUM float32[3]", "", None),
         ("barrier", "", "", None),
@@ -66,23 +55,18 @@ def in_groups(rank):
 
 def test_groups_have_slots_of_their_own():
     run = run_of(in_groups, 3)
-    assert {(slot.group, slot.sequence): len(slot.issues) for slot in run.slots} == {
-        ("1", 0): 2,  # to make a group is its first call
-        ("2", 0): 2,
-        ("1", 1): 2,
-        ("2", 1): 2,
-    }
-    assert all(slot.state == "matched" for slot in run.slots)
+    found = {(slot.group, slot.sequence): len(slot.issues) for slot in run.slots}
+    assert found == {("1", 0): 2, ("2", 0): 2, ("1", 1): 2, ("2", 1): 2}  # to make a group is its first call
+    assert {slot.state for slot in run.slots} == {"matched"}
 
 
 def test_the_open_slot_says_who_is_missing():
     run = document(MISSING).runs[0]
-    *others, last = run.slots
-    assert [slot.state for slot in others] == ["matched"] * 9
-    assert (last.state, last.match, last.missing, last.any_suffices) == ("open", None, (1,), False)
-    assert sorted(rank for rank, _, _ in calls_in(run, last)) == [0, 2, 3]
-    assert run.findings[0].slots == (9,)
-    assert all(waiting.slots == (9,) for waiting in run.waiting)
+    *others, last = met(run)
+    assert [state for state, _, _ in others] == ["matched"] * 9
+    assert last == ("open", (1,), [(rank, "all_reduce", 9) for rank in (0, 2, 3)])
+    assert (run.slots[9].match, run.slots[9].any_suffices) == (None, False)
+    assert {run.findings[0].slots, *(waiting.slots for waiting in run.waiting)} == {(9,)}
 
 
 def test_where_all_came_nothing_is_open():
@@ -94,15 +78,9 @@ def test_where_all_came_nothing_is_open():
 
 def test_the_slot_whose_calls_differ_is_mismatched():
     run = document(MISMATCH).runs[0]
-    (slot,) = run.slots
-    assert (slot.state, slot.match) == ("mismatched", None)
-    assert sorted(calls_in(run, slot)) == [
-        (0, "all_reduce", 0),
-        (1, "broadcast", 0),
-        (2, "all_reduce", 0),
-        (3, "all_reduce", 0),
-    ]
-    assert run.findings[0].slots == (0,)
+    calls = [(rank, "broadcast" if rank == 1 else "all_reduce", 0) for rank in range(4)]
+    assert met(run) == [("mismatched", (), calls)]
+    assert (run.slots[0].match, run.findings[0].slots) == (None, (0,))
     # Its repaired twin meets.
     assert {slot.state for slot in document(f"{MISMATCH}-repaired").runs[0].slots} == {"matched"}
 
@@ -131,16 +109,9 @@ def test_messages_meet_in_order_by_tag_whoever_comes_first(first):
     result = simulate(sends_three, 2, policy=Replay(Schedule((first,))))
     assert result.returns[1] == [1.0, 2.0]  # so this is the order in which they were taken
     run = document_of(result).runs[0]
-    first_event = run.events[0]
-    assert (first_event.kind, first_event.rank) == (EventKind.ISSUE, first)
-    assert sorted(sorted(calls_in(run, slot)) for slot in run.slots) == [
-        [(0, "send", 0), (1, "recv", 1)],
-        [(0, "send", 1), (1, "recv", 2)],
-        [(0, "send", 2), (1, "recv", 0)],  # of tag 5
-    ]
-    assert [slot.state for slot in run.slots] == ["matched"] * 3
-    for slot in run.slots:
-        assert list(slot.issues) == sorted(slot.issues)  # in order of arrival
+    assert run.events[0][:2] == (EventKind.ISSUE, first)
+    pairs = ((0, 1), (1, 2), (2, 0))  # the last is of tag 5
+    assert sorted(met(run)) == [("matched", (), [(0, "send", one), (1, "recv", other)]) for one, other in pairs]
 
 
 def takes_any(rank, senders):
@@ -161,14 +132,11 @@ def test_a_receive_from_any_source_meets_the_message_that_it_took():
         result = simulate(takes_any, 4, args=(3,), policy="random", seed=seed)
         taken = tuple(result.returns[0])  # whose each receive took, by the data
         run = document_of(result).runs[0]
-        by_receive = {}
-        for slot in run.slots:
-            (sender, _, _), (_, _, number) = sorted(calls_in(run, slot), key=lambda call: call[1] == "recv")
-            by_receive[number] = sender
-        assert tuple(by_receive[number] for number in range(3)) == taken
-        assert {
-            run.calls[event.call].peer for event in run.events if event.kind is EventKind.ISSUE and not event.rank
-        } == {-1}
+        assert sorted(met(run)) == sorted(
+            ("matched", (), [(0, "recv", number), (sender, "send", 0)]) for number, sender in enumerate(taken)
+        )
+        receipts = [run.calls[each.call] for each in run.events if each.kind is EventKind.ISSUE and each.rank == 0]
+        assert {receipt.peer for receipt in receipts} == {-1}
         orders.add(taken)
     assert len(orders) >= 4  # of 6 orders: the schedules differ in what they show
 
@@ -181,32 +149,19 @@ def both_ways(rank):
 
 
 def test_messages_in_the_two_directions_are_told_apart():
-    run = run_of(both_ways, 2)
-    assert sorted(sorted((rank, operation) for rank, operation, _ in calls_in(run, slot)) for slot in run.slots) == [
-        [(0, "recv"), (1, "send")],
-        [(0, "send"), (1, "recv")],
-    ]
+    found = sorted([(rank, operation) for rank, operation, _ in calls] for _, _, calls in met(run_of(both_ways, 2)))
+    assert found == [[(0, "recv"), (1, "send")], [(0, "send"), (1, "recv")]]
 
 
 def test_each_message_that_nobody_takes_has_a_slot_of_its_own():
     run = document(CYCLE).runs[0]
-    assert [(calls_in(run, slot), slot.state, slot.missing) for slot in run.slots] == [
-        ([(rank, "send", 0)], "open", ((rank + 1) % 4,)) for rank in range(4)
-    ]
+    assert met(run) == [("open", ((rank + 1) % 4,), [(rank, "send", 0)]) for rank in range(4)]
     assert [each.slots for each in run.waiting] == [(0,), (1,), (2,), (3,)]
 
 
 def waits_for_any(rank):
     if rank == 0:
         dist.recv(torch.zeros(1))
-
-
-def test_a_receive_from_any_source_lacks_all_and_one_is_enough():
-    run = run_of(waits_for_any, 3)
-    (slot,) = run.slots
-    assert (slot.state, slot.missing, slot.any_suffices) == ("open", (1, 2), True)
-    (waiting,) = run.waiting
-    assert (waiting.who, waiting.slots, waiting.any_suffices) == (Who(0), (0,), True)
 
 
 def waits_for_either(rank):
@@ -219,13 +174,12 @@ def waits_for_either(rank):
     torch.futures.collect_all([work.get_future() for work in works]).wait()
 
 
-def test_of_a_wait_for_one_of_several_calls_each_lacks_its_own():
-    run = run_of(waits_for_either, 4)
+@pytest.mark.parametrize(
+    ("program", "lacks"),
+    [(waits_for_any, [((1, 2), True)]), (waits_for_either, [((1,), False), ((2,), False)] * 2)],
+)
+def test_of_a_wait_for_one_of_several_each_call_lacks_its_own(program, lacks):
+    run = run_of(program, 3)
     (waiting,) = run.waiting
-    assert waiting.any_suffices
-    assert [(run.slots[index].missing, run.slots[index].any_suffices) for index in waiting.slots] == [
-        ((1,), False),
-        ((2,), False),
-        ((1,), False),
-        ((2,), False),
-    ]
+    assert (waiting.who, waiting.any_suffices) == (Who(0), True)
+    assert [(run.slots[index].missing, run.slots[index].any_suffices) for index in waiting.slots] == lacks
