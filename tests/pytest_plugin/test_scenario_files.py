@@ -2,7 +2,6 @@
 
 import pytest
 
-PLUGIN = ("-p", "ddpsim.scenarios.pytest_plugin", "-p", "no:cacheprovider")
 EXTRA_CALL = """ddpsim = 1
 summary = "rank 1 makes a call more than rank 0"
 
@@ -19,13 +18,13 @@ EXPECTED_TO_PASS = EXTRA_CALL + "\n[expect]\n"
 
 
 @pytest.fixture
-def run(pytester, everything_is_imported):
+def run(run, pytester):
     """Write files, run pytest on some, and return what it says."""
 
     def run_pytest(files, *arguments):
         for name, text in files.items():
             pytester.makefile(".toml", **{name.removesuffix(".toml"): text})
-        return pytester.runpytest_inprocess(*PLUGIN, *arguments)
+        return run("", *arguments)
 
     return run_pytest
 

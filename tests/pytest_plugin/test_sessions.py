@@ -10,7 +10,7 @@ from tests.pytest_plugin.reading import replay_of
 RANKS_AND_OTHERS = """
 import sys
 import pytest
-LISTED = {"catalog", "pct", "points", "random_walk", "round_robin"}  # the policies and what they are made of
+LISTED = {"named", "pct", "points", "random_walk", "round_robin"}  # the policies and what they are made of
 BELOW = {"ddpsim.simulator" + name for name in ("", ".policies", ".choices", ".errors")}
 
 def nothing_is_loaded():
