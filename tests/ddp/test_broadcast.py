@@ -14,6 +14,7 @@ from ddpsim import simulate
 from ddpsim.ddp.broadcast import DEFAULT_BUFFER_BYTES, broadcast_coalesced
 from ddpsim.ddp.errors import UsageError
 from ddpsim.simulator.events import EventKind
+from tests.kit.results import returned
 from tests.semantics.real_gloo import GlooWorld, state_per_thread
 
 WORLD_SIZES = [1, 2, 3, 4]
@@ -210,23 +211,27 @@ def test_calls_are_full(sizes, elements):
     assert len(made) == -(-sum(sizes) // 4096)
 
 
-def test_each_dtype_has_calls_of_its_own():
-    def build(rank):
-        return [torch.randn(100) if index % 2 else torch.randn(50).double() for index in range(40)]
-
-    assert check(3, build, 0, 1024) == [("float64", 128)] * 7 + [("float64", 104)] + [("float32", 256)] * 7 + [
-        ("float32", 208)
-    ]
-
-
-def test_a_dtype_that_backends_refuse_travels_as_bytes():
-    made = check(2, lambda rank: [torch.ones(10, dtype=torch.int16) * rank], 0, 8)
-    assert made == [("uint8", 8), ("uint8", 8), ("uint8", 4)]
-
-
-def test_one_call_holds_at_least_one_element_and_whole_ones():
-    assert len(check(2, lambda rank: floats(5), 0, 1)) == 5
-    assert check(2, lambda rank: floats(5), 0, 11) == [("float32", n) for n in (2, 2, 1)]
+@pytest.mark.parametrize(
+    ("build", "buffer_bytes", "expected"),
+    [
+        pytest.param(
+            lambda rank: [torch.randn(100) if index % 2 else torch.randn(50).double() for index in range(40)],
+            1024,
+            [("float64", n) for n in (*[128] * 7, 104)] + [("float32", n) for n in (*[256] * 7, 208)],
+            id="each dtype has calls of its own",
+        ),
+        pytest.param(
+            lambda rank: [torch.ones(10, dtype=torch.int16) * rank],
+            8,
+            [("uint8", n) for n in (8, 8, 4)],
+            id="a dtype that backends refuse travels as bytes",
+        ),
+        pytest.param(lambda rank: floats(5), 1, [("float32", 1)] * 5, id="at least one element"),
+        pytest.param(lambda rank: floats(5), 11, [("float32", n) for n in (2, 2, 1)], id="whole elements"),
+    ],
+)
+def test_calls_of_each_dtype(build, buffer_bytes, expected):
+    assert check(2, build, 0, buffer_bytes) == expected
 
 
 def test_the_calls_do_not_depend_on_strides():
@@ -285,9 +290,7 @@ def test_a_subgroup_counts_its_own_ranks():
             broadcast_coalesced(tensors, 1, group, buffer_bytes=64)
         return [tensor.flatten()[-1].item() for tensor in tensors]
 
-    result = simulate(program, 4)
-    result.raise_for_verdict()
-    assert list(result.returns) == [[0, 0], [3, 3], [2, 2], [3, 3]]
+    assert list(returned(program, 4)) == [[0, 0], [3, 3], [2, 2], [3, 3]]
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------
@@ -324,9 +327,7 @@ def test_two_buffers_are_all_the_memory(monkeypatch, case, buffer_bytes):
 
     # The simulated group takes memory of its own; what is sent does not matter here.
     monkeypatch.setattr(dist, "broadcast", lambda *args, **kwargs: Done())
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    for sizes in result.returns:
+    for sizes in returned(program, 2):
         assert len(sizes) <= 2
         assert all(size <= buffer_bytes for size in sizes)
 
@@ -473,6 +474,4 @@ def test_both_devices_in_one_list(build):
         tensors = build(rank)
         return [each for tensor in tensors for each in (tensor, tensor.detach().to("cuda"))]
 
-    result = simulate(broadcast, 3, args=(on_both, 1))
-    result.raise_for_verdict()
-    assert_equal_to_source(result.returns, 1)
+    assert_equal_to_source(returned(broadcast, 3, args=(on_both, 1)), 1)

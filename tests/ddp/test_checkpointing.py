@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 from ddpsim.ddp import DistributedDataParallel, UsageError
+from tests.kit.networks import Checkpointed
 from tests.kit.running import check_backwards, counts, run
 from tests.kit.training import TINY, ramp
 
@@ -84,16 +85,6 @@ class Own(Blocks):
         return super().forward(rank)
 
 
-class Twice(Blocks):
-    """One layer in two checkpoints."""
-
-    def forward(self, rank):
-        value = self.run_block(0, ramp(rank, features=3))
-        for _ in range(2):
-            value = self.in_checkpoint(partial(self.run_block, 1), value)
-        return self.run_block(3, self.run_block(2, value))
-
-
 def loss(model, rank):
     return model(rank).pow(2).sum()
 
@@ -133,22 +124,14 @@ def test_ranks_that_checkpoint_different_layers(reentrant, policy):
     check(build, options, world_size=3, tolerance=1e-13, policy=policy, seed=2)
 
 
-@CAPS
-@pytest.mark.parametrize(
-    ("graph", "reentrant"), [*((graph, False) for graph in GRAPHS), ("static", True), ("static and searched", True)]
-)
-def test_a_layer_in_two_checkpoints(graph, reentrant, cap_mb):
-    check(partial(Twice, (), reentrant), GRAPHS[graph] | {"bucket_cap_mb": cap_mb})
-
-
 @pytest.mark.parametrize("options", [GRAPHS["all used"], GRAPHS["searched"]], ids=["all used", "searched"])
 def test_a_layer_in_two_reentrant_checkpoints_is_named_otherwise(options):
     # Its first gradient would travel without the second: torch says "marked a variable ready only once".
     def program(rank):
-        model = DistributedDataParallel(Twice((), True), **options)
+        model = DistributedDataParallel(Checkpointed(is_reentrant=True, times=2).double(), **options)
         with pytest.raises(
-            UsageError, match=r"^blocks\.1\.(bias|weight) got (more gradients|a gradient) .*static_graph=True"
+            UsageError, match=r"^middle.(bias|weight) got (more gradients|a gradient) .*static_graph=True"
         ):
-            model(rank).sum().backward()
+            model(ramp(rank)).sum().backward()
 
     run(program, 2)

@@ -8,9 +8,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import simulate
 from ddpsim.ddp.collectives import OPERATIONS
 from ddpsim.ddp.interception import Interception
+from tests.kit.results import returned
 from tests.kit.running import group_methods
 
 
@@ -26,10 +26,8 @@ def noting(seen):
 
 def run(program, world_size):
     before = group_methods()
-    result = simulate(program, world_size)
-    result.raise_for_verdict()
     assert group_methods() == before
-    return list(result.returns)
+    return list(returned(program, world_size))
 
 
 def test_calls_are_made_inside_the_context_until_it_stops():

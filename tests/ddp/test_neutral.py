@@ -6,10 +6,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import simulate
 from ddpsim.ddp import neutral
 from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
 from ddpsim.ddp.neutral import take_part
+from tests.kit.results import returned
 
 CPU = torch.device("cpu")
 
@@ -68,9 +68,7 @@ def on_two_ranks(collective, call):
     def program(rank):
         return call() if rank == 0 else take_part(collective, dist.group.WORLD, CPU)
 
-    result = simulate(program, 2)
-    result.raise_for_verdict()
-    return result.returns[0]
+    return returned(program, 2)[0]
 
 
 def test_sparse_sums():

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import torch
 
-from ddpsim import ddp, simulate
+from ddpsim import ddp
 from tests.ddp import gloo_programs
 from tests.ddp.gloo_programs import COMPARISONS, JOINED, PROGRAMS, SHARDED, WORLD_SIZE, Outcome
 from tests.ddp.loop_collectives import Inputs, assert_made, values
 from tests.kit import networks, oracle
+from tests.kit.results import returned
 from tests.kit.training import assert_same, seeded
 
 pytestmark = pytest.mark.tier("ci")
@@ -203,9 +204,7 @@ def test_a_join_leaves_torch_as_it_was(ran):
 
 
 def test_the_example_of_counts_in_buffers(ran):
-    result = simulate(gloo_programs.weighted_loss, WORLD_SIZE)
-    result.raise_for_verdict()
-    assert ran["weighted_loss"] == list(result.returns)
+    assert ran["weighted_loss"] == list(returned(gloo_programs.weighted_loss, WORLD_SIZE))
 
 
 def test_the_engine_brings_up_no_warning(ran):

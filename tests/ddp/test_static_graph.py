@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ddpsim.ddp import DistributedDataParallel, OpenBackwardError, UsageError
 from ddpsim.ddp.static_graph import StaticGraph
-from tests.kit.networks import Branches
+from tests.kit.networks import Branches, Checkpointed
 from tests.kit.running import (
     check_backwards,
     counts,
@@ -21,7 +23,7 @@ from tests.kit.running import (
     run,
     timeline,
 )
-from tests.kit.training import TINY, ramp, seeded
+from tests.kit.training import TINY, mean_square, ramp, seeded
 
 OPTIONS = pytest.mark.parametrize(
     "options",
@@ -97,26 +99,14 @@ def test_once_learned_buckets_start_early():
     ]  # fmt: skip
 
 
-class Twice(nn.Module):
-    """A layer in several reentrant checkpoints: its gradient comes several times in a backward."""
-
-    times = 2
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.twice = nn.Linear(3, 3, dtype=torch.float64), nn.Linear(3, 3, dtype=torch.float64)
-        self.last = nn.Linear(3, 2, dtype=torch.float64)
-
-    def forward(self, rank):
-        value = self.first(ramp(rank, features=3))
-        for _ in range(self.times):
-            value = checkpoint(self.twice, value, use_reentrant=True).tanh()
-        return self.last(value).pow(2).sum()
+def in_checkpoints(times=2):
+    """The gradient of the layer in the middle comes several times in a backward."""
+    return Checkpointed(is_reentrant=True, times=times).double()
 
 
 @OPTIONS
 def test_a_gradient_that_comes_twice(options):
-    check(Twice, lambda model, rank: model(rank), options)
+    check(in_checkpoints, lambda model, rank: mean_square(model, ramp(rank)), options)
 
 
 def test_after_a_join_each_rank_knows_what_it_learned_itself():
@@ -201,14 +191,13 @@ def test_a_parameter_that_is_used_after_all_is_named():
 
 def test_more_gradients_than_before_are_named():
     def program(rank):
-        model = wrapped(Twice)
-        model.module.times = 1
-        model(rank).backward()
+        model = wrapped(partial(in_checkpoints, times=1))
+        mean_square(model, ramp(rank)).backward()
         model.module.times = 2
         with pytest.raises(
-            UsageError, match=r"^twice.(bias|weight) got more gradients in this backward than in the first"
+            UsageError, match=r"^middle.(bias|weight) got more gradients in this backward than in the first"
         ):
-            model(rank).backward()
+            mean_square(model, ramp(rank)).backward()
 
     run(program, 2)
 

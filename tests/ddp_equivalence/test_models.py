@@ -67,8 +67,10 @@ def uneven(rank, training, options):
             training.loss(model, batch).backward()
 
 
-@BOTH
-@pytest.mark.parametrize("name", [name for name in OPTIONS if "static" not in name])
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [*((name, (3, 3, 3)) for name in OPTIONS), *((name, (1, 3, 0)) for name in OPTIONS if "static" not in name)],
+)
 def test_checkpointing_without_reentry(name, counts):
     check(trains(lambda: networks.Checkpointed(is_reentrant=False, times=2).double(), counts), OPTIONS[name])
 
