@@ -225,19 +225,14 @@ def torch_cpu():
 @pytest.mark.parametrize(
     ("module", "name", "value", "make", "kind"),
     [
-        (
-            python_random,
-            "window",
-            lambda at, size: memoryview(bytearray(size)),
-            python_random.python_random,
-            RandomByState,
-        ),
+        (random, "_inst", OtherRandom(3), python_random.python_random, RandomByState),
+        (python_random, "window", lambda at, n: memoryview(bytearray(n)), python_random.python_random, RandomByState),
         (numpy_random, "find_gauss", lambda random_state: None, numpy_random.numpy_random, NumpyByState),
         (torch_generators, "HEADER_BYTES", 16, torch_cpu, CpuByState),
         (torch_generators, "CACHED_NORMAL_OFFSET", torch_generators.CACHED_NORMAL_OFFSET - 8, torch_cpu, CpuByState),
         (torch_generators, "_bytes_of", lambda state: object(), torch_cpu, CpuByState),
     ],
-    ids=["random", "numpy", "torch-no-engine", "torch-other-end", "torch-not-all-of-it"],
+    ids=["another-random", "random", "numpy", "torch-no-engine", "torch-other-end", "torch-not-all-of-it"],
 )
 def test_another_layout_is_noticed(monkeypatch, module, name, value, make, kind):
     monkeypatch.setattr(module, name, value)
