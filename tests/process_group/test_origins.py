@@ -288,21 +288,6 @@ def no_sync_as_often_as_each_likes(rank):
         backward(model, rank)
 
 
-def parameters_unused_on_one_rank(rank):
-    class Model(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = network(), network(seed=1)
-
-        def forward(self, x):
-            return self.a(x) if rank else self.a(x) + self.b(x)
-
-    model = DistributedDataParallel(Model(), find_unused_parameters=True, bucket_cap_mb=1e-6)
-    with model.join():
-        for _ in range(2 + rank):
-            backward(model, rank)
-
-
 def a_subclass_with_bucket_views(rank):
     class Subclass(DistributedDataParallel):
         pass
@@ -325,7 +310,6 @@ def a_copy(rank):
     [
         join_with_evaluation,
         no_sync_as_often_as_each_likes,
-        parameters_unused_on_one_rank,
         a_subclass_with_bucket_views,
         a_copy,
     ],
