@@ -6,6 +6,7 @@
     +-- ReplayDivergedError         the replayed program offers other choices than the recorded one did
     +-- VerdictError                `Result.raise_for_verdict` on a run that did not pass
     +-- InjectedCrashError          what a `Crash` fault raises inside a rank
+    +-- RankLostError               stands in a result for a rank whose process ended in the middle of its program
     +-- InternalError               a bug of ours
 
 What a rank's own program raises is never wrapped: it stands unchanged in `Result.errors`.
@@ -58,6 +59,10 @@ class VerdictError(SimulatorError, AssertionError):
 
 class InjectedCrashError(SimulatorError):
     """Raised inside a rank by a `Crash` fault."""
+
+
+class RankLostError(SimulatorError):
+    """The process of a rank ended without a word: it was killed, crashed in native code, or called os._exit."""
 
 
 class InternalError(SimulatorError):

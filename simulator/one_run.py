@@ -22,6 +22,7 @@ from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
@@ -167,12 +168,13 @@ def _run(execution: ThreadedRun, backend: Backend) -> None:
 
 
 def _as_processes(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
-    execution = ProcessRun(
-        partial(_call, program, tuple(options.args)),
-        kernel,
-        move_data=mover.move,
+    terms = Terms(
+        world_size=len(kernel.run.ranks),
+        program=partial(_call, program, tuple(options.args)),
+        is_observed=kernel.run.is_observed,
         checks_replicas=options.check == "replicas",
         is_program=isinstance(program, Program),
     )
+    execution = ProcessRun(terms, kernel, move_data=mover.move)
     execution.run()
     return _Ran(execution.findings(), execution.returns(), execution.errors())

@@ -576,6 +576,11 @@ class Cause:
         "an exception left the program of {who}",
         "fix it there first; ranks that did not raise at most wait for what was not done because of it",
     )
+    PROCESS_ENDED = about(Parameters)(
+        "the process of {who} ended in the middle of its program, and Python could not say why",
+        "look at what it wrote last; python -X faulthandler shows where native code crashes, and the system's log what "
+        "it killed for want of memory",
+    )
     RAISED_IN_HOOK = about(Parameters)(
         "a hook that the backward calls raised on {who}, as what it kept has another size than the gradients now",
         "keep what belongs to gradients by parameter, not by the index of a bucket: after the first step the wrapper "

@@ -7,7 +7,8 @@ from collections.abc import Collection, Sequence
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
-from ddpsim.simulator.diagnosis.explain import Row, elided, heading, shortened, table
+from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table
+from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
@@ -86,7 +87,7 @@ def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
 
 def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
     if rank.state is RankState.RAISED:
-        return Row(rank.rank, f"raised {shortened(rank.error)}", str(rank.error_site or ""), _after(rank))
+        return Row(rank.rank, done_by(rank.error), str(rank.error_site or ""), _after(rank))
     if rank.state is RankState.RETURNED:
         what, site = _end(rank)
         last = rank.last_call

@@ -20,6 +20,9 @@ _NO_MEMBER = "is not part of group"
 _RAN_OUT = "exhausted all inputs"
 _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
+LOST = "RankLost"
+"""In the place of an error's type for a rank whose process is gone; the message says what became of it."""
+
 _BY_WORDS = (
     ("this is not compatible with static_graph", Cause.GRAPH_CHANGED),
     ("Your training graph has changed in this iteration", Cause.GRAPH_CHANGED),
@@ -57,6 +60,7 @@ _BY_TYPE = {
     "OpenBackwardError": Cause.UNUSED_PARAMETERS,
     "BypassedBackwardError": Cause.BACKWARD_NOT_ANNOUNCED,
     "JoinError": Cause.JOIN_BROKEN,
+    LOST: Cause.PROCESS_ENDED,
 }
 
 FROZEN = " (frozen now)"
@@ -76,6 +80,12 @@ def kind(error: str) -> str:
     if _NO_MEMBER in error:
         return error.partition(_NO_MEMBER)[0]  # a group's text differs between its members
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT) if words in error), error)
+
+
+def done_by(error: str, longest: int = 80) -> str:
+    """What a rank did, in words: `raised KeyError: 'a'`, or `was killed by SIGSEGV`. `error` as for `kind`."""
+    type_name, _, message = error.partition(": ")
+    return message if type_name == LOST else f"raised {shortened(error, longest)}"
 
 
 def unused_indices(message: str) -> tuple[int, ...]:
@@ -103,7 +113,7 @@ def rank_error(
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
-    summary = f"{rank_list(errors)} raised {shortened(error, 200)}" + (f" at {site}" if site else "")
+    summary = f"{rank_list(errors)} {done_by(error, 200)}" + (f" at {site}" if site else "")
     lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
     lines += _advise(error, rank_list(culprits), unused, traceback_text)

@@ -8,8 +8,6 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
@@ -18,6 +16,7 @@ from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
+from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 
 _LEAVE_SECONDS = 5.0
@@ -123,9 +122,8 @@ class Child:
         assert self.status is not None
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
-            return (
-                f"killed by {signal.Signals(number).name}" if number in set(signal.Signals) else f"killed by {number}"
-            )
+            name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+            return f"was killed by {name}"
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
 
     def _reap(self, options: int) -> None:
@@ -137,9 +135,7 @@ class Child:
             self.status = status
 
 
-def fork_ranks(
-    world_size: int, program: Callable[[int], Any], *, is_observed: bool, checks_replicas: bool, is_program: bool
-) -> list[Child]:
+def fork_ranks(terms: Terms) -> list[Child]:
     """Fork a process for each rank. Raises UsageError if the system gives no more."""
     children: list[Child] = []
     sys.stdout.flush()
@@ -148,25 +144,15 @@ def fork_ranks(
     if is_frozen_by_us:
         gc.freeze()  # collections in the ranks then touch no page that they share
     try:
-        for rank in range(world_size):
-            children.append(
-                _fork(
-                    rank,
-                    world_size,
-                    program,
-                    children,
-                    is_observed=is_observed,
-                    checks_replicas=checks_replicas,
-                    is_program=is_program,
-                )
-            )
+        for rank in range(terms.world_size):
+            children.append(_fork(rank, terms, children))
     except OSError as error:
         for child in children:
             child.kill()
             child.close()
         raise UsageError(
             f"the system starts no process for rank {len(children)} ({error.strerror}), expected one for each of "
-            f"{world_size} ranks: take fewer ranks, or raise the limits of processes and files (`ulimit -u`, `-n`)"
+            f"{terms.world_size} ranks: take fewer ranks, or raise the limits of processes and files (ulimit -u, -n)"
         ) from error
     finally:
         if is_frozen_by_us:
@@ -174,16 +160,7 @@ def fork_ranks(
     return children
 
 
-def _fork(
-    rank: int,
-    world_size: int,
-    program: Callable[[int], Any],
-    others: list[Child],
-    *,
-    is_observed: bool,
-    checks_replicas: bool,
-    is_program: bool,
-) -> Child:
+def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:
     arena = Arena()
     mine, theirs = Channel.pair()
     files = Files()
@@ -195,10 +172,6 @@ def _fork(
         mine.close()
         for other in others:
             other.channel.close()
-        rank_process.main(
-            rank_process.Setting(
-                rank, world_size, program, theirs, arena, files, is_observed, checks_replicas, is_program
-            )
-        )
+        rank_process.main(Setting(rank, terms, theirs, arena, files))
     theirs.close()
     return Child(rank, pid, mine, arena, files)

@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any
 
 from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, LookOutside, Move, Switch
 from ddpsim.simulator.kernel.requests import Finish, Issue, Looked, Moved, Raised, RankError, Returned
@@ -237,7 +238,7 @@ class Coordinator:
         self.lost[child.rank] = child.how_it_ended()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self.raisers.append(child.rank)
-        return self._kernel.lose(rank, RankError("exit", self.lost[child.rank], None))
+        return self._kernel.lose(rank, RankError(LOST, f"{LOST}: {self.lost[child.rank]}", None))
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

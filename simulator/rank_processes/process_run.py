@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
 from typing import Any
 
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.diagnosis.rank_errors import LOST
+from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
+from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
 from ddpsim.simulator.verdict import Finding
@@ -18,33 +19,17 @@ from ddpsim.simulator.verdict import Finding
 class ProcessRun:
     """One execution."""
 
-    def __init__(
-        self,
-        program: Callable[[int], Any],
-        kernel: Kernel,
-        *,
-        move_data: MoveData,
-        checks_replicas: bool,
-        is_program: bool,
-    ) -> None:
-        self._program = program
+    def __init__(self, terms: Terms, kernel: Kernel, *, move_data: MoveData) -> None:
+        self._terms = terms
         self._kernel = kernel
         self._move_data = move_data
-        self._checks_replicas = checks_replicas
-        self._is_program = is_program
         self._children: list[Child] = []
         self._coordinator: Coordinator
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
         run = self._kernel.run
-        self._children = fork_ranks(
-            len(run.ranks),
-            self._program,
-            is_observed=run.is_observed,
-            checks_replicas=self._checks_replicas,
-            is_program=self._is_program,
-        )
+        self._children = fork_ranks(self._terms)
         self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data)
         try:
             self._coordinator.run()
@@ -89,15 +74,14 @@ class ProcessRun:
         ended = self._children[rank].ended
         if ended is not None and ended.raised is not None:
             return ended.raised
-        text = self._coordinator.lost[rank]
-        return outcome.Raised(text, None, text, ())
+        return outcome.Raised(f"{LOST}: {self._coordinator.lost[rank]}", None, "", ())
 
     def _error(self, rank: int) -> BaseException:
         ended = self._children[rank].ended
         if ended is not None and ended.error:
             error: BaseException = pickle.loads(ended.error)
             return error
-        return RuntimeError(self._coordinator.lost[rank])
+        return RankLostError(f"rank {rank} {self._coordinator.lost[rank]}")
 
 
 def _returned(child: Child) -> Any:

@@ -34,6 +34,8 @@ from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.isolation import VirtualTime
+from ddpsim.simulator.runtime.isolation.python_random import START_SEED
+from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 from ddpsim.simulator.runtime.outcome import told
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
@@ -42,22 +44,29 @@ from ddpsim.simulator.runtime.thread_host import ThreadHost
 _PR_SET_PDEATHSIG = 1
 
 _UNLIKE_SEED = 1_000_003
-"""Of rank 0; no program's own, one hopes."""
+"""Of rank 0 of a program: the ranks of torchrun start unlike, too, but anew each time."""
+
+
+class Terms(NamedTuple):
+    """What all ranks of an execution have in common."""
+
+    world_size: int
+    program: Callable[[int], Any]
+    is_observed: bool
+    """Somebody explores, and wants to know what each step touches."""
+    checks_replicas: bool
+    is_program: bool
+    """Ranks begin as torchrun begins them, and make their groups themselves."""
 
 
 class Setting(NamedTuple):
     """What a rank's process is told when it begins."""
 
     rank: int
-    world_size: int
-    program: Callable[[int], Any]
+    terms: Terms
     channel: Channel
     arena: Arena
     files: Files
-    is_observed: bool
-    checks_replicas: bool
-    is_program: bool
-    """It begins as torchrun begins one, and makes its groups itself."""
 
 
 def main(setting: Setting) -> NoReturn:
@@ -88,18 +97,20 @@ def _make_own_process(setting: Setting) -> None:
         stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    faulthandler.enable(sys.stderr)  # where native code crashes, it says where
     torch.set_num_threads(1)
     gc.enable()
-    if setting.is_program:
-        os.environ.update(environment(setting.rank, setting.world_size))
-        _start_unlike(setting.rank)
+    if setting.terms.is_program:
+        os.environ.update(environment(setting.rank, setting.terms.world_size))
+        _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
+    else:
+        _seed(START_SEED, DEFAULT_SEED)
 
 
-def _start_unlike(rank: int) -> None:
-    """Let the random numbers of ranks begin at different places, as those of processes do, and yet always there."""
-    seed = _UNLIKE_SEED + rank
+def _seed(seed: int, seed_of_torch: int) -> None:
+    """Let the random numbers of a rank begin at the same place in each run."""
     random.seed(seed)
-    torch.manual_seed(seed)
+    torch.manual_seed(seed_of_torch)
     if (numpy := sys.modules.get("numpy")) is not None:
         numpy.random.seed(seed)
 
@@ -108,12 +119,12 @@ class _RankProcess:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._error: BaseException | None = None
-        self._kernel = RemoteKernel(setting.channel, setting.rank, setting.arena, is_observed=setting.is_observed)
-        self._hazards = HazardWatch(setting.world_size)
-        body = RankBody(setting.program, enter_rank=self._enter_rank, record_error=self._record_error)
+        self._kernel = RemoteKernel(setting.channel, setting.rank, setting.arena, is_observed=setting.terms.is_observed)
+        self._hazards = HazardWatch(setting.terms.world_size)
+        body = RankBody(setting.terms.program, enter_rank=self._enter_rank, record_error=self._record_error)
         self._host = ThreadHost(
             self._kernel,
-            setting.world_size,
+            setting.terms.world_size,
             lambda me: body.run(self._host, me),
             switch=lambda outgoing, incoming: None,
             move_data=_moves_elsewhere,
@@ -122,7 +133,7 @@ class _RankProcess:
         )
         self._backend = Backend(
             self._host,
-            make_judge=(lambda wrappers: RemoteJudge(setting.channel)) if setting.checks_replicas else None,
+            make_judge=(lambda wrappers: RemoteJudge(setting.channel)) if setting.terms.checks_replicas else None,
             steps_elsewhere=self._kernel.latest_step,
         )
         self._body = body
@@ -131,9 +142,9 @@ class _RankProcess:
 
     @contextmanager
     def _enter_rank(self, rank: int) -> Iterator[None]:
-        with self._backend.rank_entered(rank, makes_group=not self._setting.is_program):
+        with self._backend.rank_entered(rank, makes_group=not self._setting.terms.is_program):
             yield
-            if self._setting.is_program:
+            if self._setting.terms.is_program:
                 atexit._run_exitfuncs()
 
     def _record_error(self, rank: int, error: BaseException) -> None:

@@ -22,6 +22,7 @@ if typing.TYPE_CHECKING:
     from ddpsim.simulator.errors import (
         InjectedCrashError,
         InternalError,
+        RankLostError,
         ReplayDivergedError,
         ReplayError,
         SimulatorError,
@@ -57,6 +58,7 @@ _HOMES = {
     "Pct": "simulator.policies.pct",
     "Policy": "simulator.choices",
     "Progress": "simulator.exploration.exploration",
+    "RankLostError": "simulator.errors",
     "ReplayDivergedError": "simulator.errors",
     "ReplayError": "simulator.errors",
     "Result": "simulator.result",
@@ -95,6 +97,7 @@ __all__ = [
     "Pct",
     "Policy",
     "Progress",
+    "RankLostError",
     "ReplayDivergedError",
     "ReplayError",
     "Result",

@@ -1,0 +1,202 @@
+"""How the processes of ranks end, and what is told of it; nothing is left behind."""
+
+import ctypes
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from ddpsim import Budget, Code, Crash, RankLostError, UsageError, Verdict, simulate
+
+
+def run(program, world_size=2, **options):
+    return simulate(program, world_size, isolation="process", **options)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    files = set(os.listdir("/proc/self/fd"))
+    yield
+    assert set(os.listdir("/proc/self/fd")) == files
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def leading(result):
+    finding = result.findings[0]
+    return finding.code, finding.ranks, finding.summary
+
+
+def kill_oneself():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (kill_oneself, "was killed by SIGKILL"),
+        (lambda: ctypes.string_at(0), "was killed by SIGSEGV"),
+        (lambda: os._exit(5), "ended by os._exit(5)"),
+    ],
+    ids=["killed", "native crash", "os._exit"],
+)
+def test_a_process_that_ends_without_a_word(end, told):
+    def program(rank):
+        if rank == 1:
+            end()
+        dist.barrier()
+
+    result = run(program, 3)
+    assert leading(result) == (Code.RANK_ERROR, (1,), f"rank 1 {told}")
+    dead = result.findings[1]
+    assert (dead.code, dead.ranks) == (Code.DEADLOCK_DEAD_RANK, (1,))
+    assert f"rank 1  {told} " in dead.body
+    assert type(result.errors[1]) is RankLostError
+
+
+def test_a_rank_that_exits():
+    def program(rank):
+        dist.barrier()
+        if rank == 0:
+            sys.exit(3)
+
+    result = run(program)
+    assert leading(result)[:2] == (Code.RANK_ERROR, (0,))
+    assert type(result.errors[0]) is SystemExit
+    assert result.errors[0].code == 3
+
+
+def test_what_a_rank_raises_comes_back_as_it_was():
+    class Own(Exception):
+        """Cannot be pickled: its class has no name that another process finds."""
+
+    def program(rank):
+        if rank == 1:
+            raise KeyError("a key")
+        raise Own("of a class of its own")
+
+    errors = run(program).errors
+    assert repr(errors[1]) == "KeyError('a key')"
+    assert repr(errors[0]) == "RuntimeError('Own: of a class of its own')"
+
+
+def test_an_injected_fault():
+    def program(rank):
+        dist.barrier()
+
+    result = run(program, faults=[Crash(1, before_call=0)])
+    assert leading(result)[:2] == (Code.RANK_ERROR, (1,))
+
+
+def test_a_deadlocked_rank_runs_its_finally(tmp_path):
+    def program(rank):
+        try:
+            if rank:
+                dist.barrier()
+        finally:
+            (tmp_path / str(rank)).touch()
+
+    assert run(program, 3).findings[0].code is Code.DEADLOCK_MISSING_RANK
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "2"]
+
+
+def sleep_in_native_code():
+    ctypes.CDLL(None).sleep(60)
+
+
+def wait_at_a_lock():
+    lock = REAL_LOCK
+    lock.acquire()
+    lock.acquire()
+
+
+REAL_LOCK = threading.Lock()
+"""Made before the run, so a rank that waits for it is blocked outside the simulation."""
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("block", [sleep_in_native_code, wait_at_a_lock])
+def test_a_rank_that_does_not_come_back(block):
+    def program(rank):
+        if rank == 1:
+            block()
+        dist.barrier()
+
+    start = time.monotonic()
+    result = run(program, 3, budget=Budget(stuck_seconds=0.3))
+    assert time.monotonic() - start < 20
+    finding = result.findings[0]
+    assert (finding.code, finding.ranks) == (Code.STUCK, (1,))
+    assert f"in {block.__name__}" in finding.body
+    assert "rank 0  waits in barrier" in finding.body
+
+
+@pytest.mark.tier("ci")
+def test_a_rank_that_clings_to_what_it_runs_is_killed(tmp_path):
+    def program(rank):
+        while rank == 1:
+            try:
+                while True:
+                    pass
+            except BaseException:
+                (tmp_path / "caught").touch()
+        dist.barrier()
+
+    result = run(program, budget=Budget(seconds=0.5))
+    assert result.verdict is Verdict.UNKNOWN
+    assert (tmp_path / "caught").exists()
+
+
+def test_a_value_that_cannot_travel():
+    def program(rank):
+        return lambda: rank
+
+    with pytest.raises(
+        UsageError, match=r"rank 0 returned function, which cannot travel from its process .*isolation='thread'"
+    ):
+        run(program)
+
+
+def test_values_travel():
+    def program(rank):
+        tensor = torch.arange(3) * rank
+        dist.all_reduce(tensor)
+        return {"rank": rank, "sum": tensor}
+
+    first, second = run(program).returns
+    assert (first["rank"], second["rank"]) == (0, 1)
+    assert first["sum"].tolist() == second["sum"].tolist() == [0, 1, 2]
+
+
+def test_what_a_rank_prints_is_kept(capfd):
+    def program(rank):
+        print("out of rank", rank)
+        os.write(2, b"native\n" if rank else b"")
+
+    run(program)
+    told = capfd.readouterr()
+    assert sorted(told.out.splitlines()) == ["out of rank 0", "out of rank 1"]
+    assert told.err == "native\n"
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("runs", [20, pytest.param(1000, marks=pytest.mark.tier("nightly"))])
+def test_deadlocks_one_after_the_other(runs):
+    def program(rank):
+        if rank:
+            dist.all_reduce(torch.ones(1000))
+
+    def memory():
+        return int(Path("/proc/self/statm").read_text().split()[1])
+
+    run(program, 3)
+    before = memory()
+    for _ in range(runs):
+        assert run(program, 3).verdict is Verdict.FAIL
+    assert memory() - before < 4_000  # pages: 16 MiB
