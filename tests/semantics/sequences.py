@@ -27,9 +27,6 @@ def cases() -> Iterator[Case]:
         "sequence-point-to-point-around-collective", 3, _around_collective, lambda rank: _number(3 + (rank - 1) % 3)
     )
     yield Case("sequence-branch-per-rank", 3, _branch_per_rank, lambda rank: _number(3))
-    yield Case("sequence-result-of-one-is-input-of-next", 3, _fed_back, lambda rank: _number(27))
-    yield Case("sequence-barrier-between", 3, _barrier_between, lambda rank: [_number(2)] * 3)
-    yield Case("sequence-same-tensor-again", 2, _same_tensor, lambda rank: _number(16))
 
 
 def _number(value: float) -> torch.Tensor:
@@ -109,28 +106,4 @@ def _branch_per_rank(rank: int) -> torch.Tensor:
         dist.all_reduce(tensor, async_op=True).wait()
     else:
         dist.all_reduce(tensor, op=dist.ReduceOp.SUM, group=dist.group.WORLD)
-    return tensor
-
-
-def _fed_back(rank: int) -> torch.Tensor:
-    tensor = _number(1)
-    for _ in range(3):
-        dist.all_reduce(tensor)
-    return tensor
-
-
-def _barrier_between(rank: int) -> list[torch.Tensor]:
-    tensors = []
-    for step in range(3):
-        tensors.append(_number(rank))
-        dist.all_reduce(tensors[-1], dist.ReduceOp.MAX)
-        if step < 2:
-            dist.barrier()
-    return tensors
-
-
-def _same_tensor(rank: int) -> torch.Tensor:
-    tensor = _number(1)
-    for _ in range(4):
-        dist.all_reduce(tensor, async_op=True).wait()
     return tensor
