@@ -10,8 +10,7 @@ import torch.distributed as dist
 
 from ddpsim.ddp.collectives import OPERATIONS
 from ddpsim.ddp.interception import Interception
-from tests.kit.results import returned
-from tests.kit.running import group_methods
+from tests.kit.running import run
 
 
 def noting(seen):
@@ -22,12 +21,6 @@ def noting(seen):
         seen.append(f"after {operation}")
 
     return around
-
-
-def run(program, world_size):
-    before = group_methods()
-    assert group_methods() == before
-    return list(returned(program, world_size))
 
 
 def test_calls_are_made_inside_the_context_until_it_stops():
@@ -41,7 +34,7 @@ def test_calls_are_made_inside_the_context_until_it_stops():
         dist.all_reduce(total)
         return seen, total.item()
 
-    assert run(program, 2) == [(["allreduce", "after allreduce", "barrier", "after barrier"], 2)] * 2
+    assert list(run(program, 2).returns) == [(["allreduce", "after allreduce", "barrier", "after barrier"], 2)] * 2
 
 
 def test_groups_and_ranks_that_nobody_asked_about_are_left_alone():
@@ -56,7 +49,7 @@ def test_groups_and_ranks_that_nobody_asked_about_are_left_alone():
         dist.barrier()
         return seen
 
-    assert run(program, 2) == [["barrier", "after barrier"] * 2, []]
+    assert list(run(program, 2).returns) == [["barrier", "after barrier"] * 2, []]
 
 
 def test_ranks_stop_one_after_the_other():
@@ -69,7 +62,7 @@ def test_ranks_stop_one_after_the_other():
             dist.barrier()
         return len(seen) // 2
 
-    assert run(program, 3) == [0, 1, 2]
+    assert list(run(program, 3).returns) == [0, 1, 2]
 
 
 def test_an_error_inside_the_context_comes_out():
@@ -98,7 +91,7 @@ def test_a_later_interception_of_the_same_group_counts():
         other.stop()
         return len(first), len(second)
 
-    assert run(program, 2) == [(0, 4)] * 2
+    assert list(run(program, 2).returns) == [(0, 4)] * 2
 
 
 def test_every_method_of_torchs_groups_that_communicates_is_watched():

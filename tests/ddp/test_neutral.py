@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim.ddp import neutral
+from ddpsim.ddp import collectives, neutral
 from ddpsim.ddp.collectives import NO_ROOT, Collective, describe
 from ddpsim.ddp.neutral import take_part
 from tests.kit.results import returned
@@ -100,3 +100,8 @@ def test_gathering_into_one_tensor(shape):
 
 def test_monitored_barrier():
     on_two_ranks(describe("monitored_barrier", ()), dist.monitored_barrier)
+
+
+def test_every_collective_that_joined_ranks_are_told_of_is_made():
+    told = {row.public_name for row in collectives._TABLE.values() if row.contribution is not None}
+    assert told == neutral._SHADOWS.keys()

@@ -95,6 +95,7 @@ def test_hooks(location, hook):
         return history
 
     training = batches(3, 3, 3)
+    history = returned(program, 3)
     seen = [torch.zeros(4, dtype=torch.float64) for _ in range(3)]
     for step in range(3):
         if location is _BufferCommHookLocation.PRE_FORWARD:
@@ -103,7 +104,7 @@ def test_hooks(location, hook):
         if location is _BufferCommHookLocation.POST_FORWARD:
             seen = [sum(seen) / 3] * 3
         for rank in range(3):
-            torch.testing.assert_close(returned(program, 3)[rank][step], seen[rank], rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(history[rank][step], seen[rank], rtol=1e-12, atol=1e-12)
 
 
 def test_buffers_that_the_forward_replaces():

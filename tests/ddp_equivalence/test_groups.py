@@ -17,7 +17,7 @@ from tests.ddp_equivalence.engine import DistributedDataParallel, expectation
 from tests.ddp_equivalence.test_plain import TINY
 from tests.kit import networks, oracle
 from tests.kit.results import returned
-from tests.kit.training import Training, assert_same, batches, equal_batches, mean_square, seeded, trained
+from tests.kit.training import Training, assert_each, assert_same, batches, equal_batches, mean_square, seeded, trained
 
 PAIR = {"first": networks.multilayer, "second": networks.with_buffers}
 """A generator and a critic, say: two wrappers that see the same batches, in one loop."""
@@ -43,9 +43,10 @@ def train_pair(rank, training, order, options, join=TorchJoin):
 
 def check_pair(counts, *how):
     training = Training(networks.multilayer, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
+    returns = returned(train_pair, len(counts), args=(training, *how))
     for index, (name, build) in enumerate(PAIR.items()):
-        for rank, expected in enumerate(oracle.train(replace(training, build=build), seeded(build, index))):
-            assert_same(returned(train_pair, len(counts), args=(training, *how))[rank][name], expected, gradients=False)
+        expected = oracle.train(replace(training, build=build), seeded(build, index))
+        assert_each([own[name] for own in returns], expected, gradients=False)
 
 
 @pytest.mark.parametrize(
@@ -79,10 +80,11 @@ def test_one_wrapper_for_each_half(counts):
         return engine.train_model(rank, training, seeded(networks.with_buffers, rank), options)
 
     training = Training(networks.with_buffers, batches(*counts), mean_square, is_joined=len(set(counts)) > 1)
+    returns = returned(program, 4)
     for start in (0, 2):
         own = replace(training, batches=training.batches[start : start + 2])
-        for rank, expected in enumerate(oracle.train(own, seeded(networks.with_buffers, start)), start=start):
-            assert_same(returned(program, 4)[rank], expected, gradients=False)
+        expected = oracle.train(own, seeded(networks.with_buffers, start))
+        assert_each(returns[start : start + 2], expected, gradients=False)
 
 
 def test_a_wrapper_on_some_ranks_only():

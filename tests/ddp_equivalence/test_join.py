@@ -9,7 +9,17 @@ from tests.ddp_equivalence.engine import DistributedDataParallel, check, expecta
 from tests.ddp_equivalence.test_plain import OPTIONS, TINY
 from tests.kit import networks, oracle
 from tests.kit.results import returned
-from tests.kit.training import Training, assert_same, batches, mean_square, seeded, steps, trained, uneven_batches
+from tests.kit.training import (
+    Training,
+    assert_each,
+    assert_same,
+    batches,
+    mean_square,
+    seeded,
+    steps,
+    trained,
+    uneven_batches,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:find_unused_parameters=True was specified"),
@@ -103,8 +113,7 @@ def test_joining_twice():
     epoch = expectation(training)[0]
     module = networks.multilayer()
     module.load_state_dict(epoch.parameters)
-    for rank, expected in enumerate(oracle.train(training, module)):
-        assert_same(returned(program, 3)[rank], expected, gradients=False)
+    assert_each(returned(program, 3), oracle.train(training, module), gradients=False)
 
 
 @pytest.mark.parametrize("counts", [(1, 2), (2, 1, 3), (0, 1, 1, 1)])
