@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ddpsim.scenarios.files.value_scenarios import of_program, of_training, program_in, training_in
 from ddpsim.scenarios.model import Scenario
@@ -30,18 +30,14 @@ class Candidate(NamedTuple):
     """False if its choices are those of another one, so that other schedules have to be tried, too."""
 
 
-Part = TypeVar("Part")
-
-
 def size_of(candidate: Candidate) -> Size:
     """How large it is."""
     scenario = candidate.scenario
-    training, program = training_in(scenario), program_in(scenario)
-    size = Size(scenario.world_size, 0)
-    if training is not None:
-        size = size_of_declared(Declared(training, scenario.world_size, scenario.faults))
-    elif program is not None:
-        size = size_of_program(program)
+    part = _part_of(scenario)
+    if part is None:
+        size = Size(scenario.world_size, 0)
+    else:
+        size = size_of_declared(part) if isinstance(part, Declared) else size_of_program(part)
     return size.under(scenario.choices)
 
 
@@ -54,59 +50,47 @@ def key_of(candidate: Candidate) -> Hashable:
 
 def passes_for(scenario: Scenario) -> Sequence[ShrinkPass[Candidate]]:
     """How such a scenario can be made simpler; its schedule comes last."""
-    if training_in(scenario) is not None:
-        passes = [_lifted(shrink_pass, _declared_in, _with_declared) for shrink_pass in training_passes.PASSES]
-    elif program_in(scenario) is not None:
-        passes = [_lifted(shrink_pass, _program_in, _with_program) for shrink_pass in program_passes.PASSES]
-    else:
-        passes = [_smaller_worlds]
+    part = _part_of(scenario)
+    passes: list[ShrinkPass[Candidate]] = [_smaller_worlds]
+    if part is not None:
+        of_part: Sequence[ShrinkPass[Any]] = (
+            training_passes.PASSES if isinstance(part, Declared) else program_passes.PASSES
+        )
+        passes = [partial(_other_parts, shrink_pass) for shrink_pass in of_part]
     return [*passes, *(partial(_other_choices, shrink_pass) for shrink_pass in schedule_passes.PASSES)]
 
 
-def _lifted(
-    shrink_pass: ShrinkPass[Part], part_in: Callable[[Scenario], Part], with_part: Callable[[Scenario, Part], Scenario]
-) -> ShrinkPass[Candidate]:
-    """A pass for what a scenario runs as one for the scenario."""
-
-    def lifted(candidate: Candidate) -> Iterator[Candidate]:
-        for part in shrink_pass(part_in(candidate.scenario)):
-            made = with_part(candidate.scenario, part)
-            # A training that the oracle can judge stays one: another may be a mistake that fails by itself.
-            if made.reference is not None or candidate.scenario.reference is None:
-                yield Candidate(made, has_own_schedule=False)
-
-    return lifted
-
-
-def _declared_in(scenario: Scenario) -> Declared:
+def _part_of(scenario: Scenario) -> Declared | Program | None:
+    """What can be made simpler of what it runs; None for a function."""
     training = training_in(scenario)
-    assert training is not None
-    return Declared(training, scenario.world_size, scenario.faults)
+    return program_in(scenario) if training is None else Declared(training, scenario.world_size, scenario.faults)
 
 
-def _with_declared(scenario: Scenario, declared: Declared) -> Scenario:
+def _other_parts(shrink_pass: ShrinkPass[Declared | Program], candidate: Candidate) -> Iterator[Candidate]:
+    part = _part_of(candidate.scenario)
+    assert part is not None
+    for simpler in shrink_pass(part):
+        made = _with_part(candidate.scenario, simpler)
+        # A training that the oracle can judge stays one: another may be a mistake that fails by itself.
+        if made.reference is not None or candidate.scenario.reference is None:
+            yield Candidate(made, has_own_schedule=False)
+
+
+def _with_part(scenario: Scenario, part: Declared | Program) -> Scenario:
     """It is compared with the oracle if it was, and if that has something to say."""
-    training, world_size, faults = declared
-    made = of_training(training, world_size, name=scenario.name, engine=scenario.engine, choices=scenario.choices)
+    name, engine, choices = scenario.name, scenario.engine, scenario.choices
+    if isinstance(part, Declared):
+        made = of_training(part.training, part.world_size, name=name, engine=engine, choices=choices)
+    else:
+        made = of_program(part, name=name, engine=engine, choices=choices)
     return replace(
         made,
         about=scenario.about,
         tags=scenario.tags,
         reports=scenario.reports,
-        faults=faults,
+        faults=part.faults if isinstance(part, Declared) else scenario.faults,
         reference=made.reference if scenario.reference else None,
     )
-
-
-def _program_in(scenario: Scenario) -> Program:
-    program = program_in(scenario)
-    assert program is not None
-    return program
-
-
-def _with_program(scenario: Scenario, program: Program) -> Scenario:
-    made = of_program(program, name=scenario.name, engine=scenario.engine, choices=scenario.choices)
-    return replace(made, about=scenario.about, tags=scenario.tags, reports=scenario.reports, faults=scenario.faults)
 
 
 def _smaller_worlds(candidate: Candidate) -> Iterator[Candidate]:

@@ -1,6 +1,6 @@
 """Hypothesis strategies of programs: nothing wrong with them, or broken in one place.
 
-What is drawn is drawing.py's and breaking.py's; each of their choices is one of hypothesis's, so a failure shrinks to
+What is drawn is generator.py's and breaking.py's; each of their choices is one of hypothesis's, so a failure shrinks to
 few ranks, few rounds and plain calls that are waited for at once.
 """
 
