@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 import pytest
 from junitparser import Error, Failure, JUnitXml, Skipped
 
-from ddpsim.reports.document import Document, Exploration, Finding, Outcome, Run
+from ddpsim.reports.document import Document, Finding, Run
 from ddpsim.reports.forms.junit import Case, junit_of, to_junit
 from ddpsim.simulator.verdict import Verdict
-from tests.reports.examples import MISSING, document
+from tests.reports.made import exploration
 
 
 def parsed(data):
@@ -71,19 +71,18 @@ def test_a_case_that_passes_shows_its_text():
 
 
 def test_an_exploration_is_one_case():
-    failing = dataclasses.replace(document(MISSING).runs[0], name="p, failing")
-    explored = Exploration(
-        "p", Verdict.FAIL, 9, False, "Far.", (Outcome("pass", 8), Outcome("fail", 1)), 1.5, failing=0
-    )
-    case = only_case(to_junit(Document("p", (failing,), explored)))
-    assert (case.name, case.time) == ("p", 1.5)
-    text = f"Far.\n\n      8  pass\n      1  fail\n\n{failing.text}"
-    assert told(case) == ("deadlock.missing_rank", "Far.", text)
-    assert case.system_out == f"replay  {failing.replay}"
+    made = exploration()
+    failing = dataclasses.replace(made.runs[1], text="who waits", replay="ddpsim replay x s1:0:1")
+    case = only_case(to_junit(dataclasses.replace(made, runs=(made.runs[0], failing))))
+    counts = "   1200  pass\n     34  fail  deadlock.missing_rank rank 1"
+    extent = made.exploration.extent
+    assert (case.name, case.time) == ("story", 1.5)
+    assert told(case) == ("deadlock.missing_rank", extent, f"{extent}\n\n{counts}\n\nwho waits")
+    assert case.system_out == "replay  ddpsim replay x s1:0:1"
 
 
 def test_an_exploration_that_found_nothing_is_unknown_or_passes():
-    explored = Exploration("p", Verdict.UNKNOWN, 9, False, "Far.", (Outcome("pass", 9),), 1.5)
+    explored = dataclasses.replace(exploration().exploration, verdict=Verdict.UNKNOWN, failing=None)
     (error,) = only_case(to_junit(Document("p", (), explored))).result
     assert (type(error), error.type) == (Error, "unknown")
     expected = dataclasses.replace(explored, is_expected=True)

@@ -8,14 +8,14 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ddpsim.reports.document import Document, Exploration, Outcome, Rank, Waiting
+from ddpsim.reports.document import Document, Rank, Waiting
 from ddpsim.reports.forms.narrow_lanes import narrow_lanes
 from ddpsim.reports.forms.text import text_of, to_text
 from ddpsim.simulator.choices import Who
 from ddpsim.simulator.verdict import Verdict
 from ddpsim.simulator.wording import rank_list
 from tests.reports.examples import CYCLE, MISMATCH, MISSING, THREADS, document
-from tests.reports.made import Story, call
+from tests.reports.made import Story, call, exploration
 
 
 def lanes(name, width=120):
@@ -55,13 +55,10 @@ def test_the_odd_call_is_marked_and_what_differs():
 
 
 def test_messages_are_arrows_and_each_waits_for_the_next():
-    assert lanes(CYCLE)[1:] == [
-        *(
-            f'rank {rank}  >?=  waits in send #0  float32[1]  to rank {(rank + 1) % 4}  group "default"'
-            for rank in range(4)
-        ),
-        "  > send   = waits for good   ? never came",
-    ]
+    waits = "waits in send #0  float32[1]  to rank"
+    *rows, legend = lanes(CYCLE)[1:]
+    assert rows == [f'rank {rank}  >?=  {waits} {(rank + 1) % 4}  group "default"' for rank in range(4)]
+    assert legend == "  > send   = waits for good   ? never came"
 
 
 def test_a_thread_has_a_lane_below_its_rank():
@@ -163,27 +160,15 @@ def test_the_order_of_a_report():
 
 
 def test_an_exploration_says_how_often_there_was_what_and_shows_its_runs():
-    passing, failing = (dataclasses.replace(document(name).runs[0], name=name) for name in ("uneven-inputs", MISSING))
-    exploration = Exploration(
-        "p",
-        Verdict.FAIL,
-        7,
-        False,
-        "Far.",
-        (Outcome("pass", 5), Outcome("fail, x", 2)),
-        1.0,
-        1,
-        0,
-        None,
-        True,
-        "as expected",
-    )
-    lines = to_text(Document("p", (passing, failing), exploration)).decode().splitlines()
-    assert lines[:5] == ["FAIL  p", "  Far.", "        5  pass", "        2  fail, x", ""]
-    assert [line for line in lines if line.startswith("--- ")] == [
-        "--- uneven-inputs  world size 4  policy round_robin",
-        f"--- {MISSING}  world size 4  policy round_robin",
+    made = exploration()
+    concluded = dataclasses.replace(made.exploration, conclusion="as expected")
+    lines = to_text(dataclasses.replace(made, exploration=concluded)).decode().splitlines()
+    assert lines[:8] == [
+        *("FAIL  story", "  1,234 executions, all there are"),
+        *("     1200  pass", "       34  fail  deadlock.missing_rank rank 1"),
+        *("", "  first difference", "    failing: rank 1 returns", "    passing: rank 0 issues all_reduce"),
     ]
+    assert [line for line in lines if line.startswith("--- ")] == ["--- story  world size 4"] * 2
     assert lines[-1] == "as expected"
 
 
