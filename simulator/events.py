@@ -36,6 +36,10 @@ class EventKind(Enum):
     """A rank's program raised; `text` is the type of the exception."""
 
 
+THREAD_ENDED, THREAD_RAISED = "thread ended", "thread raised "
+"""What notes say of a thread; of one that raised, the type of the exception follows."""
+
+
 class Event(NamedTuple):
     """One happening."""
 

@@ -15,7 +15,7 @@ from ddpsim.reports.document import End, Event, Rank, Run
 from ddpsim.reports.layout.columns import Columns, columns_of
 from ddpsim.reports.layout.mismatches import differing_calls
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,15 +142,11 @@ def _thread_ends(run: Run) -> dict[Who, tuple[End, str]]:
     for event in run.events:
         if event.kind is not EventKind.NOTE or not event.thread:
             continue
-        if event.text.startswith(_RAISED):
-            ends[event.who] = ("raised", event.text.removeprefix(_RAISED))
-        elif event.text == _ENDED:
+        if event.text.startswith(THREAD_RAISED):
+            ends[event.who] = ("raised", event.text.removeprefix(THREAD_RAISED))
+        elif event.text == THREAD_ENDED:
             ends.setdefault(event.who, ("returned", ""))
     return ends
-
-
-_ENDED, _RAISED = "thread ended", "thread raised "
-"""What simulator/runtime/threads notes of a thread."""
 
 
 def _items(run: Run, lane_of: Sequence[int], columns: Columns) -> tuple[Item, ...]:

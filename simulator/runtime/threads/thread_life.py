@@ -36,7 +36,7 @@ from weakref import WeakKeyDictionary
 from ddpsim.simulator.accesses import Access, Mode, Object
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.thread_findings import thread_error
-from ddpsim.simulator.events import EventKind
+from ddpsim.simulator.events import THREAD_ENDED, THREAD_RAISED, EventKind
 from ddpsim.simulator.kernel.lifecycle import all_threads_of
 from ddpsim.simulator.kernel.requests import Block, Cancel, Checkpoint, Note, ReadClock, SawEnd
 from ddpsim.simulator.kernel.states import Change
@@ -292,11 +292,11 @@ class Threads:
         end = Access(_object(me), Mode.CONTRIBUTE), Access(all_threads_of(me.rank), Mode.CONTRIBUTE)
         self._host.ask(Checkpoint(end))
         self._steps.touch(me, *end)
-        self._host.ask(Note(EventKind.NOTE, "thread ended"))
+        self._host.ask(Note(EventKind.NOTE, THREAD_ENDED))
         return how
 
     def _tell(self, me: RankThread, error: BaseException) -> None:
-        self._host.ask(Note(EventKind.NOTE, f"thread raised {type(error).__name__}"))
+        self._host.ask(Note(EventKind.NOTE, f"{THREAD_RAISED}{type(error).__name__}"))
         kind = (me.name, one_line(error), site_of_error(error))
         self._errors.setdefault(kind, ([], traceback_text(error)))[0].append(me.rank)
 
