@@ -9,8 +9,8 @@ from torch import nn
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError
 from tests.kit import networks
 from tests.kit.networks import TwoOutputs
-from tests.kit.running import check_backwards, counts, each_equals, expected, gradients, run
-from tests.kit.training import TINY, mean_square, ramp, seeded
+from tests.kit.running import check_backwards, counts, each_equals, expected, gradients, loss, run, wrapped
+from tests.kit.training import TINY, ramp
 
 GRAPHS = {
     "all used": {},
@@ -19,14 +19,6 @@ GRAPHS = {
     "tiny buckets": {"bucket_cap_mb": TINY},
 }
 GRAPH = pytest.mark.parametrize("options", GRAPHS.values(), ids=GRAPHS)
-
-
-def loss(model, rank, number=0):
-    return mean_square(model, ramp(rank, number))
-
-
-def wrapped(build=networks.multilayer, **options):
-    return DistributedDataParallel(seeded(build), **options)
 
 
 # Each trains a wrapper on some of its batches, and must leave the gradients of these.

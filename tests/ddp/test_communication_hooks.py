@@ -16,17 +16,13 @@ from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDSt
 from ddpsim.ddp import DistributedDataParallel, UsageError
 from ddpsim.simulator.calls import Phase
 from tests.kit import networks
-from tests.kit.running import assert_equal, calls, each_equals, expected, gradients, run
-from tests.kit.training import TINY, mean_square, ramp, seeded
-
-
-def loss(model, rank):
-    return mean_square(model, ramp(rank))
+from tests.kit.running import assert_equal, calls, each_equals, expected, gradients, loss, run, wrapped
+from tests.kit.training import TINY
 
 
 def hooked(rank, hook, state=None, steps=2, **options):
     """Gradients after the last of some steps, cleared before each."""
-    model = DistributedDataParallel(seeded(networks.multilayer), **options)
+    model = wrapped(**options)
     model.register_comm_hook(state, hook)
     for _ in range(steps):
         model.zero_grad()
@@ -167,7 +163,7 @@ def test_gradients_are_views_of_what_was_set():
 
 def test_a_hook_for_sparse_gradients():
     def program(rank):
-        model = DistributedDataParallel(seeded(build))
+        model = wrapped(build)
         model.register_comm_hook(None, hook)
         for _ in range(2):
             model.zero_grad()
@@ -237,7 +233,7 @@ def test_a_hook_that_is_none():
 
 def test_a_second_registration():
     def program(rank):
-        model = DistributedDataParallel(seeded(networks.multilayer))
+        model = wrapped()
         model.register_comm_hook(None, allreduce_hook)
         with pytest.raises(UsageError, match=r"^hook is a second communication hook, expected one per model: "):
             model.register_comm_hook(None, noop_hook)
@@ -250,7 +246,7 @@ def test_a_second_registration():
 def test_a_registration_between_forward_and_backward():
     # The forward has decided already that the engine divides; the hook would do it again.
     def program(rank):
-        model = DistributedDataParallel(seeded(networks.multilayer))
+        model = wrapped()
         own = loss(model, rank)
         with pytest.raises(UsageError, match=r"^a communication hook registered between a forward and its backward, "):
             model.register_comm_hook(None, allreduce_hook)

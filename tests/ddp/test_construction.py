@@ -18,16 +18,8 @@ from torch.nn.parallel import DistributedDataParallel as TorchDistributedDataPar
 from ddpsim import simulate
 from ddpsim.ddp import DistributedDataParallel, ReplicaMismatchError, UsageError
 from tests.kit import networks
-from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, run
-from tests.kit.training import mean_square, ramp, seeded
-
-
-def loss(model, rank):
-    return mean_square(model, ramp(rank))
-
-
-def wrapped(build=networks.multilayer, **options):
-    return DistributedDataParallel(seeded(build), **options)
+from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, loss, run, wrapped
+from tests.kit.training import seeded
 
 
 def gradients_for(*ranks):

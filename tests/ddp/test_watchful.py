@@ -13,21 +13,13 @@ from ddpsim import simulate
 from ddpsim.ddp import BypassedBackwardError, DistributedDataParallel, OpenBackwardError, ParameterChangedError
 from ddpsim.ddp.open_backward import report
 from tests.kit import networks
-from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, run
-from tests.kit.training import TINY, mean_square, ramp, seeded
+from tests.kit.running import assert_equal, counts, each_equals, expected, gradients, loss, run, wrapped
+from tests.kit.training import TINY, ramp, seeded
 
 GRAPH = pytest.mark.parametrize(
     "options", [{}, {"find_unused_parameters": True}, {"static_graph": True}], ids=["all used", "searched", "static"]
 )
 CAPS = pytest.mark.parametrize("cap_mb", [25, TINY])
-
-
-def loss(model, rank, number=0):
-    return mean_square(model, ramp(rank, number))
-
-
-def wrapped(build=networks.multilayer, **options):
-    return DistributedDataParallel(seeded(build), **options)
 
 
 def proper_step(model, rank):

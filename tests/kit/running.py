@@ -15,8 +15,8 @@ from ddpsim import Result, simulate
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.events import EventKind
-from tests.kit import oracle
-from tests.kit.training import Prepare, Training, assert_same, seeded, train
+from tests.kit import networks, oracle
+from tests.kit.training import Prepare, Training, assert_same, mean_square, ramp, seeded, train
 
 Gradients = dict[str, "Tensor | None"]
 RankLoss = Callable[[nn.Module, int], Tensor]
@@ -125,6 +125,16 @@ def gradients(module: nn.Module) -> Gradients:
     }
 
 
+def wrapped(build: Callable[[], nn.Module] = networks.multilayer, **options: Any) -> DistributedDataParallel:
+    """A wrapper, of the same module on each rank."""
+    return DistributedDataParallel(seeded(build), **options)
+
+
+def loss(model: nn.Module, rank: int, number: int = 0) -> Tensor:
+    """Of a batch of the rank's own."""
+    return mean_square(model, ramp(rank, number))
+
+
 def average(build: Callable[[], nn.Module], losses: Iterable[Callable[[nn.Module], Tensor]]) -> Gradients:
     """The average over ranks of the gradients of `losses[rank]`."""
     own = [_gradients_of(seeded(build), loss) for loss in losses]
@@ -149,7 +159,7 @@ def backwards(
     rank: int, build: Callable[[], nn.Module], losses: Sequence[RankLoss], options: Mapping[str, Any]
 ) -> tuple[DistributedDataParallel, list[Gradients]]:
     """The program of a rank: a wrapper, and its gradients after the backward of each loss, cleared before."""
-    model = DistributedDataParallel(seeded(build), **options)
+    model = wrapped(build, **options)
     found = []
     for loss in losses:
         model.zero_grad()
