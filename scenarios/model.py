@@ -133,6 +133,8 @@ class Scenario:
     """The scenario that this one is the repaired twin of."""
     engine: Engine = Engine.TORCH
     """Whom it runs on unless somebody says otherwise."""
+    isolation: str | None = None
+    """What a rank is, "thread" or "process"; None for what goes with the program."""
     choices: tuple[int, ...] = ()
     """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
 

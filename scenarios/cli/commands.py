@@ -20,6 +20,7 @@ from ddpsim.scenarios.cli.bench import bench
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
+from ddpsim.scenarios.cli.program_words import with_program_as_one_word
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
 from ddpsim.scenarios.cli.run import run
@@ -52,7 +53,8 @@ def _status_of(arguments: Sequence[str] | None) -> int:
         output.note(line)
         return Status.USAGE_ERROR
     try:
-        status = app(args=None if arguments is None else list(arguments), prog_name="ddpsim", standalone_mode=False)
+        words = with_program_as_one_word(sys.argv[1:] if arguments is None else arguments)
+        status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # one that comes while typer makes a status of another
         return Status.INTERRUPTED
     except Exception as error:

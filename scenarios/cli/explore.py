@@ -8,6 +8,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    IsolationName,
     Name,
     Opens,
     OwnOrEngine,
@@ -17,6 +18,7 @@ from ddpsim.scenarios.cli.options import (
     WorldSize,
     by_text,
     how_text,
+    isolated,
 )
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
@@ -33,6 +35,7 @@ def explore(
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
+    isolation: IsolationName = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -57,7 +60,7 @@ def explore(
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.exploring import explore_scenario
 
-    scenario = load(name)
+    scenario = isolated(load(name), isolation)
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
         with output.bar("exploring", executions, _where) as on_progress:

@@ -5,6 +5,7 @@ No torch here: `--help` shows these. What has to know the scenarios imports them
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,11 +23,26 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank, or nothing.",
+        help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION, where FUNCTION takes the rank, or nothing; or "
+        "a program that each rank runs, FILE.py or -m MODULE, and behind it what is the program's own.",
     ),
 ]
 WorldSize = Annotated[
-    int | None, typer.Option(help="How many ranks.  [default: the scenario's own]", show_default=False)
+    int | None,
+    typer.Option(
+        "--world-size",
+        "--nproc-per-node",
+        help="How many ranks.  [default: the scenario's own, and 4 for a program]",
+        show_default=False,
+    ),
+]
+IsolationName = Annotated[
+    str | None,
+    typer.Option(
+        "--isolation",
+        help="What a rank is: thread or process.  [default: a process for a program, else a thread]",
+        show_default=False,
+    ),
 ]
 _WHO = "Who synchronises the replicas:"
 _OWN_ENGINE = "[default: torch, unless a file says otherwise]"
@@ -100,6 +116,11 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     if name not in names:
         raise UsageError(f"engine is {name!r}, expected one of {', '.join(names)}: give one of these names")
     return tuple(Engine) if name == "both" else (Engine(name),)
+
+
+def isolated(scenario: Scenario, isolation: str | None) -> Scenario:
+    """The scenario, with what a rank is said by the caller."""
+    return scenario if isolation is None else dataclasses.replace(scenario, isolation=isolation)
 
 
 def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[int] = ()) -> str:

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import Name, Opens, OwnOrEngine, ReportFolder, SimulatedTransport, WorldSize
+from ddpsim.scenarios.cli.options import (
+    IsolationName,
+    Name,
+    Opens,
+    OwnOrEngine,
+    ReportFolder,
+    SimulatedTransport,
+    WorldSize,
+    isolated,
+)
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
@@ -33,6 +42,7 @@ def replay(
     engine: OwnOrEngine = None,
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
+    isolation: IsolationName = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -57,7 +67,7 @@ def replay(
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.replaying import replay_run
 
-    scenario = load(name)
+    scenario = isolated(load(name), isolation)
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    IsolationName,
     Name,
     Opens,
     OwnOrEngines,
@@ -20,6 +21,7 @@ from ddpsim.scenarios.cli.options import (
     by_text,
     engines_named,
     how_text,
+    isolated,
     prepared_for,
 )
 from ddpsim.scenarios.cli.reporting import reporting
@@ -39,6 +41,7 @@ def run(
     policy: OwnOrPolicy = None,
     seed: Seed = 0,
     transport: TransportName = "memory",
+    isolation: IsolationName = None,
     timeout: Timeout = None,
     report: ReportFolder = None,
     opens: Opens = False,
@@ -58,7 +61,7 @@ def run(
             timeout_seconds=timeout,
         )
 
-    scenario = load(name)
+    scenario = isolated(load(name), isolation)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:

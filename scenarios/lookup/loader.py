@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,18 +11,22 @@ from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_i
 from ddpsim.scenarios.lookup.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
+from ddpsim.simulator.rank_processes.program import Program, is_program
 
-_EXPECTED = "expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION"
+_EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
 
 
 def load(name: str) -> Scenario:
-    """The scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`.
+    """The scenario called `name`, or the one in a file: `FILE.toml`, or `FILE.py:FUNCTION`; or a program.
 
-    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. Raises
-    UsageError, with the nearest name if there is one.
+    A function that is no scenario becomes one that is expected to pass; it takes a rank, or nothing. So does a program,
+    which is a command line as for python, `FILE.py ...` or `-m MODULE ...`. Raises UsageError, with the nearest name if
+    there is one.
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
+    if name and is_program(words := _words(name)):
+        return _program(name, words)
     file, _, function = name.rpartition(":")
     if name.endswith(SUFFIXES):
         file, function = name, ""
@@ -36,8 +41,6 @@ def load(name: str) -> Scenario:
 
 
 def _from_file(name: str, path: Path, function: str) -> Scenario:
-    if path.suffix == ".py" and not function:
-        raise UsageError(f"scenario is {name!r}, expected FILE.py:FUNCTION: say which function each rank runs")
     if path.suffix == ".toml" and function:
         raise UsageError(f"scenario is {name!r}, expected FILE.toml: leave out {f':{function}'!r}, a file has one")
     if not _is_file(path):
@@ -49,6 +52,20 @@ def _from_file(name: str, path: Path, function: str) -> Scenario:
     if isinstance(program, Scenario):
         return replace(program, name=name)
     return Scenario(name, program.__doc__ or "", program, min_world_size=1)
+
+
+def _words(name: str) -> list[str]:
+    """The words of a command line; none where it is no such thing."""
+    try:
+        return shlex.split(name)
+    except ValueError:  # a quotation that does not end
+        return []
+
+
+def _program(name: str, words: list[str]) -> Scenario:
+    program = Program(tuple(words))
+    program.check()
+    return Scenario(name, "", program, min_world_size=1)
 
 
 def _is_file(path: Path) -> bool:

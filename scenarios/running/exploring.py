@@ -57,6 +57,7 @@ def explore_scenario(
             check_determinism=check_determinism,
             keep_going=keep_going,
             name=chosen.name,
+            isolation=chosen.isolation,
             on_progress=on_progress,
         )
 

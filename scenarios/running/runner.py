@@ -21,6 +21,7 @@ from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
+from ddpsim.simulator.rank_processes.program import Program
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -70,6 +71,7 @@ def run_scenario(
             check="replicas",
             budget=budget,
             name=chosen.name,
+            isolation=chosen.isolation,
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
@@ -128,6 +130,7 @@ def replay_scenario(
             faults=chosen.faults,
             check="replicas",
             name=chosen.name,
+            isolation=chosen.isolation,
         )
 
     return _run(scenario, engine, transport, world_size, run)
@@ -177,10 +180,14 @@ def replay_command(
 ) -> str:
     """The command that runs it again; on real processes, as freely as before."""
     is_free = transport == PROCESSES
-    words = ["ddpsim", "run" if is_free else "replay", shlex.quote(scenario.name)]
+    is_program = isinstance(scenario.program, Program)
+    name = scenario.name if is_program else shlex.quote(scenario.name)
+    words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
+    words += [] if scenario.isolation is None else ["--isolation", scenario.isolation]
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]
     words += [] if engine is scenario.engine else ["--engine", engine.value]
+    words += [name] if is_program else []  # what follows it is its own
     return " ".join(words)

@@ -138,6 +138,8 @@ class Child:
 def fork_ranks(terms: Terms) -> list[Child]:
     """Fork a process for each rank. Raises UsageError if the system gives no more."""
     children: list[Child] = []
+    if terms.is_program:
+        _preload()
     sys.stdout.flush()
     sys.stderr.flush()
     is_frozen_by_us = gc.get_freeze_count() == 0
@@ -158,6 +160,10 @@ def fork_ranks(terms: Terms) -> list[Child]:
         if is_frozen_by_us:
             gc.unfreeze()
     return children
+
+
+def _preload() -> None:
+    """Import once what the ranks of most programs would import each for itself: torch's optimizers want dynamo."""
 
 
 def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:

@@ -28,7 +28,7 @@ BAD = {
     "run": "Missing argument 'NAME'; see `ddpsim run --help`",
     "run send-send --sede 3": "No such option: --sede...; see `ddpsim run --help`",
     "run send-send --world-size": "Option '--world-size' requires an argument; see `ddpsim... --help`",
-    "run send-send --world-size four": "Invalid value for '--world-size': ...; see `ddpsim run --help`",
+    "run send-send --world-size four": "Invalid value for '--world-size' ...; see `ddpsim run --help`",
     "run send-send --seed 1.5": "Invalid value for '--seed': ...; see `ddpsim run --help`",
     "run examples/hang.py:train --world-size 0": (
         "world size is 0, examples/hang.py:train expects 1 or more: give it more ranks"

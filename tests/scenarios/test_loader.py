@@ -57,7 +57,7 @@ def test_load_finds_by_name():
     ],
 )
 def test_unknown_name(name, advice):
-    expected = f"scenario is {name!r}, expected a name in `ddpsim list`, FILE.toml or FILE.py:FUNCTION: {advice}"
+    expected = f"scenario is {name!r}, expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE: {advice}"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         load(name)
 
@@ -241,7 +241,7 @@ def test_what_is_beside_a_file_is_one_module_when_it_is_loaded_and_when_it_runs(
         (None, r"scenario is None, expected a name: see `ddpsim list`"),
         ("no/such.py:f", r"scenario is 'no/such.py:f', but there is no file 'no/such.py': correct.*"),
         ("x" * 300 + ".toml", r"scenario is '.*', but there is no file 'x{300}.toml': correct the path"),
-        ("hang.py", r"scenario is 'hang.py', expected FILE.py:FUNCTION: say which function each rank runs"),
+        ("hang.py", r"there is no file 'hang.py', expected a program: correct the path"),
         ("own.toml:f", r"scenario is 'own.toml:f', expected FILE.toml: leave out ':f', a file has one"),
     ],
 )

@@ -1,0 +1,165 @@
+"""Programs that nobody wrote for us: files and modules, run by `ddpsim run` as torchrun runs them."""
+
+import os
+import textwrap
+
+import pytest
+
+from ddpsim import Code, UsageError, Verdict, simulate_program
+from ddpsim.scenarios.cli.commands import main
+from ddpsim.scenarios.cli.program_words import with_program_as_one_word
+
+SCRIPT = """
+import argparse, os, sys
+import torch, torch.distributed as dist
+
+RANK = int(os.environ["RANK"])
+assert __name__ == "__main__" and sys.modules["__main__"].RANK == RANK
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int)
+arguments = parser.parse_args()
+assert not dist.is_initialized()
+dist.init_process_group("gloo")
+total = torch.tensor([RANK + 1.0])
+dist.all_reduce(total)
+print(f"rank {RANK} of {dist.get_world_size()} epochs {arguments.epochs} total {total.item()}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text(SCRIPT)
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "__init__.py").write_text("")
+    (tmp_path / "project" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
+    (tmp_path / "project" / "train.py").write_text(
+        "import sys\nfrom project.helper import twice\nprint(twice(21), sys.argv[1:])\n"
+    )
+    return tmp_path
+
+
+def write(folder, source):
+    (folder / "own.py").write_text(textwrap.dedent(source))
+    return ["own.py"]
+
+
+def test_a_script_runs_as_under_torchrun(folder, capfd):
+    before = dict(os.environ)
+    assert main(["run", "--world-size", "2", "train.py", "--epochs", "3"]) == 0
+    out = capfd.readouterr().out
+    assert sorted(out.splitlines()[:2]) == [f"rank {rank} of 2 epochs 3 total 3.0" for rank in range(2)]
+    assert "train.py --epochs 3  world size 2  policy round_robin" in out
+    assert "replay  ddpsim replay s1:0:" in out
+    assert out.splitlines()[-1] == "as expected: pass"
+    assert dict(os.environ) == before
+
+
+def test_what_is_printed_to_paste_repeats_the_run(folder, capfd):
+    assert main(["run", "--nproc-per-node", "2", "--policy", "random", "train.py", "--epochs", "1"]) == 0
+    (line,) = [line for line in capfd.readouterr().out.splitlines() if line.startswith("  replay  ")]
+    words = line.split()[1:]
+    assert words[:2] == ["ddpsim", "replay"]
+    assert words[3:] == ["--world-size", "2", "train.py", "--epochs", "1"]
+    assert main(words[1:]) == 0
+
+
+def test_a_module_runs_with_its_own_arguments(folder, capfd):
+    assert main(["run", "--world-size", "2", "-m", "project.train", "--world-size", "7"]) == 0
+    assert capfd.readouterr().out.splitlines()[:2] == ["42 ['--world-size', '7']"] * 2
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [("sys.exit(0)", None), ("sys.exit()", None), ("sys.exit(2)", Code.RANK_ERROR), ("1/0", Code.RANK_ERROR)],
+)
+def test_how_a_script_ends(folder, end, code):
+    result = simulate_program(write(folder, f"import sys\n{end}\n"), 2)
+    assert [finding.code for finding in result.findings] == ([] if code is None else [code])
+
+
+def test_what_is_registered_for_the_end_runs(folder, capfd):
+    source = """
+        import atexit, torch.distributed as dist
+        dist.init_process_group("gloo")
+        atexit.register(lambda: (dist.barrier(), print("barrier at exit")))
+    """
+    assert simulate_program(write(folder, source), 2).verdict is Verdict.PASS
+    assert capfd.readouterr().out == "barrier at exit\n" * 2
+
+
+def test_ranks_start_unlike_and_each_time_the_same(folder, capfd):
+    source = """
+        import random, torch, os
+        print(os.environ["RANK"], torch.rand(1).item(), random.random())
+    """
+    simulate_program(write(folder, source), 3)
+    first = capfd.readouterr().out
+    simulate_program(["own.py"], 3)
+    assert capfd.readouterr().out == first
+    assert len({line.split(" ", 1)[1] for line in first.splitlines()}) == 3
+
+
+def test_a_hang_is_diagnosed_at_the_users_line(folder, capfd):
+    source = """
+        import os, torch, torch.distributed as dist
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            dist.barrier()
+    """
+    write(folder, source)
+    assert main(["run", "--world-size", "3", "own.py"]) == 1
+    out = capfd.readouterr().out
+    assert "DEADLOCK  deadlock.missing_rank" in out
+    assert "own.py:5" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["nothere.py"], "there is no file 'nothere.py', expected a program: correct the path"),
+        (
+            ["bad.py"],
+            "'bad.py' does not compile ('(' was never closed (bad.py, line 1)): "
+            "mend it first, `python bad.py` says where",
+        ),
+        (
+            ["-m", "no.such"],
+            "there is no module 'no.such', expected one that `python -m no.such` finds: correct the name",
+        ),
+        (["-m"], "-m is the last word, expected a module after it: name one"),
+        (["folder.py"], "'folder.py' cannot be read (Is a directory), expected a program: correct the path"),
+    ],
+)
+def test_what_is_no_program(folder, capfd, words, line):
+    (folder / "bad.py").write_text("x = (\n")
+    (folder / "folder.py").mkdir()
+    assert main(["run", *words]) == 2
+    assert capfd.readouterr() == ("", f"ddpsim: {line}\n")
+    with pytest.raises(UsageError) as error:
+        simulate_program(words, 2)
+    assert str(error.value) == line
+
+
+def test_what_simulate_program_refuses(folder):
+    with pytest.raises(UsageError, match=r"command is 'train.py', expected a list of words: write "):
+        simulate_program("train.py", 2)
+    with pytest.raises(UsageError, match=r"isolation is 'thread', but train.py is run as __main__"):
+        simulate_program(["train.py"], 2, isolation="thread")
+
+
+@pytest.mark.parametrize(
+    ("words", "taken"),
+    [
+        (["run", "a.py", "--x", "1"], ["run", "--", "a.py --x 1"]),
+        (["run", "--seed", "3", "a.py", "b c"], ["run", "--seed", "3", "--", "a.py 'b c'"]),
+        (["replay", "s1:0:1", "--world-size", "2", "a.py"], ["replay", "--world-size", "2", "--", "a.py", "s1:0:1"]),
+        (["explore", "-m", "a.b", "-m"], ["explore", "--", "-m a.b -m"]),
+        (["run", "a.py:f", "--seed", "3"], ["run", "a.py:f", "--seed", "3"]),
+        (["report", "a.py"], ["report", "a.py"]),
+        ([], []),
+    ],
+)
+def test_what_follows_a_program_is_its_own(words, taken):
+    assert with_program_as_one_word(words) == taken
