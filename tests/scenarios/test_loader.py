@@ -57,7 +57,8 @@ def test_load_finds_by_name():
     ],
 )
 def test_unknown_name(name, advice):
-    expected = f"scenario is {name!r}, expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE: {advice}"
+    kinds = "a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
+    expected = f"scenario is {name!r}, expected {kinds}: {advice}"
     with pytest.raises(UsageError, match=f"^{re.escape(expected)}$"):
         load(name)
 
