@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -169,6 +170,7 @@ def _run(execution: ThreadedRun, backend: Backend) -> None:
 
 def _as_processes(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
     terms = Terms(
+        coordinator=os.getpid(),
         world_size=len(kernel.run.ranks),
         program=partial(_call, program, tuple(options.args)),
         is_observed=kernel.run.is_observed,

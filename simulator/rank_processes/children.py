@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import signal
 import sys
 import time
 import warnings
+from contextlib import suppress
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.messages import Ended
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
@@ -94,11 +97,7 @@ class Child:
     def kill(self) -> None:
         """End it, and what it has started, at once."""
         if not self.is_gone:
-            for send in (os.killpg, os.kill):  # it may not be the leader of its group yet
-                try:
-                    send(self.pid, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    continue
+            self._signal(signal.SIGKILL)
             self._reap(0)
 
     def leave(self) -> None:
@@ -127,15 +126,18 @@ class Child:
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
 
     def _reap(self, options: int) -> None:
+        """See whether it has ended; then what it has started, and is still there, ends with it."""
         try:
-            pid, status = os.waitpid(self.pid, options)
+            if os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | options) is None:
+                return
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)  # before its number may be another's
+            _, self.status = os.waitpid(self.pid, 0)
         except ChildProcessError:  # the program of the caller reaps children, too
-            pid, status = self.pid, 0
-        if pid:
-            self.status = status
+            self.status = 0
 
 
-def fork_ranks(terms: Terms) -> list[Child]:
+def fork_ranks(terms: Terms, guardian: Guardian | None) -> list[Child]:
     """Fork a process for each rank. Raises UsageError if the system gives no more."""
     children: list[Child] = []
     if terms.is_program:
@@ -147,7 +149,7 @@ def fork_ranks(terms: Terms) -> list[Child]:
         gc.freeze()  # collections in the ranks then touch no page that they share
     try:
         for rank in range(terms.world_size):
-            children.append(_fork(rank, terms, children))
+            children.append(_fork(rank, terms, children, guardian))
     except OSError as error:
         for child in children:
             child.kill()
@@ -164,9 +166,10 @@ def fork_ranks(terms: Terms) -> list[Child]:
 
 def _preload() -> None:
     """Import once what the ranks of most programs would import each for itself: torch's optimizers want dynamo."""
+    importlib.import_module("torch._dynamo")
 
 
-def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:
+def _fork(rank: int, terms: Terms, others: list[Child], guardian: Guardian | None) -> Child:
     arena = Arena()
     mine, theirs = Channel.pair()
     files = Files()
@@ -178,6 +181,10 @@ def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:
         mine.close()
         for other in others:
             other.channel.close()
+        if guardian is not None:
+            guardian.let_go()
         rank_process.main(Setting(rank, terms, theirs, arena, files))
     theirs.close()
+    if guardian is not None:
+        guardian.guard(pid)
     return Child(rank, pid, mine, arena, files)

@@ -253,6 +253,7 @@ class Coordinator:
                 self._interrupt(interrupt)
                 continue
             if not ready:
+                self._forward(child)
                 self._watchdog.look(self._me, child, since)
             for file, _ in ready:
                 speaker = self._by_file[file]
@@ -287,6 +288,7 @@ class Coordinator:
         for stream, text in zip((sys.stdout, sys.stderr), child.new_output(), strict=True):
             if text:
                 stream.write(text)
+                stream.flush()
 
     def collect(self) -> None:
         """Wait for the last words of all ranks, and for the ends of their processes."""

@@ -10,6 +10,7 @@ from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
+from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
@@ -28,8 +29,19 @@ class ProcessRun:
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
-        run = self._kernel.run
-        self._children = fork_ranks(self._terms)
+        guardian = Guardian() if self._terms.is_program else None  # functions seldom start processes
+        try:
+            self._run(guardian)
+        finally:
+            if guardian is not None:
+                guardian.end()
+        if self._coordinator.interrupt is not None:
+            raise self._coordinator.interrupt
+        if self._kernel.run.life.failure is not None:
+            raise self._kernel.run.life.failure
+
+    def _run(self, guardian: Guardian | None) -> None:
+        self._children = fork_ranks(self._terms, guardian)
         self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data)
         try:
             self._coordinator.run()
@@ -40,10 +52,6 @@ class ProcessRun:
             self._coordinator.forward_output()
             for child in self._children:
                 child.close()
-        if self._coordinator.interrupt is not None:
-            raise self._coordinator.interrupt
-        if run.life.failure is not None:
-            raise run.life.failure
 
     def returns(self) -> tuple[Any, ...]:
         """What the program of each rank returned. Raises UsageError for what could not travel."""

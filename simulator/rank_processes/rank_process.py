@@ -50,6 +50,8 @@ _UNLIKE_SEED = 1_000_003
 class Terms(NamedTuple):
     """What all ranks of an execution have in common."""
 
+    coordinator: int
+    """Its process."""
     world_size: int
     program: Callable[[int], Any]
     is_observed: bool
@@ -88,6 +90,8 @@ def main(setting: Setting) -> NoReturn:
 def _make_own_process(setting: Setting) -> None:
     """Let go of what the coordinator has, and see to it that nothing is left behind if that is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != setting.terms.coordinator:  # killed in between
+        os._exit(1)
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

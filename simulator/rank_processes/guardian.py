@@ -1,0 +1,54 @@
+"""A process that outlives the coordinator: it ends what programs have started, however the coordinator ends.
+
+A rank is the leader of a process group of its own, and so are what it starts members of that. The system ends a rank
+whose coordinator is killed, but not what the rank has started. So the guardian reads their numbers from a pipe, and
+when the pipe ends, as it does with the coordinator, it kills their groups.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from contextlib import suppress
+
+_ENTRY_BYTES = 8
+
+
+class Guardian:
+    """The guardian of one run."""
+
+    def __init__(self) -> None:
+        """Raises OSError if the system gives no process or no file."""
+        reading, self._writing = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._writing)
+            _guard(reading)
+        os.close(reading)
+
+    def guard(self, pid: int) -> None:
+        """Look after the group of a process."""
+        os.write(self._writing, pid.to_bytes(_ENTRY_BYTES, "little"))
+
+    def end(self) -> None:
+        """Kill what is left of the groups, and be gone."""
+        os.close(self._writing)
+        with suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+    def let_go(self) -> None:
+        """In a rank: it is the coordinator's."""
+        os.close(self._writing)
+
+
+def _guard(reading: int) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    os.setpgid(0, 0)
+    data = b""
+    while part := os.read(reading, 1 << 12):
+        data += part
+    for start in range(0, len(data), _ENTRY_BYTES):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(int.from_bytes(data[start : start + _ENTRY_BYTES], "little"), signal.SIGKILL)
+    os._exit(0)
