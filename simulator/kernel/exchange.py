@@ -42,7 +42,7 @@ class Exchange:
 
     def begin(self, me: Task, intent: Accesses) -> Script | None:
         """Serve `BeginCall`."""
-        successor = self._pauses.stand(me, intent)
+        successor = self._turns.stand(me, intent)
         if successor is None and me.fault is None and not self._has_faults:
             me.rank.calls_made += 1
             return None
@@ -156,11 +156,12 @@ class Exchange:
 
     def wait_for(self, me: Task, handles: tuple[int, ...], timeout_seconds: float | None) -> bool | Script:
         """Serve `WaitFor`."""
-        successor = self._pauses.stand(me)
+        successor = self._turns.stand(me)
         if successor is None and self._run.observer is None and not me.rank.delivering:
             open_calls = me.rank.open
-            if not all(handle in open_calls for handle in handles):
-                return True
+            for handle in handles:
+                if handle not in open_calls:
+                    return True
         return self._wait_for(me, handles, timeout_seconds, successor)
 
     def _wait_for(
@@ -187,7 +188,7 @@ class Exchange:
         look = request.look
         if request.handle in me.rank.open:
             return self._look(me, request, self._pauses.poll(me, (look,)))
-        successor = self._pauses.stand(me, (look,))
+        successor = self._turns.stand(me, (look,))
         if successor is None and self._run.observer is None:
             return True
         return self._look(me, request, () if successor is None else self._pauses.hold_up(me, successor))

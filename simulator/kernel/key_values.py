@@ -63,7 +63,7 @@ class KeyValues:
         """Serve `StoreOperation`: a choice point, an event, and the operation."""
         operation, keys = request.operation, request.keys
         accesses = _accesses(operation, keys)
-        successor = self._pauses.stand(me, accesses)
+        successor = self._turns.stand(me, accesses)
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
         if operation not in MAY_WAIT:

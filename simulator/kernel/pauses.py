@@ -70,21 +70,12 @@ class Pauses:
 
     def checkpoint(self, me: Task, intent: Accesses = ()) -> Script:
         """A choice point before `intent`; afterwards completions that came in the meantime are delivered."""
-        successor = self.stand(me, intent)
+        successor = self._turns.stand(me, intent)
         if successor is not None:
             yield from self.hold_up(me, successor)
 
-    def stand(self, me: Task, intent: Accesses = ()) -> int | None:
-        """The first half of a checkpoint: who comes before the caller; None if it just goes on, as it mostly does."""
-        run = self._run
-        if run.observer is not None:
-            run.observer.intends(me.number, intent)
-        successor = self._turns.at_choice_point(me)
-        is_held_up = successor != me.number or me.rank.completed or run.steps > self._most_steps
-        return successor if is_held_up else None
-
     def hold_up(self, me: Task, successor: int) -> Script:
-        """The second half of a checkpoint."""
+        """The second half of a checkpoint; the first one is `Turns.stand`."""
         if successor != me.number:
             yield self._turns.switch(successor)
             self._turns.check(me)

@@ -11,6 +11,7 @@ from bisect import bisect_left, insort
 from collections.abc import Generator, Sequence
 from typing import Any, overload
 
+from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Policy, Who
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.answers import Answer, Switch
@@ -61,6 +62,7 @@ class Turns:
     def __init__(self, run: Run, policy: Policy) -> None:
         self._run = run
         self._policy = policy
+        self._most_steps = run.budget.steps
         self._is_choosy = not isinstance(policy, RoundRobin)
         """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
         self._enabled = list(run.tasks)
@@ -92,18 +94,25 @@ class Turns:
         if self._run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
 
-    def at_choice_point(self, me: Task) -> int:
-        """The caller takes a step, unless it is to be unwound: who runs before it? The default is the caller."""
+    def stand(self, me: Task, intent: Accesses = ()) -> int | None:
+        """The caller takes a step, unless it is to be unwound: who runs before it?
+
+        None if it just goes on, as it mostly does; itself if it does, once it has got what came in the meantime.
+        """
         run, enabled = self._run, self._enabled
+        if run.observer is not None:
+            run.observer.intends(me.number, intent)
         if run.life.phase is not _RUNNING or me.state is _CANCELLED:
             raise RequestEnded
         run.steps += 1
+        successor = me.number
         if self._is_choosy and len(enabled) > 1:
-            here = bisect_left(enabled, me.number)
-            choice = self._choose_task(me.number, here)
+            here = bisect_left(enabled, successor)
+            choice = self._choose_task(successor, here)
             self.check(me)  # the policy may have failed
-            return enabled[(here + choice) % len(enabled)]
-        return me.number
+            successor = enabled[(here + choice) % len(enabled)]
+        is_held_up = successor != me.number or me.rank.completed or run.steps > self._most_steps
+        return successor if is_held_up else None
 
     def after_poll(self, me: Task) -> int:
         """Who runs after a look in vain; the default is the next enabled task.

@@ -14,16 +14,10 @@ class CallHazards:
     """The calls of one execution."""
 
     def __init__(self, world_size: int) -> None:
-        self._issued: list[Call] = []
-        self._issuers: list[int] = []
-        """The numbers of the threads that made them."""
+        self.issued: list[tuple[Call, int]] = []
+        """All calls, and the numbers of the threads that made them."""
         self._sites: dict[frozenset[Site], Sequence[Call]] = {}
         self._to_return = world_size
-
-    def issued(self, call: Call, issuer: int) -> None:
-        """A thread of a rank issued a call."""
-        self._issued.append(call)
-        self._issuers.append(issuer)
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
@@ -38,7 +32,8 @@ class CallHazards:
         """All hazards of a run: of the order of its calls and their lines, of calls that nobody waited for, and of
         those whose tensors changed in flight."""
         have_returned = not self._to_return  # else there is worse to tell
-        order = hazards.group_order(self._issued, self._issuers) if have_returned else None
+        calls, issuers = [call for call, _ in self.issued], [issuer for _, issuer in self.issued]
+        order = hazards.group_order(calls, issuers) if have_returned else None
         return (
             *([] if order is None else [order]),
             *hazards.unwaited_work(unwaited),

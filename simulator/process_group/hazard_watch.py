@@ -88,6 +88,7 @@ class HazardWatch:
 
     def __init__(self, world_size: int) -> None:
         self._calls = CallHazards(world_size)
+        self._issued = self._calls.issued
         self._in_flight: list[dict[int, _Watched]] = [{} for _ in range(world_size)]
         """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
@@ -100,7 +101,7 @@ class HazardWatch:
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
-        self._calls.issued(call, pending.issuer)
+        self._issued.append((call, pending.issuer))
         if call.origin.by_hook:
             self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":

@@ -208,7 +208,7 @@ class Coordinator:
             wrapper = group, origin.wrapper
             self._steps[wrapper] = max(origin.step, self._steps.get(wrapper, 0))
         self._posted[me.rank_number, message.handle] = Posted(message.call, message.parcel)
-        self.hazards.issued(message.call, me.number)
+        self.hazards.issued.append((message.call, me.number))
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
             answer = self._kernel.reply(self._move(answer))

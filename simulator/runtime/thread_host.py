@@ -130,13 +130,6 @@ class ThreadHost:
         answer = self.kernel.handle(request)
         return answer.value if type(answer) is GoOn else self._obey(me, answer)
 
-    def _enter(self) -> RankThread:
-        """The caller, if it may ask."""
-        me = self.baton.running
-        if me is None or me.ident != _thread_ident():
-            self._refuse_stranger(me)
-        return me
-
     def _obey(self, me: RankThread, answer: Answer) -> Any:
         """Do what answers say until the request is served."""
         kernel = self.kernel
@@ -157,7 +150,9 @@ class ThreadHost:
 
     def begin_call(self, intent: Accesses) -> RankThread:
         """The choice point before a call of the running thread, which it returns. A fault may strike here."""
-        me = self._enter()
+        me = self.baton.running
+        if me is None or me.ident != _thread_ident():
+            self._refuse_stranger(me)
         answer = self.kernel.begin_call(intent)
         if answer is not GO_ON:
             self._obey(me, answer)
@@ -175,7 +170,9 @@ class ThreadHost:
 
     def wait(self, pendings: Sequence[Pending], timeout_seconds: float | None = None) -> bool:
         """Wait until one of the calls is complete, and deliver what is complete. False if the time-out came first."""
-        me = self._enter()
+        me = self.baton.running
+        if me is None or me.ident != _thread_ident():
+            self._refuse_stranger(me)
         if pendings[0].owner is not me.of:
             return self._wait_for_others(pendings, timeout_seconds)
         handles = (pendings[0].handle,) if len(pendings) == 1 else tuple([each.handle for each in pendings])
