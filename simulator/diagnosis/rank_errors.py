@@ -82,7 +82,7 @@ def kind(error: str) -> str:
     return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT) if words in error), error)
 
 
-def done_by(error: str, longest: int = 80) -> str:
+def done_by(error: str, longest: int = 72) -> str:
     """What a rank did, in words: `raised KeyError: 'a'`, or `was killed by SIGSEGV`. `error` as for `kind`."""
     type_name, _, message = error.partition(": ")
     return message if type_name == LOST else f"raised {shortened(error, longest)}"
