@@ -8,6 +8,8 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   it;
 - `init_process_group`, which has been called already when a rank's program starts, and after a destroy needs no
   address; and `distributed_c10d.rendezvous`, which an `init_process_group` that was imported by name comes to;
+  Not where a program makes its groups itself (`makes_groups` is False): there `init_process_group` and the rendezvous
+  are torch's own, and `_create_c10d_store` of the latter gives the simulator's store, without a socket;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
@@ -22,6 +24,7 @@ of evaluations (replicas.py).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -34,6 +37,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Poll
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
@@ -45,6 +49,9 @@ from ddpsim.simulator.process_group.work import wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.host import Host
 
+_RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
+"""The module: `torch.distributed` has a function of its name."""
+
 MakeJudge = Callable[[WrapperRegistry], Judge]
 
 
@@ -52,10 +59,19 @@ class Backend:
     """The simulated backend of one execution."""
 
     def __init__(
-        self, host: Host, *, make_judge: MakeJudge | None = None, steps_elsewhere: StepsElsewhere | None = None
+        self,
+        host: Host,
+        *,
+        make_judge: MakeJudge | None = None,
+        steps_elsewhere: StepsElsewhere | None = None,
+        makes_groups: bool = True,
     ) -> None:
-        """`make_judge` makes the judge of check="replicas", given the wrappers."""
+        """`make_judge` makes the judge of check="replicas", given the wrappers.
+
+        `makes_groups` says whether a rank has its default group before its program starts.
+        """
         self._host = host
+        self._makes_groups = makes_groups
         self._wrappers = WrapperRegistry(self._running_rank, steps_elsewhere)
         self._replicas: Replicas | None = None
         if make_judge is not None:
@@ -81,11 +97,17 @@ class Backend:
             yield
 
     def _replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        if self._makes_groups:
+            first: list[tuple[Any, str, Callable[[Any], Any]]] = [
+                (distributed_c10d, "init_process_group", self._later_init),
+                (dist, "init_process_group", self._later_init),
+                (distributed_c10d, "rendezvous", self._rendezvous),
+            ]
+        else:
+            first = [(_RENDEZVOUS, "_create_c10d_store", self._rendezvous_store)]
         return [
+            *first,
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
-            (distributed_c10d, "init_process_group", self._later_init),
-            (dist, "init_process_group", self._later_init),
-            (distributed_c10d, "rendezvous", self._rendezvous),
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),
@@ -106,10 +128,10 @@ class Backend:
     # --- around each rank's program -----------------------------------------------------------------------------------
 
     @contextmanager
-    def rank_entered(self, rank: int, *, makes_group: bool = True) -> Iterator[None]:
+    def rank_entered(self, rank: int) -> Iterator[None]:
         """Give the running rank its default group, on its own thread, unless its program makes one itself."""
         torch.autograd.set_multithreading_enabled(False)  # backward, hooks and finalisation stay on this thread
-        if makes_group:
+        if self._makes_groups:
             self._groups.make_default_group(rank)
         yield
         if self._replicas is not None:
@@ -143,6 +165,9 @@ class Backend:
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
+            if not global_ranks_in_group and not self._makes_groups:
+                self._check_world(group_rank, group_size)
+                _check_backend(backend)
             return self._groups.new_group(
                 global_ranks_in_group,
                 backend,
@@ -204,6 +229,34 @@ class Backend:
 
         return rendezvous
 
+    def _rendezvous_store(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """For torch's own rendezvous by tcp:// and env://."""
+
+        def create_c10d_store(hostname: str, port: int, *arguments: Any, **options: Any) -> Any:
+            if not self._host.is_rank_thread() or not 0 <= port < 2**16:
+                return original(hostname, port, *arguments, **options)
+            return self._groups.new_store()
+
+        return create_c10d_store
+
+    def _check_world(self, rank: int, world_size: int) -> None:
+        """Refuse what a program that makes its groups itself cannot have."""
+        size, own = self._host.world_size, self._host.me.rank
+        if world_size not in (-1, size):
+            line = (
+                f"the program asks for a world of {world_size} ranks, expected {size}, as many as run: "
+                f"take world size {world_size} (--world-size {world_size}), or let the program read WORLD_SIZE"
+            )
+        elif rank not in (-1, own):
+            line = (
+                f"the program calls rank {own} rank {rank}, expected its own number: let it read RANK, "
+                "or pass the number that it was started with"
+            )
+        else:
+            return
+        self._host.break_off(UsageError(line))
+        raise UsageError(line)
+
     def _own_rank_and_world_size(self, rank: int, world_size: int) -> dict[str, int]:
         """The running rank's number and its world's size, which are also all that may be asked for."""
         given = {"world_size": self._host.world_size, "rank": self._host.me.rank}
@@ -233,3 +286,11 @@ class Backend:
             return original(future)
 
         return done
+
+
+def _check_backend(backend: str) -> None:
+    """Raise what torch raises for a name that is no backend's."""
+    known = dist.Backend
+    for name in distributed_c10d.BackendConfig(known(backend)).get_device_backend_map().values():
+        if name not in (*known.backend_list, known.UNDEFINED) and name.upper() not in known._plugins:
+            raise AssertionError(f"Unknown backend type {name}")

@@ -30,12 +30,16 @@ class MemoryStore(Store):
         super().__init__()
         self._host = host
         self._prefix = prefix
+        self._namespace = ""
+        """The part of the prefix that no program sees."""
         self._timeout = DEFAULT_TIMEOUT
+        self._limit: timedelta | None = None
+        """What ends a wait that has no time-out of its own; None if nothing does."""
 
     def prefixed(self, prefix: str) -> MemoryStore:
         """The same store, seen through a prefix of its keys."""
         store = MemoryStore(self._host, self._prefix + prefix)
-        store._timeout = self._timeout
+        store._namespace, store._timeout, store._limit = self._namespace, self._timeout, self._limit
         return store
 
     def clone(self) -> MemoryStore:
@@ -50,6 +54,7 @@ class MemoryStore(Store):
 
     def get(self, key: str) -> bytes:
         """The value of a key, once it is there."""
+        self._wait_if_limited([key])
         return bytes(self._ask("get", [key])[0])
 
     def add(self, key: str, value: int) -> int:
@@ -66,6 +71,7 @@ class MemoryStore(Store):
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """The values of several keys, once all are there."""
+        self._wait_if_limited(keys)
         return list(self._ask("multi_get", keys))
 
     def multi_set(self, keys: Sequence[str], values: Sequence[str | bytes]) -> None:
@@ -96,9 +102,11 @@ class MemoryStore(Store):
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         """Wait until all keys are there; raise DistStoreError if `timeout` passes first in virtual time."""
+        timeout = timeout or self._limit
         seconds = timeout.total_seconds() if timeout else None
         if not self._ask("wait", keys, timeout_seconds=seconds):
-            names = ", ".join(f"/{self._prefix}{key}" for key in keys)
+            prefix = self._prefix.removeprefix(self._namespace)
+            names = ", ".join(f"/{prefix}{key}" for key in keys)
             raise DistStoreError(f"wait timeout after {round((seconds or 0) * 1000)}ms, keys: {names}")
 
     def barrier(self, key: str, world_size: int, timeout: timedelta | None = None) -> None:
@@ -117,6 +125,8 @@ class MemoryStore(Store):
 
     def queue_pop(self, key: str, block: bool = True) -> bytes:
         """Take the oldest value of a queue, waiting for one if `block`; raise QueueEmptyError otherwise."""
+        if block:
+            self._wait_if_limited([key])
         value: bytes | None = self._ask("queue_pop", [key], may_wait=block)
         if value is None:
             raise QueueEmptyError("queue is empty")
@@ -147,6 +157,10 @@ class MemoryStore(Store):
         return MemoryStore(self._host)
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _wait_if_limited(self, keys: Sequence[str]) -> None:
+        if self._limit is not None:
+            self.wait(keys)
 
     def _ask(
         self,

@@ -24,6 +24,7 @@ from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
+from ddpsim.simulator.process_group.made_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended
 from ddpsim.simulator.rank_processes.parcels import Arena
@@ -139,6 +140,7 @@ class _RankProcess:
             self._host,
             make_judge=(lambda wrappers: RemoteJudge(setting.channel)) if setting.terms.checks_replicas else None,
             steps_elsewhere=self._kernel.latest_step,
+            makes_groups=not setting.terms.is_program,
         )
         self._body = body
         rank = self._host.ranks[0]
@@ -146,7 +148,7 @@ class _RankProcess:
 
     @contextmanager
     def _enter_rank(self, rank: int) -> Iterator[None]:
-        with self._backend.rank_entered(rank, makes_group=not self._setting.terms.is_program):
+        with self._backend.rank_entered(rank):
             yield
             if self._setting.terms.is_program:
                 atexit._run_exitfuncs()
@@ -166,6 +168,7 @@ class _RankProcess:
         )
         self._listen()
         with self._backend.installed():
+            serve_made_stores(host)
             time.install()
             host.threads.install()
             self._kernel.await_first_turn()

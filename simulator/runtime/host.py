@@ -134,6 +134,9 @@ class Host(Protocol):
     def ask(self, request: Request) -> Any:
         """Carry a request of the running thread to the kernel, and return what it is answered by."""
 
+    def break_off(self, error: Exception) -> None:
+        """End the execution with an error that whoever runs it shall raise."""
+
     def begin_call(self, intent: Accesses) -> RunningThread:
         """The choice point before a call of the running thread, which it returns. A fault may strike here."""
 

@@ -308,6 +308,10 @@ class ThreadHost:
 
     # --- errors of the machinery --------------------------------------------------------------------------------------
 
+    def break_off(self, error: Exception) -> None:
+        """End the execution with an error that whoever runs it shall raise, since its rank's own would be lost."""
+        self.kernel.run.life.break_off(error, self.me.rank)
+
     def break_off_by_bug(self, error: Exception) -> None:
         """End the execution with an error that nobody but us can have made."""
         self.baton.break_off_by_bug(error)

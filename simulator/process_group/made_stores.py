@@ -1,0 +1,240 @@
+"""The stores that a program makes by hand, in a rank that has a process of its own.
+
+Each is served by the kernel, so that waiting lets other ranks run and a key that never comes is found. The keys of all
+lie in one place there, each store's under a prefix of its own: by port (`TCPStore`), by file (`FileStore`), by process
+(`HashStore`). Signatures and errors are torch's. A time-out that the program gives passes in virtual time; torch's 300
+seconds never pass, since a wait that cannot end is a deadlock.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from datetime import timedelta
+from itertools import count
+from typing import Any, ClassVar
+
+import torch._C._distributed_c10d as _c10d
+from torch._C._distributed_c10d import Store
+from torch.distributed import DistNetworkError, DistStoreError
+
+from ddpsim.simulator.process_group.store import DEFAULT_TIMEOUT, MemoryStore
+from ddpsim.simulator.runtime.host import Host
+
+_FIRST_FREE_PORT = 49_152
+"""The ports from here on are nobody's own: one of them is taken for port 0."""
+
+_IN_USE = (
+    "The server socket has failed to listen on any local network address. port: {}, useIpv6: false, code: -98, "
+    "name: EADDRINUSE, message: address already in use"
+)
+
+
+class MadeStore(MemoryStore):
+    """What they have in common. A program makes them of subclasses that know their host (`made_stores`)."""
+
+    _of: ClassVar[Host]
+    _real: ClassVar[Any]
+    """torch's own, which is made where no rank runs: in a process that a rank has forked."""
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        """Of the simulation on a rank's threads."""
+        if not cls._of.is_rank_thread():
+            return cls._real(*arguments, **options)
+        return super().__new__(cls)
+
+    def _live_in(self, namespace: str) -> None:
+        self._prefix = self._namespace = namespace
+
+    def num_keys(self) -> int:
+        """How many keys it has."""
+        return len(self.list_keys())
+
+    getNumKeys = num_keys
+
+    @property
+    def underlying_store(self) -> MemoryStore:
+        """Itself: it has no prefix that the program knows."""
+        return self
+
+    def _limit_by(self, timeout: timedelta) -> None:
+        if timeout != DEFAULT_TIMEOUT:
+            self.set_timeout(timeout)
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """How long a wait without a time-out of its own may take, in virtual time."""
+        self._timeout = self._limit = timeout
+
+
+class TCPStore(MadeStore):
+    """torch.distributed.TCPStore; no socket is opened."""
+
+    _servers: ClassVar[weakref.WeakValueDictionary[int, TCPStore]]
+    """Those of this rank, by port."""
+
+    libuvBackend = True
+
+    def __init__(
+        self,
+        host_name: str,
+        port: int,
+        world_size: int | None = None,
+        is_master: bool = False,
+        timeout: timedelta = DEFAULT_TIMEOUT,
+        wait_for_workers: bool = True,
+        multi_tenant: bool = False,
+        master_listen_fd: int | None = None,
+        use_libuv: bool = True,
+    ) -> None:
+        """As torch's."""
+        super().__init__(self._of)
+        if not 0 <= port < 2**16:
+            raise TypeError(f"__init__(): incompatible constructor arguments: port {port}, expected 0 to 65535")
+        self.host = host_name
+        self.port = port
+        self._limit_by(timeout)
+        generation = self._listen(multi_tenant) if is_master else self._connect()
+        self._live_in(f"tcp port {self.port}/" if generation == 1 else f"tcp port {self.port} ({generation})/")
+        if wait_for_workers and world_size is not None:
+            self._wait_for_workers(world_size, is_master)
+
+    def _listen(self, is_shared: bool) -> int:
+        """How often somebody has listened at the port by now."""
+        if not self.port:
+            self.port = _FIRST_FREE_PORT - 1 + int(self._ask("add", ["tcp ports"], amount=1))
+        place, me = f"owner of tcp port {self.port}", str(self._of.me.rank).encode()
+        owner = bytes(self._ask("compare_set", [place], [b"", me]))
+        mine = self._servers.get(self.port)
+        if owner != me or (mine is not None and not is_shared):
+            raise DistNetworkError(_IN_USE.format(self.port))
+        self._servers[self.port] = self
+        return int(self._ask("add", [self._server], amount=int(mine is None)))
+
+    def _connect(self) -> int:
+        """Wait for the server."""
+        try:
+            return int(self.get(self._server))
+        except DistStoreError:
+            raise DistNetworkError(
+                f"The client socket has timed out after {round(self._timeout.total_seconds() * 1000)}ms while trying "
+                f"to connect to ({self.host}, {self.port})."
+            ) from None
+
+    @property
+    def _server(self) -> str:
+        """The key that is there when somebody listens; waits for it are told by its name."""
+        return f"server at tcp port {self.port}"
+
+    def _wait_for_workers(self, world_size: int, is_master: bool) -> None:
+        joined = self.add("init/", 1)
+        everybody, ports = f"all {world_size} clients of tcp port {self.port}", MemoryStore(self._of)
+        if joined == world_size:
+            ports.set(everybody, b"1")
+        if not is_master:
+            return
+        try:
+            ports.wait([everybody], self._limit)
+        except DistStoreError:
+            raise DistStoreError(
+                f"Timed out after {int(self._timeout.total_seconds()) + 1} seconds waiting for clients. "
+                f"{self.add('init/', 0)}/{world_size} clients joined."
+            ) from None
+
+    def __repr__(self) -> str:
+        return f"TCPStore(host={self.host!r}, port={self.port})"
+
+
+class FileStore(MadeStore):
+    """torch.distributed.FileStore: its file is there, and stays empty."""
+
+    def __init__(self, file_name: str, world_size: int = -1) -> None:
+        """As torch's."""
+        self.path = file_name
+        super().__init__(self._of)
+        self._live_in(f"file {os.path.realpath(file_name)}/")
+        try:
+            os.close(os.open(file_name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o644))
+        except FileExistsError:
+            return
+        except OSError as error:
+            raise RuntimeError(f"unable to open {file_name}: {error.strerror}") from None
+        if world_size > 0:  # torch removes the file with the last handle of as many ranks
+            atexit.register(_remove, file_name)
+
+
+def _remove(path: str) -> None:
+    with suppress(OSError):
+        os.unlink(path)
+
+
+class HashStore(MadeStore):
+    """torch.distributed.HashStore: of one process."""
+
+    _numbers: ClassVar[count[int]]
+
+    def __init__(self) -> None:
+        """As torch's."""
+        super().__init__(self._of)
+        self._live_in(f"hash store {next(self._numbers)} of rank {self._of.me.rank}/")
+
+
+class PrefixStore(MadeStore):
+    """torch.distributed.PrefixStore over a store of the simulation; torch's own over any other."""
+
+    def __new__(cls, prefix: str, store: Store) -> Any:
+        """Of the simulation if `store` is."""
+        if not isinstance(store, MemoryStore):
+            return cls._real(prefix, store)
+        return super().__new__(cls, prefix, store)
+
+    def __init__(self, prefix: str, store: MemoryStore) -> None:
+        """As torch's."""
+        super().__init__(self._of, f"{store._prefix}{prefix}/")
+        self._store = store
+        self._namespace = store._namespace
+        self._timeout, self._limit = store._timeout, store._limit
+
+    @property
+    def underlying_store(self) -> MemoryStore:
+        """The store without this prefix."""
+        return self._store
+
+    @property
+    def _underlying_non_prefix_store(self) -> MemoryStore:
+        store = self._store
+        return store._underlying_non_prefix_store if isinstance(store, PrefixStore) else store
+
+    def num_keys(self) -> int:
+        """How many keys the store has."""
+        return self._store.num_keys()
+
+    getNumKeys = num_keys
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Of the store, too."""
+        super().set_timeout(timeout)
+        self._store.set_timeout(timeout)
+
+
+def serve_made_stores(host: Host) -> None:
+    """Let the program, and whoever has the names of torch's stores by now, make ours. For good: in its own process."""
+    own: dict[str, dict[str, Any]] = {
+        "TCPStore": {"_servers": weakref.WeakValueDictionary()},
+        "FileStore": {},
+        "HashStore": {"_numbers": count()},
+        "PrefixStore": {},
+    }
+    kinds: Sequence[type[MadeStore]] = (TCPStore, FileStore, HashStore, PrefixStore)
+    here = vars(sys.modules[__name__])
+    for kind in kinds:
+        name = kind.__name__
+        real = getattr(_c10d, name)
+        made = type(name, (kind,), {"_of": host, "_real": real, "__module__": real.__module__, **own[name]})
+        for module in list(sys.modules.values()):
+            names = getattr(module, "__dict__", here)
+            if names is not here and names.get(name) is real:
+                setattr(module, name, made)
