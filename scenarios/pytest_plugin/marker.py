@@ -66,6 +66,8 @@ class Options:
     check: str | None = None
     budget: Any = None
     """A Budget, or a mapping of what it takes."""
+    isolation: str | None = None
+    """What a rank is, "thread" or "process"."""
 
 
 OPTIONS = tuple(each.name for each in fields(Options) if each.name != "world_size")

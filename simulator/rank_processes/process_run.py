@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 from ddpsim.simulator.diagnosis.rank_errors import LOST
@@ -12,6 +11,7 @@ from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
 from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.rank_process import Terms
+from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
 from ddpsim.simulator.verdict import Finding
@@ -87,15 +87,29 @@ class ProcessRun:
     def _error(self, rank: int) -> BaseException:
         ended = self._children[rank].ended
         if ended is not None and ended.error:
-            error: BaseException = pickle.loads(ended.error)
-            return error
+            assert ended.raised is not None
+            return _error_in(ended.error, ended.raised.line)
         return RankLostError(f"rank {rank} {self._coordinator.lost[rank]}")
+
+
+def _error_in(data: bytes, line: str) -> BaseException:
+    try:
+        error: BaseException = unpacked(data)
+    except Exception:  # its class was made in the rank
+        return RuntimeError(line)
+    return error
 
 
 def _returned(child: Child) -> Any:
     if child.ended is None or not child.ended.value:
         return None
-    value = pickle.loads(child.ended.value)
+    try:
+        value = unpacked(child.ended.value)
+    except Exception as error:
+        raise UsageError(
+            f"what rank {child.rank} returned cannot be told here ({error}), expected what pickle takes: "
+            "return numbers or tensors, or run with isolation='thread'"
+        ) from None
     if isinstance(value, UsageError):
         raise value
     return value

@@ -7,7 +7,6 @@ import ctypes
 import faulthandler
 import gc
 import os
-import pickle
 import random
 import signal
 import sys
@@ -33,6 +32,7 @@ from ddpsim.simulator.rank_processes.rank_files import Files, write_stack
 from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
+from ddpsim.simulator.rank_processes.values import packed, unpacked
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED
@@ -214,20 +214,20 @@ def _moves_elsewhere(*arguments: Any) -> NoReturn:
 
 def _pickled(value: Any, what: str) -> bytes:
     try:
-        return pickle.dumps(value)
+        return packed(value)
     except Exception as error:
         problem = UsageError(
             f"{what} {type(value).__name__}, which cannot travel from its process ({error}), expected what pickle "
             "takes: return numbers or tensors, or run with isolation='thread'"
         )
-        return pickle.dumps(problem)
+        return packed(problem)
 
 
 def _pickled_error(error: BaseException) -> bytes:
     """An error as it is where it can travel, else one of its name and text."""
     try:
-        data = pickle.dumps(error)
-        pickle.loads(data)
+        data = packed(error)
+        unpacked(data)
     except Exception:
-        return pickle.dumps(RuntimeError(f"{type(error).__name__}: {error}"))
+        return packed(RuntimeError(f"{type(error).__name__}: {error}"))
     return data

@@ -183,5 +183,5 @@ def test_the_page_names_every_option_and_no_other():
     ]
 
 
-TABLE = ("policy", "seed", "seeds", "explore", "expect", "check", "transport", "faults", "budget")
+TABLE = ("policy", "seed", "seeds", "explore", "expect", "check", "transport", "faults", "budget", "isolation")
 ROOT = Path(__file__).parents[2]

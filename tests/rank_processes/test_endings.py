@@ -74,16 +74,18 @@ def test_a_rank_that_exits():
 
 def test_what_a_rank_raises_comes_back_as_it_was():
     class Own(Exception):
-        """Cannot be pickled: its class has no name that another process finds."""
+        """Of no module: pickle alone would not find it."""
 
     def program(rank):
-        if rank == 1:
-            raise KeyError("a key")
-        raise Own("of a class of its own")
+        class Late(Exception):
+            """Made when the rank had a process of its own."""
 
-    errors = run(program).errors
-    assert repr(errors[1]) == "KeyError('a key')"
-    assert repr(errors[0]) == "RuntimeError('Own: of a class of its own')"
+        raise [KeyError("a key"), Own("a word"), Late("too late")][rank]
+
+    errors = run(program, 3).errors
+    assert repr(errors[0]) == "KeyError('a key')"
+    assert (type(errors[1]), errors[1].args) == (Own, ("a word",))
+    assert repr(errors[2]) == "RuntimeError('Late: too late')"
 
 
 def test_an_injected_fault():
@@ -164,12 +166,17 @@ def test_a_value_that_cannot_travel():
 
 
 def test_values_travel():
+    class Model(torch.nn.Linear):
+        """Of no module, as a test's own."""
+
     def program(rank):
         tensor = torch.arange(3) * rank
         dist.all_reduce(tensor)
-        return {"rank": rank, "sum": tensor}
+        return {"rank": rank, "sum": tensor, "model": Model(2, 1)}
 
     first, second = run(program).returns
+    assert type(first["model"]) is Model
+    assert torch.equal(first["model"].weight, second["model"].weight)
     assert (first["rank"], second["rank"]) == (0, 1)
     assert first["sum"].tolist() == second["sum"].tolist() == [0, 1, 2]
 

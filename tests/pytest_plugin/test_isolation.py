@@ -1,0 +1,52 @@
+"""Marked tests whose ranks are processes: `isolation="process"`."""
+
+import pytest
+
+from tests.pytest_plugin.reading import HANGS, marked
+
+PROCESS = 'ranks(2, isolation="process")'
+
+
+def test_ranks_share_nothing(run):
+    source = marked(
+        "COUNT.append(rank)\ndist.barrier()\nassert COUNT == [rank] and tmp_path.is_dir()",
+        PROCESS,
+        arguments="rank, tmp_path",
+    )
+    run("\nCOUNT = []\n" + source + "\ndef test_afterwards():\n    assert COUNT == []\n").assert_outcomes(passed=2)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("assert dist.get_rank() == 0, 'only rank 0'", "rank 1 raised AssertionError: only rank 0"),
+        (HANGS, "rank 1  waits in barrier #0"),
+        ("import os\nif rank:\n    os._exit(3)\ndist.barrier()", "rank 1 ended by os._exit(3)"),
+    ],
+    ids=["assertion", "deadlock", "gone"],
+)
+def test_a_failure_is_told_as_elsewhere(run, body, told):
+    result = run(marked(body, PROCESS))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"*{told}*", "  replay  pytest *"])
+
+
+def test_it_is_explored(run):
+    source = marked(
+        "if rank == 0:\n    seen = torch.zeros(1)\n    assert dist.recv(seen) == 1\n    dist.recv(seen)\n"
+        "else:\n    dist.send(torch.ones(1), 0)",
+        'ranks(3, isolation="process", explore=True)',
+    )
+    result = run(source)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*rank 0 raised AssertionError*"])
+
+
+def test_a_rank_that_skips(run):
+    run(marked("pytest.skip('not here')", PROCESS)).assert_outcomes(skipped=1)
+
+
+def test_what_there_is_no_such_thing_of(run):
+    result = run(marked("pass", 'ranks(2, isolation="container")'))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*isolation is 'container', expected 'thread' or 'process': give one of these*"])
