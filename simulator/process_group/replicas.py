@@ -86,6 +86,10 @@ class Replicas:
 
         The hook is torch's for all modules, as one of the inner module's own would be copied and pickled with it.
         """
+        if (
+            torch.compiler.is_compiling()
+        ):  # dynamo traces the hook, too, and it is called once more around what it makes
+            return
         if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):
             self._wrappers.of(module)  # which may have made no call yet; a copy that only evaluates never trains
         wrappers = self._wrappers.around(module)

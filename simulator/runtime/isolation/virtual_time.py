@@ -11,8 +11,8 @@ execution does not notice.
 
 Not covered: functions bound before the simulation (`from time import sleep` in a module that is imported already),
 clocks read by native code (`datetime.now`, `time.localtime()` and the others that take "now" as their default), CPU
-clocks, and waits that are neither a sleep nor made of a rank's locks (`select`): they take real time. So what waits
-like that until the virtual clock shows some time waits in vain: `asyncio.sleep`, and time-outs of multiprocessing
+clocks, and waits that are neither a sleep nor made of a rank's locks (`select`), except those of asyncio: they take
+real time. So what waits like that until the virtual clock shows some time waits in vain: time-outs of multiprocessing
 (`Queue.get(timeout=...)`) end in the budget of the run.
 """
 

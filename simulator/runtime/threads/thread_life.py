@@ -8,12 +8,13 @@ a rank only:
   `threading.Event.is_set`, which looks without a lock;
 - `threading._time` and `queue.time`, the clock under their names for it;
 - `threading._counter`, `ThreadPoolExecutor._counter` and what executors have for the end of a process (names.py);
-- the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py).
+- the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py);
+- how asyncio makes its event loops (event_loops.py).
 
 Not covered: `_thread` itself, native threads, locks made before the run or while a module is imported, or by a name
 bound before the run (`from threading import Lock`). Threads whose business is with other processes or with real time
-stay outside as they are: those of multiprocessing, of a DataLoader, of tqdm, and what a running asyncio loop starts. A
-rank that waits for those waits in real time, once no other thread can go on.
+stay outside as they are: those of multiprocessing, of a DataLoader, of tqdm, and what a running loop of asyncio starts
+that is none of the rank's. A rank that waits for those waits in real time, once no other thread can go on.
 
 A rank ends as a process does: when its program is over it waits for its threads, those of executors are told to end,
 and what is left then, its daemon threads, is carried out of what it runs. A thread that raises ends alone.
@@ -28,8 +29,9 @@ import logging
 import queue
 import sys
 import threading
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -44,6 +46,7 @@ from ddpsim.simulator.runtime.call_sites import site_here, site_of_error, traceb
 from ddpsim.simulator.runtime.one_core import shares_core_of_starter
 from ddpsim.simulator.runtime.outcome import one_line
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
+from ddpsim.simulator.runtime.threads.event_loops import is_of_rank, loop_maker
 from ddpsim.simulator.runtime.threads.lock_steps import Host, LockSteps
 from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
 from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
@@ -134,6 +137,7 @@ class Threads:
             (futures, "set", lambda _: ordered_set(steps, when_made)),
             (futures, "DoneAndNotDoneFutures", lambda original: ordered_results(steps, original)),
             (futures, "_AcquireFutures", lambda original: acquiring(steps, original)),
+            (BaseSelectorEventLoop, "__init__", partial(loop_maker, lambda: steps.running() is not None)),
         ):
             original = vars(owner).get(name, _ABSENT)
             self._originals.append((owner, name, original))
@@ -420,4 +424,5 @@ def _module(thread: Any) -> str:
 
 
 def _is_outside(thread: Any) -> bool:
-    return _module(thread).startswith(_OUTSIDE) or asyncio._get_running_loop() is not None
+    loop = asyncio._get_running_loop()
+    return _module(thread).startswith(_OUTSIDE) or (loop is not None and not is_of_rank(loop))

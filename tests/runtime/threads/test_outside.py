@@ -1,6 +1,5 @@
 """What is none of a rank's threads stays as it is: Python's modules, other threads, locks after the run."""
 
-import asyncio
 import concurrent.futures._base as futures
 import concurrent.futures.thread as executors
 import logging
@@ -254,13 +253,6 @@ def test_an_open_pool_lets_threads_wait_for_each_other(wait):
     result = simulate(program, 2, budget=Budget(stuck_seconds=2, seconds=60))
     assert result.findings == ()
     assert result.returns == (([1, 0], 7), ([1, 1], 7))
-
-
-def test_an_asyncio_loop_keeps_its_threads():
-    async def main():
-        return await asyncio.to_thread(lambda: 42)
-
-    assert simulate(lambda rank: asyncio.run(main()), 2).returns == (42, 42)
 
 
 LEFT_BEHIND = """

@@ -1,0 +1,64 @@
+"""The programs of examples/programs, each with the command that starts it."""
+
+from __future__ import annotations
+
+import ast
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "programs"
+
+WORLD_SIZE = 2
+
+_BY_PYTHON = frozenset({"spawn.py", "start_processes.py", "tutorial_processes.py"})
+"""Those that start their ranks themselves."""
+
+_OTHER_COMMANDS = {
+    "train.py": ("train.py --workers 0", "train.py --workers 2 --epochs 2", "train.py --resume"),
+    "sys_exit.py": ("sys_exit.py", "sys_exit.py --check"),
+}
+"""How they are started where that is not by their name alone."""
+
+_PROJECTS = ("-m project.train --epochs 2",)
+
+CASES_THAT_COMPILE = frozenset({"compile_inductor.py"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A command line without what starts it."""
+
+    command: str
+
+    @property
+    def words(self) -> list[str]:
+        """As a shell splits it."""
+        return shlex.split(self.command)
+
+    @property
+    def path(self) -> Path:
+        """The file that runs."""
+        first, *others = self.words
+        return FOLDER / (f"{others[0].replace('.', '/')}.py" if first == "-m" else first)
+
+    @property
+    def about(self) -> str:
+        """What the program is: the first sentence of its file."""
+        text = ast.get_docstring(ast.parse(self.path.read_text())) or ""
+        return text.partition("\n")[0].removesuffix(".")
+
+    @property
+    def starts_its_ranks(self) -> bool:
+        """True if plain Python runs it."""
+        return self.path.name in _BY_PYTHON
+
+
+def _cases() -> tuple[Case, ...]:
+    commands = [*_PROJECTS]
+    for path in FOLDER.glob("*.py"):
+        commands += _OTHER_COMMANDS.get(path.name, (path.name,))
+    return tuple(Case(command) for command in sorted(commands))
+
+
+CASES = _cases()
