@@ -135,6 +135,8 @@ class Scenario:
     """Whom it runs on unless somebody says otherwise."""
     isolation: str | None = None
     """What a rank is, "thread" or "process"; None for what goes with the program."""
+    gpus: int | None = None
+    """Virtual ones, for ranks that are processes."""
     choices: tuple[int, ...] = ()
     """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
 

@@ -44,18 +44,28 @@ def simulate(
     check_determinism: bool = False,
     name: str | None = None,
     isolation: str | None = None,
+    gpus: int | None = None,
 ) -> Result:
     """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
 
     torch.distributed's default group is initialised in each rank. Nothing a rank raises comes out of here: it stands in
     the result, as do deadlocks and mismatches. `name` is what reports and replay tokens call the program.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
+    `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
     """
     options = _options(
-        program, world_size, args, transport=transport, faults=faults, check=check, name=name, isolation=isolation
+        program,
+        world_size,
+        args,
+        transport=transport,
+        faults=faults,
+        check=check,
+        name=name,
+        gpus=gpus,
+        isolation=isolation,
     )
     _check_budget(budget)
     run = partial(run_once, program, world_size, options, budget=budget)
@@ -90,6 +100,7 @@ def replay(
     name: str | None = None,
     strict: bool = True,
     isolation: str | None = None,
+    gpus: int | None = None,
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
@@ -98,7 +109,15 @@ def replay(
     to fit instead, and the default follows the last one; the result's schedule says what was taken.
     """
     options = _options(
-        program, world_size, args, transport=transport, faults=faults, check=check, name=name, isolation=isolation
+        program,
+        world_size,
+        args,
+        transport=transport,
+        faults=faults,
+        check=check,
+        name=name,
+        gpus=gpus,
+        isolation=isolation,
     )
     _check_budget(budget)
     recorded = Replay(Schedule.parse(str(schedule), program=options.identity))
@@ -126,6 +145,7 @@ def explore(
     name: str | None = None,
     on_progress: OnProgress | None = None,
     isolation: str | None = None,
+    gpus: int | None = None,
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
@@ -141,7 +161,15 @@ def explore(
     Raises UsageError as `simulate` does.
     """
     options = _options(
-        program, world_size, args, transport=transport, faults=faults, check=check, name=name, isolation=isolation
+        program,
+        world_size,
+        args,
+        transport=transport,
+        faults=faults,
+        check=check,
+        name=name,
+        gpus=gpus,
+        isolation=isolation,
     )
     strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_budget(budget)
@@ -167,6 +195,7 @@ def _options(
     faults: Sequence[Fault],
     check: Any,
     name: str | None,
+    gpus: Any,
     isolation: Any,
 ) -> RunOptions:
     """What every entry point takes, checked."""
@@ -194,8 +223,10 @@ def _options(
         raise UsageError(f"isolation is {isolation!r}, expected 'thread' or 'process': give one of these")
     if isinstance(program, Program):
         _check_program(program, args, isolation)
+    if gpus is not None:
+        _check_gpus(gpus, program, isolation)
     identity = program_on(_name_of(program, name), world_size)
-    return RunOptions(identity, args, transport, faults, check, name, isolation)
+    return RunOptions(identity, args, transport, faults, check, name, gpus, isolation)
 
 
 def _check_program(program: Program, args: Sequence[Any], isolation: str | None) -> None:
@@ -206,6 +237,16 @@ def _check_program(program: Program, args: Sequence[Any], isolation: str | None)
     if args:
         raise UsageError(f"args is {args!r}, but a program has its arguments in its command: put them there")
     program.check()
+
+
+def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:
+    if not isinstance(gpus, int) or isinstance(gpus, bool) or gpus < 1:
+        raise UsageError(f"gpus is {gpus!r}, expected a whole number from 1: say how many virtual GPUs there are")
+    if isolation != "process" and not isinstance(program, Program):
+        raise UsageError(
+            f"gpus is {gpus}, but ranks are threads, which share torch.cuda: give isolation='process', too, or leave "
+            "gpus out"
+        )
 
 
 def _name_of(program: Any, name: str | None) -> str:

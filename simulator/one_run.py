@@ -33,6 +33,7 @@ from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
 from ddpsim.simulator.transport.transport import Transport
 from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "memory": lambda world_size: Memory(),
@@ -57,6 +58,8 @@ class RunOptions(NamedTuple):
     faults: Sequence[Fault] = ()
     check: str | None = None
     name: str | None = None
+    gpus: int | None = None
+    """Virtual ones, for ranks that are processes."""
     isolation: str | None = None
     """None for what goes with the program: a process for a `Program`, a thread for a function."""
 
@@ -106,6 +109,7 @@ def _told(options: RunOptions) -> dict[str, Any]:
         "check": options.check,
         "name": options.name,
         "isolation": options.isolation,
+        "gpus": options.gpus,
     }
 
 
@@ -176,6 +180,8 @@ def _as_processes(program: Callable[..., Any], kernel: Kernel, mover: Transport,
         is_observed=kernel.run.is_observed,
         checks_replicas=options.check == "replicas",
         is_program=isinstance(program, Program),
+        announcement=Announcement(),
+        gpus=options.gpus,
     )
     execution = ProcessRun(terms, kernel, move_data=mover.move)
     execution.run()

@@ -8,6 +8,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Gpus,
     IsolationName,
     Name,
     Opens,
@@ -36,6 +37,7 @@ def explore(
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
     isolation: IsolationName = None,
+    gpus: Gpus = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -60,7 +62,7 @@ def explore(
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.exploring import explore_scenario
 
-    scenario = isolated(load(name), isolation)
+    scenario = isolated(load(name), isolation, gpus)
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
         with output.bar("exploring", executions, _where) as on_progress:

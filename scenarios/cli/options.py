@@ -44,6 +44,16 @@ IsolationName = Annotated[
         show_default=False,
     ),
 ]
+Gpus = Annotated[
+    int | None,
+    typer.Option(
+        "--gpus",
+        metavar="N",
+        help="Virtual GPUs for ranks that are processes.  [default: one per rank, if a program asks where there is "
+        "none]",
+        show_default=False,
+    ),
+]
 _WHO = "Who synchronises the replicas:"
 _OWN_ENGINE = "[default: torch, unless a file says otherwise]"
 EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.")]
@@ -118,9 +128,10 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     return tuple(Engine) if name == "both" else (Engine(name),)
 
 
-def isolated(scenario: Scenario, isolation: str | None) -> Scenario:
-    """The scenario, with what a rank is said by the caller."""
-    return scenario if isolation is None else dataclasses.replace(scenario, isolation=isolation)
+def isolated(scenario: Scenario, isolation: str | None, gpus: int | None = None) -> Scenario:
+    """The scenario, with what a rank is, and what GPUs it has, said by the caller."""
+    scenario = scenario if isolation is None else dataclasses.replace(scenario, isolation=isolation)
+    return scenario if gpus is None else dataclasses.replace(scenario, gpus=gpus)
 
 
 def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[int] = ()) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Gpus,
     IsolationName,
     Name,
     Opens,
@@ -43,6 +44,7 @@ def replay(
     world_size: WorldSize = None,
     transport: SimulatedTransport = "memory",
     isolation: IsolationName = None,
+    gpus: Gpus = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -67,7 +69,7 @@ def replay(
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.replaying import replay_run
 
-    scenario = isolated(load(name), isolation)
+    scenario = isolated(load(name), isolation, gpus)
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:

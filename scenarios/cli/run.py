@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Gpus,
     IsolationName,
     Name,
     Opens,
@@ -42,6 +43,7 @@ def run(
     seed: Seed = 0,
     transport: TransportName = "memory",
     isolation: IsolationName = None,
+    gpus: Gpus = None,
     timeout: Timeout = None,
     report: ReportFolder = None,
     opens: Opens = False,
@@ -61,7 +63,7 @@ def run(
             timeout_seconds=timeout,
         )
 
-    scenario = isolated(load(name), isolation)
+    scenario = isolated(load(name), isolation, gpus)
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:

@@ -58,6 +58,7 @@ def explore_scenario(
             keep_going=keep_going,
             name=chosen.name,
             isolation=chosen.isolation,
+            gpus=chosen.gpus,
             on_progress=on_progress,
         )
 

@@ -72,6 +72,7 @@ def run_scenario(
             budget=budget,
             name=chosen.name,
             isolation=chosen.isolation,
+            gpus=chosen.gpus,
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
@@ -131,6 +132,7 @@ def replay_scenario(
             check="replicas",
             name=chosen.name,
             isolation=chosen.isolation,
+            gpus=chosen.gpus,
         )
 
     return _run(scenario, engine, transport, world_size, run)
@@ -185,6 +187,7 @@ def replay_command(
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
     words += [] if scenario.isolation is None else ["--isolation", scenario.isolation]
+    words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]

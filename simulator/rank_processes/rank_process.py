@@ -41,6 +41,9 @@ from ddpsim.simulator.runtime.outcome import told
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
+from ddpsim.simulator.virtual_gpus.announcement import Announcement
+from ddpsim.simulator.virtual_gpus.doors import Doors
+from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 _PR_SET_PDEATHSIG = 1
 
@@ -60,6 +63,9 @@ class Terms(NamedTuple):
     checks_replicas: bool
     is_program: bool
     """Ranks begin as torchrun begins them, and make their groups themselves."""
+    announcement: Announcement
+    gpus: int | None = None
+    """Virtual ones; None for those that a program asks for on a machine that has none."""
 
 
 class Setting(NamedTuple):
@@ -125,6 +131,7 @@ class _RankProcess:
         self._setting = setting
         self._error: BaseException | None = None
         self._kernel = RemoteKernel(setting.channel, setting.rank, setting.arena, is_observed=setting.terms.is_observed)
+        self._gpus = VirtualGpus(setting.terms.announcement)
         self._hazards = HazardWatch(setting.terms.world_size)
         body = RankBody(setting.terms.program, enter_rank=self._enter_rank, record_error=self._record_error)
         self._host = ThreadHost(
@@ -134,7 +141,7 @@ class _RankProcess:
             switch=lambda outgoing, incoming: None,
             move_data=_moves_elsewhere,
             hazards=self._hazards,
-            enter_thread=lambda: torch.autograd.set_multithreading_enabled(False),
+            enter_thread=self._enter_thread,
         )
         self._backend = Backend(
             self._host,
@@ -152,6 +159,18 @@ class _RankProcess:
             yield
             if self._setting.terms.is_program:
                 atexit._run_exitfuncs()
+
+    def _enter_thread(self) -> None:
+        torch.autograd.set_multithreading_enabled(False)
+        self._gpus.enter_thread()
+
+    def _give_gpus(self) -> None:
+        """Those that were asked for, or those that the program is going to ask for."""
+        terms = self._setting.terms
+        if terms.gpus is not None:
+            self._gpus.install(terms.gpus)
+        else:
+            Doors(self._gpus, terms.world_size, terms.announcement.say_gpus).watch()
 
     def _record_error(self, rank: int, error: BaseException) -> None:
         self._error = error
@@ -171,6 +190,7 @@ class _RankProcess:
             serve_made_stores(host)
             time.install()
             host.threads.install()
+            self._give_gpus()
             self._kernel.await_first_turn()
             host.baton.pass_on(None, me.number)
             self._body.run(host, me)

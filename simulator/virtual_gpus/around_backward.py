@@ -1,0 +1,56 @@
+"""What a program does inside a backward: torch's engine takes modes off, and ours is put on again."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import BackwardCFunction
+from torch.autograd.graph import saved_tensors_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+
+def keep_mode_in_backward(mode: Any) -> None:
+    """Let everything in Python that runs inside a backward run under the mode."""
+    function: Any = BackwardCFunction
+    function.apply = _inside(mode, function.apply)
+    tensor: Any = Tensor
+    module: Any = nn.Module
+    wrapper: Any = DistributedDataParallel
+    hooks: Any = saved_tensors_hooks
+    _wrap_argument(mode, tensor, "register_hook", 0)
+    _wrap_argument(mode, tensor, "register_post_accumulate_grad_hook", 0)
+    _wrap_argument(mode, module, "register_full_backward_hook", 0)
+    _wrap_argument(mode, module, "register_full_backward_pre_hook", 0)
+    _wrap_argument(mode, wrapper, "register_comm_hook", 1)
+    _wrap_argument(mode, hooks, "__init__", 1)  # a checkpoint computes again in there
+
+
+def _inside(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def inside(*arguments: Any, **options: Any) -> Any:
+        if torch._C._len_torch_function_stack():
+            return function(*arguments, **options)
+        with mode:
+            return function(*arguments, **options)
+
+    return inside
+
+
+def _wrap_argument(mode: Any, owner: Any, name: str, position: int) -> None:
+    """Let a method take its argument of that position (after `self`), a function, for one that has the mode."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def method(self: Any, *arguments: Any, **options: Any) -> Any:
+        if len(arguments) > position and callable(arguments[position]):
+            wrapped = _inside(mode, arguments[position])
+            arguments = (*arguments[:position], wrapped, *arguments[position + 1 :])
+        elif callable(hook := options.get("hook")):
+            options = {**options, "hook": _inside(mode, hook)}
+        return original(self, *arguments, **options)
+
+    setattr(owner, name, method)

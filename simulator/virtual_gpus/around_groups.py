@@ -1,0 +1,75 @@
+"""Calls of process groups see tensors as they are: of the CPU, all of them.
+
+A tensor that C++ has made has no label, and one call may have both kinds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from ddpsim.simulator.process_group.group import SimulatedGroup
+from ddpsim.simulator.process_group.work import SimulatedWork
+
+_CALLS = (
+    "allgather",
+    "allgather_coalesced",
+    "all_gather_single",
+    "all_gather_single_coalesced",
+    "allreduce",
+    "allreduce_coalesced",
+    "all_to_all_single",
+    "alltoall",
+    "broadcast",
+    "gather",
+    "gather_single",
+    "recv",
+    "recv_anysource",
+    "reduce",
+    "reduce_scatter",
+    "reduce_scatter_single",
+    "reduce_scatter_single_coalesced",
+    "scatter",
+    "send",
+)
+
+
+def hide_labels() -> None:
+    """Take the mode off while a call is made, and where its tensors are listed for native code."""
+    hidden: dict[Any, Any] = {}
+    for kind, names in ((SimulatedGroup, _known(SimulatedGroup)), (SimulatedWork, ("get_future",))):
+        for name in names:
+            method = getattr(kind, name)  # some have two names
+            setattr(kind, name, hidden.setdefault(method, _without_modes(method)))
+    gather: Any = SimulatedGroup.all_gather_single
+    for name in [name for name, value in vars(SimulatedGroup).items() if value is gather]:
+        setattr(SimulatedGroup, name, _by_count(gather))
+
+
+def _by_count(gather: Callable[..., Any]) -> Callable[..., Any]:
+    """NCCL gathers into a tensor of any shape that has the room: SyncBatchNorm does so."""
+
+    @functools.wraps(gather)
+    def all_gather_single(self: Any, output: torch.Tensor, tensor: torch.Tensor, opts: Any = None) -> Any:
+        if output.numel() == tensor.numel() * self.getSize() and output.is_contiguous():
+            output, tensor = output.view(-1), tensor.reshape(-1)
+        return gather(self, output, tensor, opts)
+
+    return all_gather_single
+
+
+def _known(kind: type) -> list[str]:
+    calls = {getattr(kind, name) for name in _CALLS}
+    return [name for name, value in vars(kind).items() if callable(value) and value in calls]
+
+
+def _without_modes(method: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def called(*arguments: Any, **options: Any) -> Any:
+        with torch._C.DisableTorchFunction():
+            return method(*arguments, **options)
+
+    return called

@@ -1,0 +1,130 @@
+"""What is replaced outside torch.cuda: where a device is taken before any mode is asked, or not shown to one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
+from ddpsim.simulator.virtual_gpus.labels import label_of, put, put_all
+
+_TORCH: Any = torch
+"""As what it is here: a module whose names are replaced."""
+
+
+def replace_moves(gpus: Gpus) -> None:
+    """Numbers as devices, and what keeps the data of a tensor: parameters."""
+    tensor: Any = Tensor
+    parameter: Any = nn.Parameter
+    native: Any = torch._C._nn
+    parse = native._parse_to
+    move = tensor.to
+    make = parameter.__new__
+
+    def parse_to(*arguments: Any, **options: Any) -> Any:
+        return parse(*_numbers_named(arguments), **_device_named(options))
+
+    @functools.wraps(move)
+    def to(self: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        if (arguments and type(arguments[0]) is int) or "device" in options:
+            arguments, options = _numbers_named(arguments), _device_named(options)
+        moved: Tensor = move(self, *arguments, **options)
+        return moved
+
+    @functools.wraps(make)
+    def make_parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        made = make(cls, data, requires_grad)
+        if data is not None and (label := label_of(data)) is not None:
+            put(made, label)
+        return made
+
+    native._parse_to = parse_to
+    tensor.to = to
+    parameter.__new__ = make_parameter
+    tensor.pin_memory = lambda self, device=None: self  # the thread that pins for a DataLoader has no mode
+    tensor.record_stream = lambda self, stream: None
+    tensor.is_pinned = lambda self, device=None: label_of(self) is None
+
+
+def _numbers_named(arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    if arguments and type(arguments[0]) is int:
+        return (torch.device("cuda", arguments[0]), *arguments[1:])
+    return arguments
+
+
+def _device_named(options: dict[str, Any]) -> dict[str, Any]:
+    if type(number := options.get("device")) is int:
+        return {**options, "device": torch.device("cuda", number)}
+    return options
+
+
+def replace_generator() -> None:
+    """A generator of a GPU is one of the CPU."""
+    original = torch.Generator
+
+    class Kind(type):
+        def __call__(cls, device: Any = None) -> Any:
+            is_cuda = device is not None and torch.device(device).type == "cuda"
+            return original() if device is None or is_cuda else original(device)
+
+        def __instancecheck__(cls, value: Any) -> bool:
+            return isinstance(value, original)
+
+        def __subclasscheck__(cls, kind: type) -> bool:
+            return issubclass(kind, original)
+
+    _TORCH.Generator = Kind("Generator", (), {"__module__": "torch", "__doc__": original.__doc__})
+
+
+def replace_load(gpus: Gpus) -> None:
+    """`map_location`: all is read as tensors of the CPU, and put where it is asked for."""
+    original = torch.load
+
+    @functools.wraps(original)
+    def load(f: Any, map_location: Any = None, *arguments: Any, **options: Any) -> Any:
+        wanted = map_location
+        if isinstance(map_location, dict):  # from one GPU to another: who wrote it had such a map
+            wanted = next((to for to in map_location.values() if gpus.label_for(to) is not None), None)
+        label = gpus.label_for(wanted)
+        elsewhere = callable(map_location) or wanted is not None
+        value = original(f, map_location if label is None and elsewhere else CPU, *arguments, **options)
+        if label is not None:
+            put_all(value, label)
+        return value
+
+    _TORCH.load = _TORCH.serialization.load = load
+
+
+def replace_autocast() -> None:
+    """autocast("cuda") casts what the CPU's casts, too, since that is where it computes."""
+    kind: Any = torch.amp.autocast_mode.autocast
+    enter, leave = kind.__enter__, kind.__exit__
+
+    def enter_both(self: Any) -> Any:
+        if self.device == "cuda":
+            companion = kind("cpu", dtype=self.fast_dtype, enabled=self._enabled, cache_enabled=self._cache_enabled)
+            self.__dict__.setdefault("_on_cpu", []).append(companion)
+            enter(companion)
+        return enter(self)
+
+    def leave_both(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        if self.device == "cuda":
+            leave(self._on_cpu.pop(), *error)
+        return result
+
+    kind.__enter__, kind.__exit__ = enter_both, leave_both
+
+
+def replace_compile(say: Callable[[], None]) -> None:
+    """torch.compile sees no labels, so functions stay as they are written."""
+
+    def compile(model: Any = None, **options: Any) -> Any:
+        say()
+        return model if model is not None else lambda function: function
+
+    _TORCH.compile = compile

@@ -1,0 +1,102 @@
+"""Where a program asks for a GPU: it then gets virtual ones, if nobody has said so and the machine has none.
+
+A program that only looks whether there are GPUs is told that there are none, and goes on without.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+import torch.utils._device as default_device
+from torch import Tensor, nn
+from torch.distributed import distributed_c10d
+
+from ddpsim.simulator.virtual_gpus.install import VirtualGpus
+
+_USES = (
+    "current_device",
+    "get_device_capability",
+    "get_device_name",
+    "get_device_properties",
+    "mem_get_info",
+    "set_device",
+    "synchronize",
+)
+"""Functions of torch.cuda that fail where there is no GPU."""
+
+
+class Doors:
+    """Watches for a program that asks for a GPU. What it watches is put back when it does."""
+
+    def __init__(self, gpus: VirtualGpus, count: int, put_there: Callable[[str], None]) -> None:
+        self._gpus = gpus
+        self._count = count
+        self._put_there = put_there
+        """Is told what was asked for."""
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def watch(self) -> None:
+        """Begin."""
+        for name in _USES:
+            self._open(torch.cuda, name, lambda arguments, options: True, f"torch.cuda.{name}")
+        movers: tuple[Any, ...] = (Tensor, nn.Module)
+        for owner in movers:
+            self._open(owner, "cuda", lambda arguments, options: True, ".cuda()")
+            self._open(owner, "to", _names_cuda, "device 'cuda'")
+        self._open(default_device.DeviceContext, "__init__", _names_cuda, "device 'cuda'")
+        self._open(torch.cuda, "_lazy_init", lambda arguments, options: True, "", self._refuse)
+        makers: tuple[Any, ...] = (dist, distributed_c10d)
+        for owner in makers:
+            self._open(owner, "init_process_group", _names_nccl, "backend 'nccl'")
+
+    def _open(
+        self,
+        owner: Any,
+        name: str,
+        asks: Callable[[tuple[Any, ...], dict[str, Any]], bool],
+        what: str,
+        instead: Callable[..., Any] | None = None,
+    ) -> None:
+        original = getattr(owner, name)
+
+        @functools.wraps(original)
+        def door(*arguments: Any, **options: Any) -> Any:
+            if not asks(arguments, options) or torch.cuda.is_available():
+                return original(*arguments, **options)
+            if instead is not None:
+                instead()
+            self._install(what)
+            return getattr(owner, name)(*arguments, **options)
+
+        self._originals.append((owner, name, original))
+        setattr(owner, name, door)
+
+    def _install(self, what: str) -> None:
+        for owner, name, original in reversed(self._originals):
+            setattr(owner, name, original)
+        self._gpus.install(self._count)
+        self._put_there(what)
+
+    def _refuse(self) -> NoReturn:
+        """A function of torch has asked, in native code that does not come back to us."""
+        raise RuntimeError(
+            f"the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus {self._count} for "
+            "virtual ones, or call torch.cuda.set_device first"
+        )
+
+
+def _is_cuda(value: Any) -> bool:
+    return str(value).startswith("cuda") if isinstance(value, (str, torch.device)) else False
+
+
+def _names_cuda(arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    return any(_is_cuda(value) for value in arguments[1:2]) or _is_cuda(options.get("device"))
+
+
+def _names_nccl(arguments: tuple[Any, ...], options: dict[str, Any]) -> bool:
+    backend = arguments[0] if arguments else options.get("backend")
+    return "nccl" in str(backend).lower() or _is_cuda(options.get("device_id"))

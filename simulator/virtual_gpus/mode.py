@@ -1,0 +1,171 @@
+"""The mode of torch under which a rank with virtual GPUs runs.
+
+It sees every function of torch that Python calls, and what it does not see (the Reducer, autograd's own functions)
+works with tensors of the CPU anyway: labels are for the program, the arithmetic needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.utils._device as default_device
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from ddpsim.simulator.virtual_gpus.gpus import CPU, Gpus
+from ddpsim.simulator.virtual_gpus.labels import LABEL, first_label, hand_on, label_of, put
+from ddpsim.simulator.virtual_gpus.missing_kernels import explained
+from ddpsim.simulator.virtual_gpus.sync_batch_norm import KERNELS
+
+Function = Callable[..., Any]
+Handler = Callable[[Function, tuple[Any, ...], dict[str, Any]], Any]
+
+
+class VirtualGpuMode(TorchFunctionMode):
+    """Virtual GPUs for the thread that enters it."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        super().__init__()
+        self._gpus = gpus
+        self._constructors = frozenset(default_device._device_constructors())
+        tensor: Any = Tensor
+        self._handlers: dict[Any, Handler] = {
+            tensor.device.__get__: self._device,
+            tensor.is_cuda.__get__: lambda f, args, kwargs: _is_labelled(args[0]) or f(*args),
+            tensor.is_cpu.__get__: lambda f, args, kwargs: not _is_labelled(args[0]) and f(*args),
+            tensor.get_device: self._get_device,
+            tensor.cuda: self._cuda,
+            tensor.cpu: self._cpu,
+            tensor.to: self._to,
+            tensor.type: self._type,
+            tensor.data.__set__: self._set_data,
+            tensor.__reduce_ex__: _without_label,
+            tensor.__repr__: self._repr,
+            **{kernel: _instead(form) for kernel, form in KERNELS.items()},
+        }
+
+    def __torch_function__(
+        self, func: Function, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch for the program."""
+        kwargs = kwargs or {}
+        handler = self._handlers.get(func)
+        if handler is not None:
+            return handler(func, args, kwargs)
+        if kwargs and kwargs.get("device") is not None:
+            return self._made_on(kwargs["device"], func, args, kwargs)
+        if default_device.CURRENT_DEVICE is not None and func in self._constructors:
+            return self._made_on(default_device.CURRENT_DEVICE, func, args, kwargs)
+        label = first_label(args)
+        if label is None and kwargs:
+            label = first_label(kwargs.values())
+        try:
+            result = func(*args, **kwargs)
+        except RuntimeError as error:
+            if label is not None and (problem := explained(func, error)) is not None:
+                raise problem from error
+            raise
+        if label is not None:
+            hand_on(result, label)
+        return result
+
+    # --- making and moving --------------------------------------------------------------------------------------------
+
+    def _made_on(self, device: Any, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        label = self._gpus.label_for(device)
+        if label is None:
+            return func(*args, **{**kwargs, "device": device})
+        result = func(*args, **{**kwargs, "device": CPU})
+        hand_on(result, label)
+        return result
+
+    def _moved(self, tensor: Tensor, result: Tensor, label: int | None) -> Tensor:
+        """What a move gives: the tensor itself only where nothing changed."""
+        if result is tensor and label_of(tensor) != label:
+            result = tensor.clone(memory_format=torch.preserve_format)
+        if result is not tensor:
+            put(result, label)
+        return result
+
+    def _cuda(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        device = args[1] if len(args) > 1 else kwargs.get("device")
+        return self._moved(args[0], args[0], self._gpus.index_of(device))
+
+    def _cpu(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        return self._moved(args[0], func(*args, **kwargs), None)
+
+    def _to(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, label = args[0], label_of(args[0])
+        rest = []
+        for value in args[1:]:
+            if isinstance(value, (str, torch.device)):
+                label = self._gpus.label_for(value)
+                value = CPU if label is not None else value
+            elif isinstance(value, Tensor):
+                label = label_of(value)
+            rest.append(value)
+        if (device := kwargs.get("device")) is not None:
+            label = self._gpus.label_for(device)
+            kwargs = {**kwargs, "device": CPU if label is not None else device}
+        elif isinstance(other := kwargs.get("other"), Tensor):
+            label = label_of(other)
+        return self._moved(tensor, func(tensor, *rest, **kwargs), label)
+
+    def _type(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        tensor, wanted = args[0], args[1] if len(args) > 1 else kwargs.get("dtype")
+        label = label_of(tensor)
+        if wanted is None:
+            name = str(func(tensor))
+            return name if label is None else name.replace("torch.", "torch.cuda.", 1)
+        if isinstance(wanted, str):
+            label = self._gpus.current if ".cuda." in wanted else None
+            wanted = wanted.replace(".cuda.", ".")
+        return self._moved(tensor, func(tensor, wanted), label)
+
+    def _set_data(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        func(*args, **kwargs)
+        put(args[0], label_of(args[1]))
+
+    # --- being asked --------------------------------------------------------------------------------------------------
+
+    def _device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        label = args[0].__dict__.get(LABEL)
+        return func(*args) if label is None else torch.device("cuda", label)
+
+    def _repr(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        with self:
+            return str(torch._tensor_str._str(args[0], **kwargs))
+
+    def _get_device(self, func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        label = label_of(args[0])
+        return func(*args) if label is None else label
+
+
+def _is_labelled(tensor: Tensor) -> bool:
+    return LABEL in tensor.__dict__
+
+
+def _without_label(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Pickle a tensor as one of the CPU, so that files can be read without us."""
+    tensor = args[0]
+    label = label_of(tensor)
+    put(tensor, None)
+    try:
+        return func(*args, **kwargs)
+    finally:
+        put(tensor, label)
+
+
+def _instead(form: Function) -> Handler:
+    """Call another function, and hand on the label."""
+
+    def handle(func: Function, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        label = first_label(args)
+        result = form(*args, **kwargs)
+        if label is not None:
+            hand_on(result, label)
+        return result
+
+    return handle

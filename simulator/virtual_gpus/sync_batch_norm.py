@@ -1,0 +1,105 @@
+"""The kernels of SyncBatchNorm, which torch has for GPUs only, on the CPU.
+
+`torch.nn.modules._functions.SyncBatchNorm` calls them. Channels are the second dimension; all others are reduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+def _reduced(tensor: Tensor) -> list[int]:
+    return [dimension for dimension in range(tensor.dim()) if dimension != 1]
+
+
+def _exact(tensor: Tensor) -> Tensor:
+    """As what sums are made in: half precision in single."""
+    return tensor.to(torch.promote_types(tensor.dtype, torch.float32))
+
+
+def _wide(per_channel: Tensor, like: Tensor) -> Tensor:
+    return per_channel.view(1, -1, *[1] * (like.dim() - 2))
+
+
+def _stats(input: Tensor, eps: float) -> tuple[Tensor, Tensor]:
+    variance, mean = torch.var_mean(_exact(input), _reduced(input), correction=0)
+    return mean, torch.rsqrt(variance + eps)
+
+
+def _gather_stats_with_counts(
+    input: Tensor,
+    means: Tensor,
+    invstds: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    momentum: float,
+    eps: float,
+    counts: Tensor,
+) -> tuple[Tensor, Tensor]:
+    weights = counts.view(-1, 1).to(means.dtype)
+    total = weights.sum()
+    mean = (means * weights).sum(0) / total
+    squares = (invstds**-2 - eps + (means - mean) ** 2) * weights
+    variance = squares.sum(0) / total
+    if running_mean is not None:
+        running_mean.mul_(1 - momentum).add_(momentum * mean)
+    if running_var is not None:
+        running_var.mul_(1 - momentum).add_(momentum * squares.sum(0) / (total - 1))
+    return mean, torch.rsqrt(variance + eps)
+
+
+def _elemt(
+    input: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, invstd: Tensor, eps: float
+) -> Tensor:
+    output = (input - _wide(mean, input)) * _wide(invstd, input)
+    if weight is not None:
+        output = output * _wide(weight, input)
+    if bias is not None:
+        output = output + _wide(bias, input)
+    return output.to(input.dtype)
+
+
+def _backward_reduce(
+    grad_output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    input_g: bool,
+    weight_g: bool,
+    bias_g: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    dimensions = _reduced(input)
+    sum_dy = _exact(grad_output).sum(dimensions)
+    sum_dy_xmu = _exact(grad_output * (input - _wide(mean, input))).sum(dimensions)
+    return sum_dy, sum_dy_xmu, sum_dy_xmu * invstd, sum_dy.clone()
+
+
+def _backward_elemt(
+    grad_output: Tensor,
+    input: Tensor,
+    mean: Tensor,
+    invstd: Tensor,
+    weight: Tensor | None,
+    sum_dy: Tensor,
+    sum_dy_xmu: Tensor,
+    count: Tensor,
+) -> Tensor:
+    total = count.sum()
+    slope = _wide(sum_dy_xmu / total * invstd**2, input)
+    grad = (grad_output - _wide(sum_dy / total, input) - (input - _wide(mean, input)) * slope) * _wide(invstd, input)
+    return (grad if weight is None else grad * _wide(weight, input)).to(input.dtype)
+
+
+KERNELS: Mapping[Any, Callable[..., Any]] = {
+    torch.batch_norm_stats: _stats,
+    torch.batch_norm_gather_stats_with_counts: _gather_stats_with_counts,
+    torch.batch_norm_elemt: _elemt,
+    torch.batch_norm_backward_reduce: _backward_reduce,
+    torch.batch_norm_backward_elemt: _backward_elemt,
+}
+"""By the function of torch that they stand for."""

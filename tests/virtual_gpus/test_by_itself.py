@@ -1,0 +1,107 @@
+"""A program that asks for a GPU where there is none gets virtual ones, and one line says so."""
+
+import textwrap
+
+import pytest
+import torch
+
+from ddpsim import Code, Verdict, explore, simulate_program
+from ddpsim.scenarios.cli.commands import main
+from ddpsim.simulator.rank_processes.program import Program
+
+pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+
+ASKS = {
+    "backend 'nccl'": 'dist.init_process_group("nccl")',
+    "backend 'nccl' for cuda only": 'dist.init_process_group(backend="cpu:gloo,cuda:nccl")',
+    "torch.cuda.set_device": 'torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))',
+    ".cuda()": "assert torch.ones(1).cuda().is_cuda",
+    ".cuda() of a module": "assert next(torch.nn.Linear(1, 1).cuda().parameters()).is_cuda",
+    "device 'cuda'": 'assert torch.ones(1).to("cuda:0").is_cuda',
+    "device 'cuda' of a module": 'assert next(torch.nn.Linear(1, 1).to(torch.device("cuda")).parameters()).is_cuda',
+    "device 'cuda' by default": 'torch.set_default_device("cuda"); assert torch.ones(1).is_cuda',
+}
+
+
+@pytest.fixture
+def program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def write(*lines):
+        head = "import os\nimport torch\nimport torch.distributed as dist\n"
+        (tmp_path / "own.py").write_text(head + textwrap.dedent("\n".join(lines)) + "\n")
+        return ["own.py"]
+
+    return write
+
+
+def line(asked_for):
+    return (
+        f"ddpsim: the program asks for {asked_for} and this machine has no GPU: it gets virtual ones, which compute on "
+        "the CPU (--gpus N says how many)\n"
+    )
+
+
+@pytest.mark.parametrize("asked_for", ASKS)
+def test_a_program_that_asks(program, capfd, asked_for):
+    command = program(ASKS[asked_for], "assert torch.cuda.is_available() and torch.cuda.device_count() == 3")
+    assert simulate_program(command, 3).verdict is Verdict.PASS
+    assert capfd.readouterr() == ("", line(asked_for.split(" of ")[0].split(" for ")[0].split(" by ")[0]))
+
+
+def test_a_program_that_only_looks(program, capfd):
+    command = program(
+        'device = "cuda" if torch.cuda.is_available() else "cpu"',
+        "assert torch.cuda.device_count() == 0",
+        'dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")',
+        "print(torch.ones(1).to(device).device, dist.get_backend())",
+    )
+    assert simulate_program(command, 2).verdict is Verdict.PASS
+    assert capfd.readouterr() == ("cpu gloo\n" * 2, "")
+
+
+def test_nothing_is_said_of_those_that_are_given(program, capfd):
+    command = program('dist.init_process_group("nccl")', "print(torch.cuda.device_count())")
+    assert simulate_program(command, 2, gpus=8).verdict is Verdict.PASS
+    assert capfd.readouterr() == ("8\n" * 2, "")
+
+
+def test_what_comes_too_early(program):
+    result = simulate_program(program('x = torch.ones(1, device="cuda")'), 2)
+    assert result.findings[0].code is Code.RANK_ERROR
+    assert (
+        "RuntimeError: the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus 2 for "
+        "virtual ones, or call torch.cuda.set_device first" in str(result)
+    )
+
+
+HANG = (
+    'local_rank = int(os.environ["LOCAL_RANK"])',
+    "torch.cuda.set_device(local_rank)",
+    'dist.init_process_group("nccl", device_id=torch.device("cuda", local_rank))',
+    'loss = torch.ones(1, device="cuda")',
+    "if local_rank == 0:",
+    "    dist.all_reduce(loss)",
+)
+
+
+def test_a_hang_on_the_console(program, capfd):
+    program(*HANG)
+    assert main(["run", "--gpus", "4", "--world-size", "4", "own.py"]) == 1
+    out = capfd.readouterr().out
+    assert "DEADLOCK  deadlock.missing_rank" in out
+    (waiting,) = [each for each in out.splitlines() if each.startswith("  rank 0  waits in all_reduce")]
+    assert "SUM float32[1]" in waiting
+    assert "own.py:9" in waiting
+    (replay,) = [each for each in out.splitlines() if each.startswith("  replay  ")]
+    words = replay.split()[2:]
+    assert words[2:] == ["--gpus", "4", "own.py"]
+    assert main(words) == 1
+    assert main(["explore", "--gpus", "4", "--world-size", "2", "own.py"]) == 1
+    assert "deadlock.missing_rank" in capfd.readouterr().out
+
+
+def test_exploring(program):
+    command = program(*HANG[:4], "dist.all_reduce(loss)", "assert loss.is_cuda and loss.item() == 2")
+    exploration = explore(Program(tuple(command)), 2, gpus=2)
+    assert (exploration.verdict, exploration.complete) == (Verdict.PASS, True)

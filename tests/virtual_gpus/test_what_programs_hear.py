@@ -1,0 +1,299 @@
+"""What a rank with virtual GPUs is told by torch: of devices, of tensors, and of what is not there."""
+
+import copy
+import io
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from ddpsim import Code, UsageError, Verdict, simulate
+
+
+def run(program, world_size=1, gpus=4):
+    result = simulate(program, world_size, isolation="process", gpus=gpus)
+    assert not result.errors, str(result)
+    assert result.verdict is Verdict.PASS
+    return result.returns[0]
+
+
+def test_devices():
+    def program(rank):
+        first = torch.cuda.current_device()
+        torch.cuda.set_device(2)
+        with torch.cuda.device(1):
+            inside = torch.cuda.current_device(), str(torch.ones(1).cuda().device)
+        free, total = torch.cuda.mem_get_info()
+        torch.cuda.reset_peak_memory_stats()
+        return {
+            "available": (torch.cuda.is_available(), torch.accelerator.is_available(), torch.cuda.device_count()),
+            "current": (first, inside, torch.cuda.current_device(), torch.accelerator.current_device_index()),
+            "accelerator": str(torch.accelerator.current_accelerator()),
+            "name": torch.cuda.get_device_name(0) == torch.cuda.get_device_properties("cuda:1").name,
+            "capability": torch.cuda.get_device_capability(),
+            "bf16": torch.cuda.is_bf16_supported(),
+            "memory": (torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated(), free == total > 0),
+            "statistics": torch.cuda.memory_stats()["active_bytes.all.peak"],
+            "summary": bool(torch.cuda.memory_summary()),
+        }
+
+    assert run(program) == {
+        "available": (True, True, 4),
+        "current": (0, (1, "cuda:1"), 2, 2),
+        "accelerator": "cuda",
+        "name": True,
+        "capability": (9, 0),
+        "bf16": True,
+        "memory": (0, 0, True),
+        "statistics": 0,
+        "summary": True,
+    }
+
+
+def test_streams_and_events():
+    def program(rank):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        stream = torch.cuda.Stream()
+        start.record()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            tensor = torch.ones(2, device="cuda")
+        tensor.record_stream(stream)
+        end.record()
+        torch.cuda.synchronize()
+        return start.elapsed_time(end) > 0, end.query()
+
+    assert run(program) == (True, True)
+
+
+CUDA_0 = {
+    "factory": lambda: torch.zeros(2, device="cuda"),
+    "factory of a number": lambda: torch.zeros(2, device=0),
+    "tensor": lambda: torch.tensor([1.0], device=torch.device("cuda", 0)),
+    "cuda": lambda: torch.ones(2).cuda(),
+    "to": lambda: torch.ones(2).to("cuda", non_blocking=True),
+    "to a number": lambda: torch.ones(2).to(0),
+    "to another": lambda: torch.ones(2).to(torch.ones(1, device="cuda")),
+    "pinned": lambda: torch.ones(2).pin_memory().cuda(non_blocking=True),
+    "like": lambda: torch.zeros_like(torch.ones(2, device="cuda")),
+    "result": lambda: (torch.ones(2, device="cuda") + 1).sum(),
+    "one of several results": lambda: torch.ones(2, device="cuda").chunk(2)[1],
+    "parameter": lambda: nn.Linear(2, 2, device="cuda").weight,
+    "moved parameter": lambda: nn.Linear(2, 2).to("cuda").weight,
+    "parameter moved to a number": lambda: nn.Linear(2, 2).to(0).weight,
+    "copied parameter": lambda: copy.deepcopy(nn.Linear(2, 2).cuda()).bias,
+    "output": lambda: nn.Linear(2, 2).cuda()(torch.ones(1, 2, device="cuda")),
+    "FloatTensor": lambda: torch.cuda.FloatTensor([1.0]),
+    "type": lambda: torch.ones(2).type("torch.cuda.DoubleTensor"),
+    "generator": lambda: torch.randn(2, device="cuda", generator=torch.Generator("cuda").manual_seed(1)),
+}
+CPU = {
+    "factory": lambda: torch.zeros(2),
+    "cpu": lambda: torch.ones(2, device="cuda").cpu(),
+    "to": lambda: torch.ones(2, device="cuda").to("cpu", torch.float64),
+    "parameter": lambda: nn.Linear(2, 2).cuda().cpu().weight,
+}
+
+
+def test_tensors_say_where_they_are():
+    def program(rank):
+        return {
+            place: {name: (str(make().device), make().is_cuda, make().is_cpu) for name, make in makers.items()}
+            for place, makers in (("cuda", CUDA_0), ("cpu", CPU))
+        }
+
+    assert run(program) == {
+        "cuda": dict.fromkeys(CUDA_0, ("cuda:0", True, False)),
+        "cpu": dict.fromkeys(CPU, ("cpu", False, True)),
+    }
+
+
+def test_a_move_copies_only_where_a_device_changes():
+    def program(rank):
+        on_cpu = torch.zeros(1)
+        on_gpu = on_cpu.to("cuda:0")
+        on_gpu += 1
+        back = on_gpu.cpu()
+        back += 1
+        leaf = torch.ones(1, requires_grad=True)
+        leaf.cuda().sum().backward()
+        return {
+            "same": (on_gpu.cuda() is on_gpu, on_gpu.to("cuda:0") is on_gpu, on_cpu.cpu() is on_cpu),
+            "values": (on_cpu.item(), on_gpu.item(), back.item()),
+            "gradient": leaf.grad.item(),
+            "other": str(on_gpu.to("cuda:1").device),
+            "text": repr(on_gpu),
+        }
+
+    assert run(program) == {
+        "same": (True, True, True),
+        "values": (0, 1, 2),
+        "gradient": 1,
+        "other": "cuda:1",
+        "text": "tensor([1.], device='cuda:0')",
+    }
+
+
+def test_a_default_device():
+    def program(rank):
+        torch.set_default_device("cuda:1")
+        made = str(torch.ones(1).device), str(nn.Linear(1, 1).weight.device)
+        torch.set_default_device(None)
+        with torch.device("cuda"):
+            inside = str(torch.ones(1).device)
+        return made, inside, str(torch.ones(1).device)
+
+    assert run(program) == (("cuda:1", "cuda:1"), "cuda:0", "cpu")
+
+
+def test_hooks_in_a_backward_see_gpus():
+    def program(rank):
+        seen = []
+        parameter = nn.Parameter(torch.ones(1, device="cuda"))
+        parameter.register_post_accumulate_grad_hook(lambda each: seen.append(str(each.grad.device)))
+        (parameter * 2).sum().backward()
+        return seen, str(parameter.grad.device)
+
+    assert run(program) == (["cuda:0"], "cuda:0")
+
+
+def test_random_numbers_are_those_of_the_cpu():
+    def program(rank):
+        torch.cuda.manual_seed_all(7)
+        state = torch.cuda.get_rng_state()
+        first = torch.randn(2, device="cuda").tolist()
+        torch.cuda.set_rng_state(state)
+        second = torch.randn(2, device="cuda").tolist()
+        torch.manual_seed(7)
+        return first, second, torch.randn(2).tolist()
+
+    first, second, third = run(program)
+    assert first == second == third
+
+
+def test_files():
+    def program(rank):
+        file = io.BytesIO()
+        torch.save({"model": nn.Linear(2, 2).cuda().state_dict(), "steps": [torch.ones(1, device="cuda:1")]}, file)
+        places = []
+        for place in (None, "cpu", "cuda:1", torch.device("cuda", 2), {"cuda:0": "cuda:3"}):
+            file.seek(0)
+            loaded = torch.load(file, map_location=place)
+            places.append((str(loaded["model"]["weight"].device), str(loaded["steps"][0].device)))
+        return places
+
+    assert run(program) == [(place, place) for place in ("cpu", "cpu", "cuda:1", "cuda:2", "cuda:3")]
+
+
+def test_mixed_precision():
+    def program(rank):
+        linear, x = nn.Linear(2, 2).cuda(), torch.ones(1, 2, device="cuda")
+        with torch.autocast("cuda"):
+            half = linear(x).dtype, torch.is_autocast_enabled("cuda")
+        with torch.amp.autocast("cuda", dtype=torch.bfloat16):
+            brain = linear(x).dtype
+            with torch.autocast("cuda", enabled=False):
+                off = linear(x).dtype
+        scaler = torch.amp.GradScaler("cuda")
+        optimizer = SimpleNamespace(param_groups=[{"params": list(linear.parameters())}])
+        scaler.scale(linear(x).sum()).backward()
+        scaled = linear.bias.grad.tolist()
+        scaler.unscale_(optimizer)
+        return half, brain, off, linear(x).dtype, scaled, linear.bias.grad.tolist(), scaler.is_enabled()
+
+    half, bfloat, full = torch.float16, torch.bfloat16, torch.float32
+    assert run(program) == ((half, True), bfloat, full, full, [65536.0] * 2, [1.0] * 2, True)
+
+
+def test_groups():
+    def program(rank):
+        torch.cuda.set_device(rank)
+        dist.destroy_process_group()
+        dist.init_process_group("nccl", device_id=torch.device("cuda", rank))
+        total = torch.full((2,), rank + 1.0, device="cuda")
+        dist.all_reduce(total, op=dist.ReduceOp.AVG)
+        every = [torch.empty(1, device="cuda") for _ in range(2)]
+        dist.all_gather(every, torch.full((1,), float(rank)))  # real nccl wants it on a GPU
+        names = [None] * 2
+        dist.all_gather_object(names, str(total.device))
+        dist.barrier(device_ids=[rank])
+        work = dist.all_reduce(total, async_op=True)
+        work.wait()
+        future = [each.tolist() for each in work.get_future().value()]
+        mesh = dist.init_device_mesh("cuda", (2,))
+        return dist.get_backend(), names, total.tolist(), [str(each.device) for each in every], future, mesh.device_type
+
+    expected = ("nccl", ["cuda:0", "cuda:1"], [3.0, 3.0], ["cuda:0"] * 2, [[3.0, 3.0]], "cuda")
+    assert run(program, 2) == expected
+
+
+def test_sync_batch_norm_is_batch_norm_of_all():
+    def program(rank):
+        torch.cuda.set_device(rank)
+        torch.manual_seed(0)
+        every = torch.randn(8, 3, 5, dtype=torch.float64)
+        model = nn.BatchNorm1d(3).double()
+        plain = copy.deepcopy(model)
+        model = nn.SyncBatchNorm.convert_sync_batchnorm(model).cuda()
+        own = every[:2] if rank == 0 else every[2:]
+        given, whole = own.cuda().requires_grad_(), every.clone().requires_grad_()
+        model(given).pow(3).sum().backward()
+        plain(whole).pow(3).sum().backward()
+        expected = whole.grad[:2] if rank == 0 else whole.grad[2:]
+        dist.all_reduce(model.weight.grad)
+        pairs = (
+            (given.grad, expected),
+            (model.weight.grad, plain.weight.grad),
+            (model.running_mean, plain.running_mean),
+            (model.running_var, plain.running_var),
+        )
+        return [(one.is_cuda, torch.allclose(one, other)) for one, other in pairs]
+
+    assert run(program, 2) == [(True, True)] * 4
+
+
+@pytest.mark.parametrize(
+    ("use", "line"),
+    [
+        (
+            lambda: nn.functional.ctc_loss(
+                torch.ones(4, 1, 3, device="cuda", dtype=torch.half),
+                torch.ones(1, 2, dtype=torch.long),
+                torch.tensor([4]),
+                torch.tensor([2]),
+            ),
+            "NotImplementedError: torch.nn.functional.ctc_loss has no form on the CPU, where virtual GPUs compute "
+            "(\"ctc_loss_cpu\" not implemented for 'Half'): take another dtype or implementation",
+        ),
+        (
+            lambda: torch.ones(1, device="cuda:4"),
+            "RuntimeError: CUDA error: invalid device ordinal: the program asks for cuda:4, and there are 4 virtual "
+            "GPUs, numbered from 0: run with --gpus 5, or take another one",
+        ),
+        (
+            lambda: torch.cuda.CUDAGraph(),
+            "NotImplementedError: virtual GPUs have no torch.cuda.CUDAGraph: run without CUDA graphs where there is no "
+            "GPU",
+        ),
+        (
+            lambda: dist.ProcessGroupNCCL.Options(),
+            "NotImplementedError: virtual GPUs have no ProcessGroupNCCL.Options: leave pg_options out where "
+            "torch.cuda.get_device_name() is 'ddpsim virtual GPU'",
+        ),
+    ],
+    ids=["kernel", "number", "graph", "options"],
+)
+def test_what_is_not_there(use, line):
+    result = simulate(lambda rank: use(), 1, isolation="process", gpus=4)
+    finding = result.findings[0]
+    assert finding.code is Code.RANK_ERROR
+    assert finding.summary.startswith(f"rank 0 raised {line} at test_what_programs_hear.py:")
+
+
+def test_what_is_refused():
+    with pytest.raises(UsageError, match=r"^gpus is 0, expected a whole number from 1: say how many virtual GPUs "):
+        simulate(print, 1, isolation="process", gpus=0)
+    with pytest.raises(UsageError, match=r"^gpus is 2, but ranks are threads, .*: give isolation='process', too, or "):
+        simulate(print, 1, gpus=2)
