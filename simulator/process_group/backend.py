@@ -11,6 +11,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   Not where a program makes its groups itself (`makes_groups` is False): there `init_process_group` and the rendezvous
   are torch's own, and `_create_c10d_store` of the latter gives the simulator's store, without a socket;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
+- `torch.compile`, so that what it traces programs by leaves our functions as they are (untraced.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
   see Note [Static graphs]; both in reducer_patches.py;
@@ -34,6 +35,7 @@ import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
+from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
@@ -45,6 +47,7 @@ from ddpsim.simulator.process_group.optimizer_steps import watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.replicas import Judge, Replicas
+from ddpsim.simulator.process_group.untraced import compile_others, has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group.work import wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.host import Host
@@ -83,14 +86,18 @@ class Backend:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replace what is listed above, and put it back at the end."""
+        leave_untraced()
         with ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
             listeners = []
+            replaced = self._replacements()
             if self._replicas is not None:
                 listeners.append(self._replicas.optimizer_step_done)
-                stack.callback(register_module_forward_pre_hook(self._replicas.module_runs).remove)
+                hook: Any = register_module_forward_pre_hook(self._replicas.module_runs)
+                stack.callback(hook.remove)
+                replaced.append((modules, "_has_any_global_hook", partial(has_hook_of_others, hook.id)))
             stack.callback(watch_steps(self._host, listeners).remove)
-            for owner, name, replacement in self._replacements():
+            for owner, name, replacement in replaced:
                 original = getattr(owner, name)
                 setattr(owner, name, replacement(original))
                 stack.callback(setattr, owner, name, original)
@@ -111,6 +118,7 @@ class Backend:
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),
+            (torch, "compile", compile_others),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),

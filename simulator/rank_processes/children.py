@@ -166,7 +166,10 @@ def fork_ranks(terms: Terms, guardian: Guardian | None) -> list[Child]:
 
 def _preload() -> None:
     """Import once what the ranks of most programs would import each for itself: torch's optimizers want dynamo."""
+    before = dict(os.environ)
     importlib.import_module("torch._dynamo")
+    for name in os.environ.keys() - before.keys():  # the caller is left as it was
+        del os.environ[name]
 
 
 def _fork(rank: int, terms: Terms, others: list[Child], guardian: Guardian | None) -> Child:

@@ -100,9 +100,9 @@ class Program:
         runpy.run_module(self.command[1], run_name="__main__", alter_sys=True)
 
     def _run_file(self) -> None:
-        path = self.command[0]
+        path = os.path.abspath(self.command[0])  # as Python has it, so that it holds behind os.chdir
         sys.argv = list(self.command)
-        sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+        sys.path.insert(0, os.path.dirname(path))
         main = ModuleType("__main__")
         main.__file__ = path
         vars(main)["__builtins__"] = __builtins__

@@ -64,7 +64,10 @@ def simulated(case: Case) -> Ran:
 
 
 def _run(words: list[str]) -> tuple[int | None, str, str, float]:
-    """Exit status, what was printed on both streams, and seconds; it, and what it has started, ends with the limit."""
+    """Exit status, what was printed on both streams, and seconds; it, and what it has started, ends with the limit.
+
+    Each run has a folder of another name; in what was printed it is FOLDER.
+    """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "OMP"))}
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
@@ -89,4 +92,4 @@ def _run(words: list[str]) -> tuple[int | None, str, str, float]:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             status = None
-        return status, out, err, time.monotonic() - begin
+        return status, out.replace(str(folder), "FOLDER"), err, time.monotonic() - begin

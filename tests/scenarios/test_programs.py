@@ -89,6 +89,22 @@ def test_what_is_registered_for_the_end_runs(folder, capfd):
     assert capfd.readouterr().out == "barrier at exit\n" * 2
 
 
+def test_a_script_finds_its_file_from_another_folder(folder, capfd):
+    source = """
+        import os, sys, torch.distributed as dist
+        os.mkdir(os.environ["RANK"])
+        os.chdir(os.environ["RANK"])
+        print(open(__file__).read().count("mkdir"), sys.argv[0])
+        dist.init_process_group("gloo")
+        if dist.get_rank() == 0:
+            dist.barrier()
+    """
+    (finding,) = simulate_program(write(folder, source), 2).findings
+    assert capfd.readouterr().out == "2 own.py\n" * 2
+    assert "own.py:8" in finding.text
+    assert str(folder) not in finding.text
+
+
 def test_ranks_start_unlike_and_each_time_the_same(folder, capfd):
     source = """
         import random, torch, os
