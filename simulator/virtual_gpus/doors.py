@@ -65,19 +65,25 @@ class Doors:
 
         @functools.wraps(original)
         def door(*arguments: Any, **options: Any) -> Any:
-            if not asks(arguments, options) or torch.cuda.is_available():
+            if not asks(arguments, options):
                 return original(*arguments, **options)
-            if instead is not None:
-                instead()
-            self._install(what)
+            if torch.cuda.is_available():
+                self._put_back()
+            else:
+                if instead is not None:
+                    instead()
+                self._install(what)
             return getattr(owner, name)(*arguments, **options)
 
         self._originals.append((owner, name, original))
         setattr(owner, name, door)
 
-    def _install(self, what: str) -> None:
+    def _put_back(self) -> None:
         for owner, name, original in reversed(self._originals):
             setattr(owner, name, original)
+
+    def _install(self, what: str) -> None:
+        self._put_back()
         self._gpus.install(self._count)
         self._put_there(what)
 

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
-from ddpsim.simulator.virtual_gpus.around_groups import hide_labels
 from ddpsim.simulator.virtual_gpus.around_tensors import (
     replace_autocast,
     replace_compile,
@@ -52,7 +52,7 @@ class VirtualGpus:
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
             setattr(torch.cuda, name, _on_current(getattr(torch, name)))
         _replace_nccl()
-        hide_labels()
+        see_tensors_as_they_are()
         self._mode = VirtualGpuMode(gpus)
         keep_mode_in_backward(self._mode)
         self.enter_thread()

@@ -1,6 +1,7 @@
-"""Calls of process groups see tensors as they are: of the CPU, all of them.
+"""Calls of a group whose tensors a mode of torch shows as what they are not: as tensors of virtual GPUs.
 
-A tensor that C++ has made has no label, and one call may have both kinds.
+Here they are seen as they are, of the CPU, all of them. What C++ has made a mode does not know, and one call may have
+both kinds.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ _CALLS = (
 )
 
 
-def hide_labels() -> None:
+def see_tensors_as_they_are() -> None:
     """Take the mode off while a call is made, and where its tensors are listed for native code."""
     hidden: dict[Any, Any] = {}
     for kind, names in ((SimulatedGroup, _known(SimulatedGroup)), (SimulatedWork, ("get_future",))):
