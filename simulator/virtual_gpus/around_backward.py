@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import Variable
 from torch.autograd.function import BackwardCFunction
 from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils import checkpoint
 
 
 def keep_mode_in_backward(mode: Any) -> None:
@@ -27,6 +29,37 @@ def keep_mode_in_backward(mode: Any) -> None:
     _wrap_argument(mode, module, "register_full_backward_pre_hook", 0)
     _wrap_argument(mode, wrapper, "register_comm_hook", 1)
     _wrap_argument(mode, hooks, "__init__", 1)  # a checkpoint computes again in there
+    variable: Any = Variable
+    variable._execution_engine = _Engine(mode, variable._execution_engine)
+    _compare_without_devices()
+
+
+class _Engine:
+    """The engine of autograd, with the mode on in what is queued for the end of a backward."""
+
+    def __init__(self, mode: Any, engine: Any) -> None:
+        self._mode = mode
+        self._engine = engine
+        self.run_backward = engine.run_backward  # as it is: what stands below it on the stack tells whose call one is
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def queue_callback(self, callback: Callable[[], None]) -> None:
+        """Call this when the backward that runs has ended."""
+        self._engine.queue_callback(_inside(self._mode, callback))
+
+
+def _compare_without_devices() -> None:
+    """A checkpoint looks at a tensor where the mode is on, and once where it is not."""
+    checks = checkpoint._allowed_determinism_checks_to_fns
+    look = checks[checkpoint._DEFAULT_DETERMINISM_MODE]
+
+    def look_without_modes(tensor: Tensor) -> Any:
+        with torch._C.DisableTorchFunction():
+            return look(tensor)
+
+    checks[checkpoint._DEFAULT_DETERMINISM_MODE] = look_without_modes
 
 
 def _inside(mode: Any, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -120,6 +120,19 @@ def replace_autocast() -> None:
     kind.__enter__, kind.__exit__ = enter_both, leave_both
 
 
+def replace_profiler() -> None:
+    """What is asked of the GPU is left out: there are no kernels of its own."""
+    kind: Any = torch.autograd.profiler.profile
+    begin = kind.__init__
+
+    @functools.wraps(begin)
+    def begin_on_cpu(self: Any, *arguments: Any, **options: Any) -> None:
+        options = {name: value for name, value in options.items() if name != "use_cuda"}
+        begin(self, *arguments, **options | ({"use_device": None} if options.get("use_device") == "cuda" else {}))
+
+    kind.__init__ = begin_on_cpu
+
+
 def replace_compile(say: Callable[[], None]) -> None:
     """torch.compile sees no labels, so functions stay as they are written."""
 

@@ -19,6 +19,7 @@ from ddpsim.simulator.virtual_gpus.around_tensors import (
     replace_generator,
     replace_load,
     replace_moves,
+    replace_profiler,
 )
 from ddpsim.simulator.virtual_gpus.cuda_module import accelerator_functions, cuda_functions
 from ddpsim.simulator.virtual_gpus.gpus import Gpus
@@ -43,6 +44,7 @@ class VirtualGpus:
         replace_generator()
         replace_load(gpus)
         replace_autocast()
+        replace_profiler()
         replace_compile(self._announcement.say_not_compiled)
         replaced = cuda_functions(gpus) | {name: refusing(f"torch.cuda.{name}", do) for name, do in REFUSED.items()}
         for module in _modules("torch.cuda"):
@@ -51,7 +53,7 @@ class VirtualGpus:
             _replace(module, accelerator_functions(gpus), adds=module is torch.accelerator)
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
             setattr(torch.cuda, name, _on_current(getattr(torch, name)))
-        _replace_nccl()
+        _replace_libraries()
         see_tensors_as_they_are()
         self._mode = VirtualGpuMode(gpus)
         keep_mode_in_backward(self._mode)
@@ -63,9 +65,11 @@ class VirtualGpus:
             self._mode.__enter__()
 
 
-def _replace_nccl() -> None:
+def _replace_libraries() -> None:
     distributed: Any = dist
     nccl: Any = torch.cuda.nccl
+    cudnn: Any = torch.backends.cudnn
+    cudnn.is_acceptable = lambda tensor: False
     distributed.is_nccl_available = lambda: True
     distributed.ProcessGroupNCCL = NoNccl
     distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(minutes=10)

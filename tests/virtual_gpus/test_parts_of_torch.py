@@ -1,0 +1,180 @@
+"""Parts of torch that scripts for GPUs use, on virtual ones: each comes to the numbers that it has on the CPU."""
+
+import functools
+
+import pytest
+import torch
+import torch._dynamo  # which torch's optimizers import: here once, for all ranks
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.distributed.algorithms.join import Join
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.optim import ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from ddpsim import Verdict, simulate
+
+pytestmark = pytest.mark.tier("ci")
+
+WORLD_SIZE = 2
+
+
+def network(device):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2)).to(device)
+
+
+def wrapped(model, device):
+    index = torch.device(device).index
+    return DistributedDataParallel(model, device_ids=None if index is None else [index])
+
+
+def batch(rank, device):
+    return torch.full((2, 4), rank + 1.0, device=device)
+
+
+def gradients(model):
+    return [parameter.grad.cpu() for parameter in model.parameters()]
+
+
+class Masked(nn.Module):
+    """Makes a tensor on the device by name, inside."""
+
+    def __init__(self, device, reentrant):
+        super().__init__()
+        self.network, self.device, self.reentrant = network(device), device, reentrant
+
+    def forward(self, x):
+        return checkpoint(self._masked, x, use_reentrant=self.reentrant)
+
+    def _masked(self, x):
+        return self.network(x * torch.tensor([1.0, 0.0, 2.0, 1.0], device=self.device))
+
+
+def checkpointed(rank, device, reentrant):
+    model = wrapped(Masked(device, reentrant), device)
+    model(batch(rank, device).requires_grad_()).square().mean().backward()
+    return gradients(model)
+
+
+def compressed(rank, device):
+    model = wrapped(network(device), device)
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    for _ in range(3):
+        model(batch(rank, device)).square().mean().backward()
+    return gradients(model)
+
+
+def hooked(rank, device):
+    model = wrapped(network(device), device)
+
+    def hook(state, bucket):
+        share = bucket.buffer().to(device) / WORLD_SIZE
+        future = dist.all_reduce(share, async_op=True).get_future()
+        return future.then(lambda done: done.value()[0] + torch.zeros(1, device=device))
+
+    model.register_comm_hook(None, hook)
+    model(batch(rank, device)).square().mean().backward()
+    return gradients(model)
+
+
+def joined(rank, device):
+    model = wrapped(network(device), device)
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.Adam, lr=0.1)
+    with Join([model, optimizer]):
+        for _ in range(2 + rank):
+            optimizer.zero_grad()
+            model(batch(rank, device)).square().mean().backward()
+            optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def sharded(rank, device):
+    model = network(device)
+    mesh = dist.init_device_mesh(torch.device(device).type, (WORLD_SIZE,))
+    for layer in (model[0], model[2], model):
+        fully_shard(layer, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch(rank, device)).square().mean().backward()
+        optimizer.step()
+    return [parameter.full_tensor().detach().cpu() for parameter in model.parameters()]
+
+
+def optimized(rank, device, **options):
+    model = wrapped(network(device), device)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, **options)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(batch(rank, device)).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().cpu() for parameter in model.parameters()]
+
+
+def loaded(rank, device):
+    data = TensorDataset(torch.arange(8.0).view(8, 1))
+    total = torch.zeros(1, device=device)
+    for (x,) in DataLoader(data, batch_size=2, num_workers=1, pin_memory=True):
+        x = x.to(device, non_blocking=True)
+        assert x.device == torch.device(device)
+        dist.all_reduce(x)
+        total += x.sum()
+    return [total.cpu()]
+
+
+PROGRAMS = {
+    "checkpoint": functools.partial(checkpointed, reentrant=False),
+    "reentrant checkpoint": functools.partial(checkpointed, reentrant=True),
+    "compressing hook": compressed,
+    "hook that makes tensors": hooked,
+    "Join and ZeRO": joined,
+    "fully_shard": sharded,
+    "fused AdamW": functools.partial(optimized, fused=True),
+    "foreach AdamW": functools.partial(optimized, foreach=True),
+    "workers that pin": loaded,
+}
+
+
+def run(program, place):
+    result = simulate(lambda rank: program(rank, place.format(rank)), WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
+    assert result.verdict is Verdict.PASS, str(result)
+    return result.returns
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_numbers_are_those_of_the_cpu(name):
+    on_gpus, on_cpu = (run(PROGRAMS[name], place) for place in ("cuda:{}", "cpu"))
+    for here, there in zip(on_gpus, on_cpu, strict=True):
+        assert len(here) == len(there) > 0
+        assert all(torch.equal(one, other) for one, other in zip(here, there, strict=True))
+
+
+def test_what_is_compiled_runs_as_it_is_written(capfd):
+    def program(rank):
+        model = torch.compile(network("cuda"))
+
+        @torch.compile(fullgraph=True)
+        def doubled(x):
+            return x * 2
+
+        return type(model).__name__, doubled(torch.ones(1, device="cuda")).item()
+
+    assert simulate(program, WORLD_SIZE, isolation="process", gpus=1).returns == (("Sequential", 2.0),) * WORLD_SIZE
+    line = "ddpsim: torch.compile is left out on virtual GPUs: functions run as they are written\n"
+    assert capfd.readouterr().err == line
+
+
+def test_what_does_not_work():
+    def program(rank):
+        from torch.distributed.fsdp import FullyShardedDataParallel
+
+        torch.cuda.set_device(rank)
+        model = FullyShardedDataParallel(network("cuda"), device_id=torch.device("cuda", rank))
+        model(batch(rank, "cuda")).sum().backward()
+
+    result = simulate(program, WORLD_SIZE, isolation="process", gpus=WORLD_SIZE)
+    assert "AssertionError: Expects tensor to be on the compute device cuda:0, was on cpu" in str(result)
