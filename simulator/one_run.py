@@ -27,6 +27,7 @@ from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
+from ddpsim.simulator.runtime.shared_process import SharedProcess
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
 from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
@@ -139,22 +140,24 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
+    host = execution.host
     judges: list[ReplicaJudge] = []
 
     def make_judge(wrappers: WrapperRegistry) -> ReplicaJudge:
         judges.append(ReplicaJudge(wrappers.peers))
         return judges[0]
 
-    backend = Backend(execution.host, make_judge=make_judge if options.check == "replicas" else None)
-    _run(execution, backend)
+    backend = Backend(host, make_judge=make_judge if options.check == "replicas" else None)
+    shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
+    _run(execution, backend, shared)
     return _Ran(
-        execution.findings([finding for judge in judges for finding in judge.findings()]),
+        (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
     )
 
 
-def _run(execution: ThreadedRun, backend: Backend) -> None:
+def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> None:
     """Run with everything in place that a rank's program sees, and take it away again."""
     host = execution.host
     virtual_time = VirtualTime(
@@ -166,8 +169,10 @@ def _run(execution: ThreadedRun, backend: Backend) -> None:
         try:
             virtual_time.install()
             host.threads.install()
+            shared.install()
             execution.run()
         finally:
+            shared.uninstall()
             host.threads.uninstall()
             virtual_time.uninstall()
 

@@ -43,6 +43,7 @@ class Code(str, Enum):
     HAZARD_TENSOR_IN_FLIGHT = "hazard.tensor_in_flight"
     HAZARD_CALL_SITE = "hazard.call_site"
     HAZARD_THREAD_ERROR = "hazard.thread_error"
+    HAZARD_SHARED_PROCESS = "hazard.shared_process"
     NONDETERMINISM = "nondeterminism"
     BUDGET = "budget"
 

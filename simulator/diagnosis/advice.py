@@ -565,6 +565,11 @@ class Cause:
         "the ranks took different branches, and their calls agree all the same",
         "if they are not meant to meet, let every rank make the same calls in the same order",
     )
+    PROCESS_SHARED = about(Nothing)(
+        "ranks are threads of one process here, so each finds what another one left; elsewhere each has its own",
+        'give each rank a process: isolation="process" (--isolation process), or the program as it is, ddpsim run '
+        "FILE.py",
+    )
 
     # --- what a rank raised (rank_error, deadlock.dead_rank) ----------------------------------------------------------
 

@@ -115,20 +115,27 @@ def _source(path: str) -> str:
         return file.read()
 
 
-def environment(rank: int, world_size: int) -> dict[str, str]:
-    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+def environment_of_function(rank: int, world_size: int) -> dict[str, str]:
+    """What a function finds, as on ranks that are threads: how every launcher tells a rank which one it is."""
     return {
         "RANK": str(rank),
         "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world_size),
+        "LOCAL_WORLD_SIZE": str(world_size),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(MASTER_PORT),
+    }
+
+
+def environment(rank: int, world_size: int) -> dict[str, str]:
+    """What torchrun sets for a rank of one node (torch/distributed/elastic/agent/server/local_elastic_agent.py)."""
+    return {
+        **environment_of_function(rank, world_size),
         "GROUP_RANK": "0",
         "ROLE_RANK": str(rank),
         "ROLE_NAME": "default",
-        "WORLD_SIZE": str(world_size),
-        "LOCAL_WORLD_SIZE": str(world_size),
         "GROUP_WORLD_SIZE": "1",
         "ROLE_WORLD_SIZE": str(world_size),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(MASTER_PORT),
         "TORCHELASTIC_RESTART_COUNT": "0",
         "TORCHELASTIC_MAX_RESTARTS": "0",
         "TORCHELASTIC_RUN_ID": "ddpsim",

@@ -27,7 +27,7 @@ from ddpsim.simulator.process_group.made_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.program import environment
+from ddpsim.simulator.rank_processes.program import environment, environment_of_function
 from ddpsim.simulator.rank_processes.rank_files import Files, write_stack
 from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
@@ -115,6 +115,7 @@ def _make_own_process(setting: Setting) -> None:
         os.environ.update(environment(setting.rank, setting.terms.world_size))
         _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
     else:
+        os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
         _seed(START_SEED, DEFAULT_SEED)
 
 

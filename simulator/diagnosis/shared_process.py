@@ -1,0 +1,32 @@
+"""What ranks that are threads do to the process that they share, as a finding."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import Line, rank_list
+
+
+class Shared(Enum):
+    """What belongs to a process."""
+
+    FOLDER = "changes the working folder"
+    SIGNALS = "sets a signal handler, which Python allows the main thread of a process alone"
+    PROCESSES = "starts processes, which make ranks where a rank is a process"
+    ENVIRONMENT = "reads {of} while a module is imported, once for all ranks"
+    LIBRARY = "{of} keeps the state of a rank in its modules"
+
+
+def shared_process(what: Shared, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
+    """The finding for one thing done at one line; `of` is the variable, or the library, that it is about."""
+    deed = what.value.format(of=of)
+    summary = f"{rank_list(ranks)} {deed} at {site}" if ranks else deed
+    lines: tuple[str | Line, ...] = (
+        f"HAZARD  {Code.HAZARD_SHARED_PROCESS}",
+        f"  {summary}",
+        *Cause.PROCESS_SHARED.lines(),
+    )
+    return Finding(Code.HAZARD_SHARED_PROCESS, ranks, summary, lines, (site,) if ranks else ())

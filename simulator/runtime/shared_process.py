@@ -1,0 +1,112 @@
+"""Notices what ranks that are threads do to the process that they share, where each would have one of its own.
+
+What is replaced while an execution runs, and put back afterwards, does what it did; on the thread of a rank it is
+noted, too: `os.chdir`, `signal.signal`, the start of processes of multiprocessing (but the workers of a DataLoader,
+which are nobody's ranks), and `os.environ`, where a module that is being imported reads which rank it is: it is
+imported once, for all ranks. Besides, the libraries that keep a rank's state in their modules are known by name.
+"""
+
+from __future__ import annotations
+
+import multiprocessing.process
+import os
+import signal
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
+from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.threads.waiting import is_importing
+from ddpsim.simulator.verdict import Finding
+
+_OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
+_LIBRARIES = frozenset({"accelerate", "ignite", "lightning", "pytorch_lightning", "transformers"})
+_ENVIRON: Any = type(os.environ)
+_PROCESS: Any = multiprocessing.process.BaseProcess
+
+
+class SharedProcess:
+    """What the ranks of one execution did to their process."""
+
+    def __init__(self, running_rank: Callable[[], int | None], program: Any) -> None:
+        """`running_rank` is the rank whose thread asks; None outside ranks."""
+        self._running_rank = running_rank
+        self._imported_before = frozenset(sys.modules)
+        self._used = _libraries_used_by(program)
+        self._noted: dict[tuple[Shared, Site, str], list[int]] = {}
+        self._originals: list[tuple[Any, str, Any]] = []
+
+    def install(self) -> None:
+        """Replace what is listed above."""
+        for owner, name, replacement in (
+            (os, "chdir", self._noting(Shared.FOLDER)),
+            (signal, "signal", self._noting(Shared.SIGNALS)),
+            (_PROCESS, "start", self._starting),
+            (_ENVIRON, "__getitem__", self._reading),
+        ):
+            original = getattr(owner, name)
+            self._originals.append((owner, name, original))
+            setattr(owner, name, replacement(original))
+
+    def uninstall(self) -> None:
+        """Put everything back. May be called twice."""
+        while self._originals:
+            setattr(*self._originals.pop())
+
+    def findings(self) -> list[Finding]:
+        """What was noted, the same at the same line once for all ranks."""
+        imported = _LIBRARIES & (self._used | (sys.modules.keys() - self._imported_before))
+        libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(imported)]
+        return [
+            *(
+                shared_process(what, tuple(sorted(set(ranks))), site, of)
+                for (what, site, of), ranks in self._noted.items()
+            ),
+            *libraries,
+        ]
+
+    def _note(self, what: Shared, site: Site, of: str = "") -> None:
+        rank = self._running_rank()
+        if rank is not None:
+            self._noted.setdefault((what, site, of), []).append(rank)
+
+    def _noting(self, what: Shared) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
+            @wraps(original)
+            def noted(*arguments: Any, **options: Any) -> Any:
+                self._note(what, site_here())
+                return original(*arguments, **options)
+
+            return noted
+
+        return replacement
+
+    def _starting(self, original: Callable[[Any], None]) -> Callable[[Any], None]:
+        @wraps(original)
+        def start(process: Any) -> None:
+            if not str(sys._getframe(1).f_globals.get("__name__")).startswith("torch.utils.data"):
+                self._note(Shared.PROCESSES, site_here())
+            original(process)
+
+        return start
+
+    def _reading(self, original: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
+        @wraps(original)
+        def getitem(environ: Any, key: str) -> str:
+            if key in _OF_A_RANK and self._running_rank() is not None and is_importing(sys._getframe(1)):
+                self._note(Shared.ENVIRONMENT, site_here(), key)
+            return original(environ, key)
+
+        return getitem
+
+
+def _libraries_used_by(program: Any) -> frozenset[str]:
+    """The libraries above that what stands beside a function comes from."""
+    while hasattr(program, "__wrapped__"):
+        program = program.__wrapped__
+    beside = vars(sys.modules[program.__module__]) if getattr(program, "__module__", None) in sys.modules else {}
+    names = (getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in list(beside.values()))
+    return frozenset(name.partition(".")[0] for name in names if isinstance(name, str)) & _LIBRARIES

@@ -1,0 +1,111 @@
+"""Ranks that are threads and do what is a process's own are told; ranks that are processes, and others, are not."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import types
+from contextlib import suppress
+
+import pytest
+import torch.distributed as dist
+from torch.utils.data import DataLoader
+
+from ddpsim import Code, simulate
+
+
+def change_folder():
+    os.chdir(os.curdir)
+
+
+def handle_a_signal():
+    with suppress(ValueError):  # Python allows the main thread alone
+        signal.signal(signal.SIGUSR1, signal.SIG_DFL)
+
+
+def start_a_process():
+    child = multiprocessing.get_context("fork").Process(target=int)
+    child.start()
+    child.join()
+
+
+def load_data():
+    assert len(list(DataLoader([1, 2], num_workers=1))) == 2
+    assert os.environ["RANK"] == str(dist.get_rank())
+    assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+
+
+DEEDS = {
+    change_folder: "rank 1 changes the working folder at test_shared_process.py:18",
+    handle_a_signal: "rank 1 sets a signal handler, which Python allows the main thread of a process alone at "
+    "test_shared_process.py:23",
+    start_a_process: "rank 1 starts processes, which make ranks where a rank is a process at test_shared_process.py:28",
+    load_data: None,
+}
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+@pytest.mark.parametrize("deed", DEEDS)
+def test_what_is_told(deed, isolation):
+    before = os.chdir, signal.signal, type(os.environ).__getitem__, multiprocessing.process.BaseProcess.start
+
+    def program(rank):
+        if rank == 1:
+            deed()
+        dist.barrier()
+
+    findings = simulate(program, 2, isolation=isolation).findings
+    expected = DEEDS[deed] if isolation == "thread" else None
+    assert [finding.summary for finding in findings] == ([] if expected is None else [expected])
+    assert all(finding.code is Code.HAZARD_SHARED_PROCESS for finding in findings)
+    assert before == (os.chdir, signal.signal, type(os.environ).__getitem__, multiprocessing.process.BaseProcess.start)
+
+
+def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
+    (tmp_path / "reads_its_rank.py").write_text("import os\nRANK = int(os.environ['RANK'])\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(rank):
+        import reads_its_rank
+
+        return reads_its_rank.RANK
+
+    try:
+        shared = simulate(program, 2)
+    finally:
+        sys.modules.pop("reads_its_rank", None)
+    assert [finding.summary for finding in shared.findings] == [
+        "rank 0 reads RANK while a module is imported, once for all ranks at reads_its_rank.py:2"
+    ]
+    assert shared.returns == (0, 0)  # which is what the hazard is about
+    own = simulate(program, 2, isolation="process")
+    assert (own.findings, own.returns) == ((), (0, 1))
+
+
+def test_a_library_beside_the_program(monkeypatch):
+    class Trainer:
+        """As of the library."""
+
+    Trainer.__module__ = "transformers.trainer"
+    monkeypatch.setattr(sys.modules[__name__], "Trainer", Trainer, raising=False)
+
+    def program(rank):
+        dist.barrier()
+
+    (finding,) = simulate(program, 2).findings
+    assert (finding.ranks, finding.summary) == ((), "transformers keeps the state of a rank in its modules")
+    assert simulate(program, 2, isolation="process").findings == ()
+
+
+def test_a_library_that_a_rank_imports(monkeypatch):
+    def program(rank):
+        sys.modules.setdefault("accelerate", types.ModuleType("accelerate"))
+        dist.barrier()
+
+    monkeypatch.delitem(sys.modules, "accelerate", raising=False)
+    try:
+        (finding,) = simulate(program, 2).findings
+    finally:
+        sys.modules.pop("accelerate", None)
+    assert finding.summary == "accelerate keeps the state of a rank in its modules"
