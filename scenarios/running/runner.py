@@ -58,6 +58,7 @@ def run_scenario(
 
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
+            _check_no_gpus(chosen)
             return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
         own = Guided(chosen.choices) if chosen.choices else DEFAULT
         return simulate(
@@ -76,6 +77,14 @@ def run_scenario(
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
+
+
+def _check_no_gpus(scenario: Scenario) -> None:
+    if scenario.gpus is not None:
+        raise UsageError(
+            f"gpus is {scenario.gpus}, but real processes are no simulation and have no virtual GPUs: leave it out, or "
+            "take transport 'memory'"
+        )
 
 
 def _timeout(seconds: float | None) -> float:

@@ -105,3 +105,12 @@ def test_exploring(program):
     command = program(*HANG[:4], "dist.all_reduce(loss)", "assert loss.is_cuda and loss.item() == 2")
     exploration = explore(Program(tuple(command)), 2, gpus=2)
     assert (exploration.verdict, exploration.complete) == (Verdict.PASS, True)
+
+
+def test_real_processes_have_none(capfd):
+    assert main(["run", "--gpus", "2", "--transport", "processes", "uneven-inputs"]) == 2
+    line = (
+        "ddpsim: gpus is 2, but real processes are no simulation and have no virtual GPUs: leave it out, or take "
+        "transport 'memory'\n"
+    )
+    assert capfd.readouterr() == ("", line)
