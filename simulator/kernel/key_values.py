@@ -39,10 +39,11 @@ class KeyValues:
         """Queues that are not empty."""
         self._waiting: dict[int, tuple[str, ...]] = {}
         """By the number of the task."""
+        self._looked: dict[tuple[int, str], int] = {}
+        """What tasks have found that added 0 to a number, by task and key."""
         self._at_once: Mapping[str, Callable[[Task, StoreOperation], Any]] = {
             "set": self._set,
             "multi_set": self._set,
-            "add": self._add,
             "compare_set": self._compare_set,
             "append": self._append,
             "delete_key": self._delete,
@@ -54,6 +55,7 @@ class KeyValues:
         self._waiting_operations: Mapping[str, Callable[[Task, StoreOperation], Script]] = {
             "get": self._get,
             "multi_get": self._get,
+            "add": self._add,
             "check": self._check,
             "wait": self._wait,
             "queue_pop": self._pop,
@@ -94,14 +96,22 @@ class KeyValues:
             found.append(self._values[key] if key in self._values else self._queues[key][0])
         return tuple(found)
 
-    def _add(self, me: Task, request: StoreOperation) -> int:
+    def _add(self, me: Task, request: StoreOperation) -> Script:
+        """The sum. To add 0 is how one looks at a number: to find the same again lets the other ranks run."""
         (key,) = request.keys
-        try:
-            total = int(self._values.get(key, b"0")) + request.amount
-        except ValueError as error:
-            raise RequestEnded(Refuse("ValueError", str(error))) from error
+        if not request.amount and self._looked.get((me.number, key)) == self._number(key):
+            yield from self._pauses.poll(me, _accesses("add", [key]))
+        total = self._number(key) + request.amount
+        if not request.amount:
+            self._looked[me.number, key] = total
         self._put(me, key, str(total).encode())
         return total
+
+    def _number(self, key: str) -> int:
+        try:
+            return int(self._values.get(key, b"0"))
+        except ValueError as error:
+            raise RequestEnded(Refuse("ValueError", str(error))) from error
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
         """Store the second value over the first, which is empty for a key that is not there; what is there then."""

@@ -143,6 +143,7 @@ class _RankProcess:
             move_data=_moves_elsewhere,
             hazards=self._hazards,
             enter_thread=self._enter_thread,
+            owns_modules=True,
         )
         self._backend = Backend(
             self._host,

@@ -78,13 +78,17 @@ class ThreadHost:
         move_data: MoveData,
         hazards: CallWatch,
         enter_thread: Callable[[], object],
+        owns_modules: bool = False,
     ) -> None:
-        """`body` is what the thread of a rank runs; `switch` swaps what a process owns, from one rank to another."""
+        """`body` is what the thread of a rank runs; `switch` swaps what a process owns, from one rank to another.
+
+        `owns_modules`: what modules make while a rank imports them is that rank's, in a process of its own.
+        """
         self.kernel = kernel
         self.hazards = hazards
         self.ranks = [Rank(record, body) for record in kernel.run.ranks]
         self.world_size = world_size
-        self.threads = Threads(self, enter_thread)
+        self.threads = Threads(self, enter_thread, owns_modules=owns_modules)
         self.is_observed = kernel.run.is_observed
         """Somebody explores, and wants to know what each step touches."""
         self.baton = Baton(kernel, self.ranks, switch)

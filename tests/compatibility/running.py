@@ -19,6 +19,7 @@ LIMIT_SECONDS = 120.0
 _TORCHRUN = (
     *("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1"),
     *("--nproc-per-node", str(WORLD_SIZE)),
+    *("--redirects", "1", "--log-dir", "logs_of_torchrun"),  # else lines of ranks run into each other
 )
 _DDPSIM = ("-m", "ddpsim", "run", "--world-size", str(WORLD_SIZE))
 
@@ -92,4 +93,5 @@ def _run(words: list[str]) -> tuple[int | None, str, str, float]:
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             status = None
+        out += "".join(path.read_text(errors="replace") for path in folder.rglob("stdout.log"))
         return status, out.replace(str(folder), "FOLDER"), err, time.monotonic() - begin

@@ -14,9 +14,6 @@ KNOWN = {
     "spawn.py": "mp.spawn does not make ranks yet",
     "start_processes.py": "mp.start_processes does not make ranks yet",
     "tutorial_processes.py": "mp.Process does not make ranks yet",
-    "tcp_store.py": "dist.TCPStore is not served yet",
-    "file_store.py": "dist.FileStore is not served yet",
-    "prefix_store.py": "dist.PrefixStore over a TCPStore is not served yet",
 }
 """What does not pass, and why."""
 

@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddpsim import EventKind, Verdict, simulate
+from ddpsim import Code, EventKind, Verdict, simulate
 from tests.kit.results import returned
 
 SOON = timedelta(seconds=5)
@@ -83,6 +83,25 @@ def test_add_counts_across_ranks(make):
         return store.add("count", 0), store.get("count")
 
     assert returned(program, 3) == ((6, b"6"),) * 3
+
+
+@pytest.mark.parametrize("make", STORES)
+def test_who_looks_at_a_number_in_a_loop_lets_the_others_run(make):
+    def program(rank):
+        store = make()
+        store.add("arrived", 1)
+        looks = 1
+        while store.add("arrived", 0) < 3:
+            looks += 1
+        return looks
+
+    assert returned(program, 3) == (2, 2, 1)
+
+
+def test_who_looks_at_a_number_that_never_comes_is_told():
+    (finding,) = simulate(lambda rank: any(own_store().add("none", 0) for _ in range(10**9)), 2).findings
+    assert finding.code is Code.BUDGET
+    assert "polled" in finding.summary
 
 
 def test_keys_are_listed_under_their_prefix():

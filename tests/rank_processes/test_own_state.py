@@ -3,8 +3,11 @@
 import os
 import random
 import signal
+from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
+from multiprocessing import get_context
 
+import pytest
 import torch
 import torch.distributed as dist
 
@@ -37,9 +40,44 @@ def test_ranks_share_nothing():
     assert (dict(COUNT), os.getcwd(), os.environ.get("OWN")) == before
 
 
+def test_what_a_module_makes_when_it_is_imported_is_the_ranks(tmp_path, monkeypatch):
+    (tmp_path / "has_a_pool.py").write_text(
+        "import threading\nfrom concurrent.futures import ThreadPoolExecutor\n"
+        "LOCK, POOL = threading.Lock(), ThreadPoolExecutor(1)\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def program(rank):
+        from has_a_pool import LOCK, POOL
+
+        def reduce():
+            with LOCK:
+                total = torch.tensor(rank + 1)
+                dist.all_reduce(total)
+                return total.item()
+
+        with LOCK:
+            future = POOL.submit(reduce)
+            dist.barrier()
+        return future.result()
+
+    assert simulate(program, 2, isolation="process").returns == (3, 3)
+
+
 def test_functions_start_alike():
     def program(rank):
         return torch.rand(2).tolist(), random.random()
 
     first, second = simulate(program, 2, isolation="process").returns
     assert first == second == simulate(program, 2).returns[0]
+
+
+@pytest.mark.tier("ci")
+def test_a_rank_has_processes_of_its_own():
+    def program(rank):
+        with ProcessPoolExecutor(2, mp_context=get_context("fork")) as pool:
+            total = torch.tensor(sum(pool.map(abs, range(-3 - rank, 0))))
+        dist.all_reduce(total)
+        return total.item()
+
+    assert simulate(program, 2, isolation="process").returns == (16, 16)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from .config import IS_MAIN, RANK, Config
 from .data import Sines
 from .models import MODELS
+from .progress import count
 
 
 def main():
@@ -29,7 +30,8 @@ def main():
             loss = nn.functional.mse_loss(model(x), y)
             loss.backward()
             optimizer.step()
-        print(f"[rank {RANK}] epoch {epoch}: {loss.item():.5f}")
+            seen = count(len(x))
+        print(f"[rank {RANK}] epoch {epoch}: {loss.item():.5f} after {seen.result()} samples")
     if IS_MAIN:
         print("done", f"{model.module.net[0].weight.norm().item():.5f}")
     dist.destroy_process_group()

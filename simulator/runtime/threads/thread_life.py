@@ -11,10 +11,11 @@ a rank only:
 - the sets of executors and of `concurrent.futures.wait` and `as_completed` (order.py);
 - how asyncio makes its event loops (event_loops.py).
 
-Not covered: `_thread` itself, native threads, locks made before the run or while a module is imported, or by a name
-bound before the run (`from threading import Lock`). Threads whose business is with other processes or with real time
-stay outside as they are: those of multiprocessing, of a DataLoader, of tqdm, and what a running loop of asyncio starts
-that is none of the rank's. A rank that waits for those waits in real time, once no other thread can go on.
+Not covered: `_thread` itself, native threads, locks made before the run, or by a name bound before the run (`from
+threading import Lock`), or while a module is imported, unless it is the program's own and the rank has a process to
+itself. Threads whose business is with other processes or with real time stay outside as they are: those of
+multiprocessing, of a ProcessPoolExecutor, of a DataLoader, of tqdm, and what a loop of asyncio starts that is none of
+the rank's. A rank that waits for those waits in real time, once no other thread can go on.
 
 A rank ends as a process does: when its program is over it waits for its threads, those of executors are told to end,
 and what is left then, its daemon threads, is carried out of what it runs. A thread that raises ends alone.
@@ -52,11 +53,11 @@ from ddpsim.simulator.runtime.threads.locks import RankLock, RankRLock
 from ddpsim.simulator.runtime.threads.order import acquiring, ordered_results, ordered_set, when_made
 from ddpsim.simulator.runtime.threads.process_state import IsShutDown, ShutdownLock, counter
 from ddpsim.simulator.runtime.threads.queues import RankSimpleQueue
-from ddpsim.simulator.runtime.threads.waiting import is_importing, maker
+from ddpsim.simulator.runtime.threads.waiting import is_importing, is_importing_library, maker
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import ThreadWait
 
-_OUTSIDE = ("multiprocessing", "torch.utils.data", "tqdm")
+_OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm")
 """The modules whose threads are left outside."""
 
 _SILENT = ("multiprocessing.queues", "multiprocessing.resource_sharer", "torch.utils.data", "tqdm")
@@ -94,9 +95,11 @@ def thread_findings(errors: Iterable[ThreadError]) -> list[Finding]:
 class Threads:
     """The threads that the ranks of one execution start."""
 
-    def __init__(self, host: Host, enter: Callable[[], object]) -> None:
-        """`enter` prepares a new thread, on itself."""
+    def __init__(self, host: Host, enter: Callable[[], object], *, owns_modules: bool = False) -> None:
+        """`enter` prepares a new thread, on itself; with `owns_modules` locks of a program's modules are the rank's."""
         self._host = host
+        self._outlasts = is_importing_library if owns_modules else is_importing
+        """Whether what is made now lasts longer than a simulation, or is of a library that may have its own threads."""
         self._enter = enter
         self.aside = self._steps = LockSteps(host)
         self._steps.has_outsiders = self._has_outsiders
@@ -180,7 +183,7 @@ class Threads:
 
         def lock_or_queue(*arguments: Any) -> Any:
             me, caller = steps.running(), sys._getframe(1)
-            if me is None or is_importing(caller):
+            if me is None or self._outlasts(caller):
                 return original(*arguments)
             return make(steps, me, *arguments, is_outsiders=maker(caller).startswith(_OUTSIDE))
 

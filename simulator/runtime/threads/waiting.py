@@ -54,7 +54,7 @@ def is_callback(frame: FrameType | None) -> bool:
 
 def maker(frame: FrameType | None) -> str:
     """The module that makes a lock, be it by way of what Python makes of locks."""
-    while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue"):
+    while frame is not None and frame.f_globals.get("__name__") in ("threading", "queue", "concurrent.futures._base"):
         frame = frame.f_back
     return "" if frame is None else str(frame.f_globals.get("__name__"))
 
@@ -62,6 +62,15 @@ def maker(frame: FrameType | None) -> str:
 def is_importing(frame: FrameType | None) -> bool:
     """True while a module is being imported by the caller: what it makes then lasts longer than a simulation."""
     while frame is not None:
+        if frame.f_code.co_filename == _IMPORTS:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def is_importing_library(frame: FrameType | None) -> bool:
+    """True while a module that is none of the user's is being imported."""
+    while frame is not None and not is_users(frame.f_code):
         if frame.f_code.co_filename == _IMPORTS:
             return True
         frame = frame.f_back
