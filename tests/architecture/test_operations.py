@@ -103,6 +103,30 @@ def test_a_join_intercepts_every_method():
     assert not lacking("ddp/collectives.py:OPERATIONS", METHODS | OTHER_METHODS, collectives.OPERATIONS)
 
 
+ROOTED_UNKNOWN_TO_A_JOIN = {"gather_single", "gather_into_tensor"}
+"""Methods with a root in which joined ranks cannot take part yet."""
+
+
+def test_a_join_knows_which_methods_have_a_root():
+    rooted = {method for row in OPERATIONS.values() if row.has_root for method in row.methods}
+    known = {method for method, row in collectives._TABLE.items() if row.is_rooted}
+    assert not lacking("ddp/collectives.py, is_rooted of", rooted - ROOTED_UNKNOWN_TO_A_JOIN, known)
+
+
+NO_PART_IN_A_JOIN = {
+    *("gather_single", "gather_into_tensor"),  # from torch 2.14 on
+    "allgather_coalesced",  # how many tensors the others have, a joined rank cannot know
+    *("send", "recv", "recv_anysource"),  # who sends to a rank that has none left is the program's to say
+    "_start_coalescing",
+}
+"""The methods to which a joined rank has nothing to contribute."""
+
+
+def test_a_joined_rank_takes_part_in_all_others():
+    without = {method for method, row in collectives._TABLE.items() if row.contribution is None}
+    assert not lacking("methods without a contribution in ddp/collectives.py", NO_PART_IN_A_JOIN, without)
+
+
 def test_a_join_and_the_simulator_call_an_operation_by_one_name():
     names = {method: row.name for row in OPERATIONS.values() for method in row.methods}
     names["gather_single"] = "gather_single"  # what a program calls, from torch 2.14 on
