@@ -31,6 +31,7 @@ from ddpsim.scenarios.training.reference import Reference
 from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
+from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.wording import rank_list
 
 Ranks = tuple[int, ...]
@@ -156,7 +157,11 @@ class Scenario:
 
     def with_world_size(self, world_size: int | None) -> Scenario:
         """The same in another world. Raises UsageError if it cannot be."""
-        if world_size is None or world_size == self.world_size:
+        if world_size is None:
+            return self
+        if isinstance(self.program, Program) and self.program.counts_ranks:
+            return replace(self, program=replace(self.program, counts_ranks=False)).with_world_size(world_size)
+        if world_size == self.world_size:
             return self
         least, most = self.min_world_size, self.max_world_size
         if least == most:

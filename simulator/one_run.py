@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule
+from ddpsim.simulator.choices import Policy, Schedule, program_on
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.kernel import Kernel
@@ -21,11 +21,13 @@ from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
+from ddpsim.simulator.rank_processes.launch import Launch, launched
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
+from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
 from ddpsim.simulator.runtime.shared_process import SharedProcess
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
@@ -73,7 +75,6 @@ def run_once(
     program: Callable[..., Any], world_size: int, options: RunOptions, *, policy: Policy, budget: Budget | None
 ) -> Result:
     """Run once. Raises UsageError inside another simulation."""
-    plan = FaultPlan(options.faults, world_size)
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
             "simulate was called while another simulation runs in this process, expected one at a time: "
@@ -81,11 +82,22 @@ def run_once(
         )
     with ExitStack() as stack:
         stack.callback(_ONE_AT_A_TIME.release)
+        launch = None
+        if isinstance(program, Program):
+            launch = launched(program, world_size, (budget or Budget()).seconds)
+        if launch is not None:
+            stack.callback(launch.close)
+            world_size = len(launch.children)
+            name = str(options.name or getattr(program, "name", ""))
+            options = options._replace(identity=program_on(name, world_size))
+        plan = FaultPlan(options.faults, world_size)
         mover = TRANSPORTS[options.transport](world_size)
         stack.callback(mover.close)
         kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan)
-        run = _as_processes if options.isolation_of(program) == "process" else _as_threads
-        ran = run(program, kernel, mover, options)
+        if options.isolation_of(program) == "process":
+            ran = _as_processes(program, kernel, mover, options, launch)
+        else:
+            ran = _as_threads(program, kernel, mover, options)
     schedule = Schedule(kernel.choices, options.identity)
     result = Result(
         world_size=world_size,
@@ -177,17 +189,29 @@ def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> Non
             virtual_time.uninstall()
 
 
-def _as_processes(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
+def _as_processes(
+    program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions, launch: Launch | None
+) -> _Ran:
     terms = Terms(
         coordinator=os.getpid(),
         world_size=len(kernel.run.ranks),
-        program=partial(_call, program, tuple(options.args)),
+        program=_sent if launch is not None else partial(_call, program, tuple(options.args)),
         is_observed=kernel.run.is_observed,
         checks_replicas=options.check == "replicas",
         is_program=isinstance(program, Program),
         announcement=Announcement(),
         gpus=options.gpus,
+        is_launched=launch is not None,
     )
-    execution = ProcessRun(terms, kernel, move_data=mover.move)
+    execution = ProcessRun(terms, kernel, move_data=mover.move, started=None if launch is None else launch.children)
     execution.run()
-    return _Ran(execution.findings(), execution.returns(), execution.errors())
+    findings = execution.findings()
+    if launch is not None and execution.went_through:
+        raised = launch.end_well(kernel.run.budget.seconds)
+        if raised is not None and not execution.errors():
+            findings = (*outcome.raised({0: raised}), *findings)
+    return _Ran(findings, execution.returns(), execution.errors())
+
+
+def _sent(rank: int) -> None:
+    """Stands for what a rank runs that its program has started: the rank knows."""

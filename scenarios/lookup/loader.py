@@ -63,7 +63,7 @@ def _words(name: str) -> list[str]:
 
 
 def _program(name: str, words: list[str]) -> Scenario:
-    program = Program(tuple(words))
+    program = Program(tuple(words), counts_ranks=True)
     program.check()
     return Scenario(name, "", program, min_world_size=1)
 

@@ -42,6 +42,7 @@ class Child:
         self.status: int | None = None
         """What the system says of its end (`os.waitpid`); None while it runs."""
         self._files = files
+        self._is_closed = False
         self._read = [0, 0]
         """How much of its output has been read."""
 
@@ -110,7 +111,10 @@ class Child:
         self.kill()
 
     def close(self) -> None:
-        """Let go of what was shared with it."""
+        """Let go of what was shared with it. May be called twice."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self.channel.close()
         self.arena.close()
         self._files.close()

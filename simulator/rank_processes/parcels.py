@@ -8,6 +8,7 @@ pickled.
 from __future__ import annotations
 
 import mmap
+import os
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -49,9 +50,13 @@ class Parcel(NamedTuple):
 class Arena:
     """The memory that one rank shares with the coordinator. Made before the fork; the rank fills it, both read it."""
 
-    def __init__(self, size: int = ARENA_BYTES) -> None:
-        """Raises OSError if the system has no address space left."""
-        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+    def __init__(self, size: int = ARENA_BYTES, *, file: int | None = None) -> None:
+        """In a file in memory, if one is given. Raises OSError if the system has no address space left."""
+        if file is None:
+            self._memory = mmap.mmap(-1, size, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _NO_RESERVE)
+        else:
+            os.ftruncate(file, size)
+            self._memory = mmap.mmap(file, size, flags=mmap.MAP_SHARED | _NO_RESERVE)
         self._size = size
         self._top = 0
 

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
+from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.rank_processes.children import Child, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
 from ddpsim.simulator.rank_processes.guardian import Guardian
-from ddpsim.simulator.rank_processes.rank_process import Terms
+from ddpsim.simulator.rank_processes.rank_process import Terms, sent
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
@@ -20,8 +23,12 @@ from ddpsim.simulator.verdict import Finding
 class ProcessRun:
     """One execution."""
 
-    def __init__(self, terms: Terms, kernel: Kernel, *, move_data: MoveData) -> None:
+    def __init__(
+        self, terms: Terms, kernel: Kernel, *, move_data: MoveData, started: Sequence[Child] | None = None
+    ) -> None:
+        """`started` are the processes of the ranks, if there are any already: of a program that starts them."""
         self._terms = terms
+        self._started = started
         self._kernel = kernel
         self._move_data = move_data
         self._children: list[Child] = []
@@ -41,7 +48,13 @@ class ProcessRun:
             raise self._kernel.run.life.failure
 
     def _run(self, guardian: Guardian | None) -> None:
-        self._children = fork_ranks(self._terms, guardian)
+        if self._started is None:
+            self._children = fork_ranks(self._terms, guardian)
+        else:
+            self._children = list(self._started)
+            for child in self._children:
+                with suppress(OSError):  # it is gone, as the coordinator will see
+                    child.channel.send(sent(self._terms))
         self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data)
         try:
             self._coordinator.run()
@@ -52,6 +65,11 @@ class ProcessRun:
             self._coordinator.forward_output()
             for child in self._children:
                 child.close()
+
+    @property
+    def went_through(self) -> bool:
+        """True if each rank returned, or one raised: no rank would wait for ever."""
+        return bool(self._coordinator.raisers) or self._kernel.run.life.ending is Ending.FINISHED
 
     def returns(self) -> tuple[Any, ...]:
         """What the program of each rank returned. Raises UsageError for what could not travel."""

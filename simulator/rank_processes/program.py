@@ -8,7 +8,8 @@ import runpy
 import shlex
 import sys
 import tokenize
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 
@@ -26,6 +27,8 @@ class Program:
     """
 
     command: tuple[str, ...]
+    counts_ranks: bool = False
+    """If it starts its ranks itself, there are as many as it says."""
 
     @property
     def name(self) -> str:
@@ -69,18 +72,24 @@ class Program:
         if len(self.command) < 2:
             raise UsageError("-m is the last word, expected a module after it: name one")
         name = self.command[1]
-        here = sys.path[:]
-        sys.path.insert(0, os.getcwd())
         try:
-            found = importlib.util.find_spec(name)
+            with _found_from_here():
+                found = importlib.util.find_spec(name)
         except (ImportError, ValueError, AttributeError):
             found = None
-        finally:
-            sys.path[:] = here
         if found is None:
             raise UsageError(
                 f"there is no module {name!r}, expected one that `python -m {name}` finds: correct the name"
             )
+
+    def text(self) -> str:
+        """Its source; "" if it has none."""
+        path = self.command[0]
+        if self.is_module:
+            with _found_from_here():
+                found = importlib.util.find_spec(self.command[1])
+            path = "" if found is None or found.origin is None else found.origin
+        return _source(path) if path.endswith(".py") else ""
 
     def __call__(self, rank: int) -> None:
         """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python."""
@@ -108,6 +117,16 @@ class Program:
         vars(main)["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
         exec(compile(_source(path), path, "exec", dont_inherit=True), vars(main))
+
+
+@contextmanager
+def _found_from_here() -> Iterator[None]:
+    here = sys.path[:]
+    sys.path.insert(0, os.getcwd())
+    try:
+        yield
+    finally:
+        sys.path[:] = here
 
 
 def _source(path: str) -> str:

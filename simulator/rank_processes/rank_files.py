@@ -15,11 +15,9 @@ _NATIVE_LINE = re.compile(r'  File "(.*)", line (\d+) in (.*)')
 class Files:
     """Made before the fork; the rank writes, the coordinator reads."""
 
-    def __init__(self) -> None:
-        """Raises OSError if the system gives no more files."""
-        self.output = os.memfd_create("output")
-        self.errors = os.memfd_create("errors")
-        self.stack = os.memfd_create("stack")
+    def __init__(self, made: tuple[int, int, int] | None = None) -> None:
+        """Of files that are made already, if they are given. Raises OSError if the system gives no more."""
+        self.output, self.errors, self.stack = made or [os.memfd_create(name) for name in ("output", "errors", "stack")]
 
     def close(self) -> None:
         """Close them here."""

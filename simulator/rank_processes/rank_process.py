@@ -66,6 +66,17 @@ class Terms(NamedTuple):
     announcement: Announcement
     gpus: int | None = None
     """Virtual ones; None for those that a program asks for on a machine that has none."""
+    is_launched: bool = False
+    """The program has started its ranks itself."""
+    is_forked_by_program: bool = False
+    """It has forked them, so that they begin as it stood then."""
+
+
+def sent(terms: Terms) -> dict[str, Any]:
+    """What a rank that runs already has to know of them; it has the rest by having been forked."""
+    told = terms._asdict()
+    del told["program"], told["announcement"], told["is_forked_by_program"]
+    return told
 
 
 class Setting(NamedTuple):
@@ -82,19 +93,24 @@ def main(setting: Setting) -> NoReturn:
     """Run a rank, and end the process."""
     status = 1
     try:
-        _make_own_process(setting)
+        make_own_process(setting)
         _RankProcess(setting).run()
         status = 0
     except BaseException:  # of the machinery: a program's come out in `Ended`
         traceback.print_exc()
     finally:
-        for stream in (sys.stdout, sys.stderr):
-            with suppress(Exception):  # the program may have closed it, or put its own there
-                stream.flush()
+        flush()
         os._exit(status)
 
 
-def _make_own_process(setting: Setting) -> None:
+def flush() -> None:
+    """Let nothing stay in the streams of the process."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(Exception):  # the program may have closed it, or put its own there
+            stream.flush()
+
+
+def make_own_process(setting: Setting) -> None:
     """Let go of what the coordinator has, and see to it that nothing is left behind if that is killed."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != setting.terms.coordinator:  # killed in between
@@ -112,8 +128,10 @@ def _make_own_process(setting: Setting) -> None:
     torch.set_num_threads(1)
     gc.enable()
     if setting.terms.is_program:
-        os.environ.update(environment(setting.rank, setting.terms.world_size))
-        _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
+        if not setting.terms.is_launched:
+            os.environ.update(environment(setting.rank, setting.terms.world_size))
+        if not setting.terms.is_forked_by_program:
+            _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
     else:
         os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
         _seed(START_SEED, DEFAULT_SEED)

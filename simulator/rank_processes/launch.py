@@ -1,0 +1,193 @@
+"""Programs that start their ranks themselves, as the coordinator sees them; `launcher.py` is the other side."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import re
+import select
+import socket
+import sys
+import time
+from contextlib import suppress
+from typing import Any
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.rank_processes import launcher
+from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.guardian import Guardian
+from ddpsim.simulator.rank_processes.launcher import Begin, Done, Line, Started, StartsAgain, exit_code_as_bytes
+from ddpsim.simulator.rank_processes.parcels import Arena
+from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
+from ddpsim.simulator.runtime.outcome import Raised
+from ddpsim.simulator.virtual_gpus.announcement import Announcement
+
+_MAY_LAUNCH = re.compile(r"\b(mp\.|multiprocessing)|\b(start_processes|spawn|Process)\(")
+_PR_SET_CHILD_SUBREAPER = 36
+_POLL_SECONDS = 0.1
+_IDLE_SECONDS = 1.0
+"""A launcher that has started ranks and sleeps for so long waits for them in some way that does not say so."""
+
+
+class Launch:
+    """A program that runs as its own launcher, and the ranks that it has started."""
+
+    def __init__(self, program: Program, world_size: int) -> None:
+        """Start it. Raises OSError if the system gives no process."""
+        self.children: list[Child] = []
+        self._told: list[int] = []
+        """Where the exit codes of the ranks are told."""
+        self._guardian = Guardian()
+        self._line, theirs = Line.pair()
+        terms = Terms(
+            coordinator=os.getpid(),
+            world_size=world_size,
+            program=program,
+            is_observed=False,
+            checks_replicas=False,
+            is_program=True,
+            announcement=Announcement(),
+        )
+        channel, other = Channel.pair()
+        setting = Setting(0, terms, other, Arena(file=None), Files())
+        _adopt_orphans(True)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if not pid:
+            self._guardian.let_go()
+            self._line.close()
+            channel.close()
+            launcher.main(setting, theirs)
+        theirs.close()
+        other.close()
+        self._guardian.guard(pid)
+        self._launcher = Child(0, pid, channel, setting.arena, setting.files)
+
+    def await_ranks(self, seconds: float) -> bool:
+        """Wait until all ranks are started. False if the program starts none."""
+        try:
+            return self._await_ranks(seconds)
+        finally:
+            _adopt_orphans(False)
+
+    def _await_ranks(self, seconds: float) -> bool:
+        end = time.monotonic() + seconds
+        idle_since, cpu = time.monotonic(), 0.0
+        while time.monotonic() < end:
+            message = self._hear(_POLL_SECONDS)
+            if isinstance(message, Begin):
+                return True
+            if message is not None and not isinstance(message, Started):
+                return bool(self.children)
+            now = self._launcher.cpu_seconds()
+            if now - cpu > _POLL_SECONDS / 10 or message is not None:
+                idle_since, cpu = time.monotonic(), now
+            elif self.children and time.monotonic() - idle_since > _IDLE_SECONDS:
+                return True
+        return bool(self.children)
+
+    def _hear(self, seconds: float) -> Any:
+        """What the launcher says; None if it says nothing for a while."""
+        if not select.select([self._line], [], [], seconds)[0]:
+            return None
+        message, files = self._line.receive()
+        if isinstance(message, Started):
+            channel, arena, output, errors, stack, told = files
+            end = Channel(socket.socket(fileno=channel))
+            made = Files((output, errors, stack))
+            self.children.append(Child(len(self.children), message.pid, end, Arena(file=arena), made))
+            self._told.append(told)
+            self._guardian.guard(message.pid)
+            os.close(arena)
+        return Done(None) if message is None else message
+
+    def forward_output(self) -> None:
+        """Let the caller's own streams have what the launcher has written."""
+        for stream, text in zip((sys.stdout, sys.stderr), self._launcher.new_output(), strict=True):
+            stream.write(text)
+
+    def end_well(self, seconds: float) -> Raised | None:
+        """The ranks are over: let the program go on to its end, and return what it raised."""
+        for child, told in zip(self.children, self._told, strict=True):
+            with suppress(OSError):
+                os.write(told, exit_code_as_bytes(_exit_code(child)))
+            os.close(told)
+        self._told = []
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            message = self._hear(_POLL_SECONDS)
+            if isinstance(message, StartsAgain):
+                raise UsageError(
+                    "the program starts ranks a second time, expected one world of ranks in a run: "
+                    "let it start them once"
+                )
+            if isinstance(message, Done):
+                return message.raised
+        return None
+
+    def drop(self) -> None:
+        """It is none that launches: what it has written until now its ranks will write again."""
+        self._launcher.kill()
+        self._launcher.new_output()
+        self.close()
+
+    def close(self) -> None:
+        """End whatever is left."""
+        for child in (self._launcher, *self.children):
+            child.kill()
+        self.forward_output()
+        for child in (self._launcher, *self.children):
+            child.close()
+        self._line.close()
+        for told in self._told:
+            os.close(told)
+        self._guardian.end()
+
+
+def may_launch(program: Program) -> bool:
+    """True if the text of a program speaks of starting processes."""
+    return bool(_MAY_LAUNCH.search(program.text()))
+
+
+def launched(program: Program, world_size: int, seconds: float) -> Launch | None:
+    """The program with the ranks that it has started; None if it leaves that to others."""
+    if not may_launch(program):
+        return None
+    launch = Launch(program, world_size)
+    try:
+        if launch.await_ranks(seconds):
+            if len(launch.children) == world_size or program.counts_ranks:
+                launch.forward_output()
+                return launch
+            count = len(launch.children)
+            raise UsageError(
+                f"the program starts {count} ranks itself, expected {world_size}: take world size {count} "
+                f"(--world-size {count}), or leave it out"
+            )
+    except BaseException:
+        launch.close()
+        raise
+    launch.drop()
+    return None
+
+
+def _exit_code(child: Child) -> int:
+    """As multiprocessing tells it."""
+    if child.ended is None:
+        return 1 if child.status is None else os.waitstatus_to_exitcode(child.status)
+    if not child.ended.error:
+        return 0
+    error = pickle.loads(child.ended.error)
+    if isinstance(error, SystemExit) and isinstance(error.code, int):
+        return error.code
+    return 1
+
+
+def _adopt_orphans(is_to: bool) -> None:
+    """Whether processes whose parent has ended become ours."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(is_to))
