@@ -10,7 +10,8 @@ Exit status: 0 all are the same, 1 some are not.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from tests.compatibility.cases import CASES, Case
@@ -25,25 +26,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.compatibility", description=__doc__.partition("\n")[0])
     parser.add_argument("words", nargs="*", metavar="WORD", help="run only what has one of these in its command")
     parser.add_argument("--write", action="store_true", help="write the table into docs/programs.md")
+    parser.add_argument("--jobs", type=int, default=1, help="so many programs at a time, which all take longer then")
     options = parser.parse_args(arguments)
+    if options.jobs < 1:
+        parser.error(f"--jobs is {options.jobs}, expected 1 or more")
     if options.write and options.words:
         parser.error("the table has all programs: leave out --write, or the words")
     chosen = [case for case in CASES if not options.words or any(word in case.command for word in options.words)]
     if not chosen:
         parser.error(f"no command has {' or '.join(options.words)}: see examples/programs")
-    rows = list(_run(chosen))
+    with ThreadPoolExecutor(options.jobs) as pool:
+        rows = list(pool.map(_run, chosen))
     print(f"\n{table(rows)}")
     if options.write:
         PAGE.write_text(in_page(PAGE.read_text(), rows))
     return 0 if all(row.passes for row in rows) else 1
 
 
-def _run(cases: Sequence[Case]) -> Iterator[Row]:
-    """Each is told when it has ended."""
-    for case in cases:
-        row = Row(case, on_gloo(case), simulated(case))
-        print(f"{case.command:32}{row.problem or 'the same'}", flush=True)
-        yield row
+def _run(case: Case) -> Row:
+    """Both ways, and told when it has ended."""
+    row = Row(case, on_gloo(case), simulated(case))
+    print(f"{case.command:32}{row.problem or 'the same'}", flush=True)
+    return row
 
 
 if __name__ == "__main__":

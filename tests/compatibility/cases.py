@@ -15,14 +15,17 @@ _BY_PYTHON = frozenset({"spawn.py", "start_processes.py", "tutorial_processes.py
 """Those that start their ranks themselves."""
 
 _OTHER_COMMANDS = {
-    "train.py": ("train.py --workers 0", "train.py --workers 2 --epochs 2", "train.py --resume"),
+    "train.py": ("train.py --workers 0", "train.py --workers 2 --epochs 2"),
     "sys_exit.py": ("sys_exit.py", "sys_exit.py --check"),
 }
 """How they are started where that is not by their name alone."""
 
 _PROJECTS = ("-m project.train --epochs 2",)
 
-CASES_THAT_COMPILE = frozenset({"compile_inductor.py"})
+_NOT_SIMULATED = "each rank starts processes, which make a group of real gloo: they are not simulated yet"
+
+NOT_YET = dict.fromkeys(sorted(_BY_PYTHON), _NOT_SIMULATED)
+"""What does not pass, and why."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,9 @@ _CRASH_AT_EXIT = "terminate called without an active exception"
 
 _TRIES = 4
 
+_UNSET = ("PYTEST", "OMP", "PYTHONUNBUFFERED")
+"""Without the last one a line is written at once, so that those of other processes do not run into it."""
+
 _REPORT = f"  world size {WORLD_SIZE}  policy "
 """In the line in which the report of `ddpsim run` begins, behind what the ranks have printed."""
 
@@ -69,7 +72,7 @@ def _run(words: list[str]) -> tuple[int | None, str, str, float]:
 
     Each run has a folder of another name; in what was printed it is FOLDER.
     """
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "OMP"))}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(_UNSET)}
     environment |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as temporary:
         folder = Path(temporary) / "programs"
