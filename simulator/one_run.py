@@ -84,7 +84,7 @@ def run_once(
         stack.callback(_ONE_AT_A_TIME.release)
         launch = None
         if isinstance(program, Program):
-            launch = launched(program, world_size, (budget or Budget()).seconds)
+            launch = launched(program, world_size, (budget or Budget()).seconds, gpus=options.gpus)
         if launch is not None:
             stack.callback(launch.close)
             world_size = len(launch.children)

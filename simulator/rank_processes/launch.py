@@ -36,7 +36,7 @@ _IDLE_SECONDS = 1.0
 class Launch:
     """A program that runs as its own launcher, and the ranks that it has started."""
 
-    def __init__(self, program: Program, world_size: int) -> None:
+    def __init__(self, program: Program, world_size: int, gpus: int | None) -> None:
         """Start it. Raises OSError if the system gives no process."""
         self.children: list[Child] = []
         self._told: list[int] = []
@@ -51,6 +51,7 @@ class Launch:
             checks_replicas=False,
             is_program=True,
             announcement=Announcement(),
+            gpus=gpus,
         )
         channel, other = Channel.pair()
         setting = Setting(0, terms, other, Arena(file=None), Files())
@@ -154,11 +155,11 @@ def may_launch(program: Program) -> bool:
     return bool(_MAY_LAUNCH.search(program.text()))
 
 
-def launched(program: Program, world_size: int, seconds: float) -> Launch | None:
+def launched(program: Program, world_size: int, seconds: float, *, gpus: int | None) -> Launch | None:
     """The program with the ranks that it has started; None if it leaves that to others."""
     if not may_launch(program):
         return None
-    launch = Launch(program, world_size)
+    launch = Launch(program, world_size, gpus)
     try:
         if launch.await_ranks(seconds):
             if len(launch.children) == world_size or program.counts_ranks:

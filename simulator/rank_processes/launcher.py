@@ -28,6 +28,7 @@ from multiprocessing import context, popen_spawn_posix, process, reduction, spaw
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
 
+import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 from torch.multiprocessing.spawn import _wrap as _worker_of_spawn
@@ -149,6 +150,9 @@ class Launcher:
             (dist, "TCPStore"),
         ):
             self._replace(owner, name, self._group_maker(getattr(owner, name)))
+        if (gpus := self.terms.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
+            self._replace(torch.cuda, "is_available", lambda: gpus > 0)
+            self._replace(torch.cuda, "device_count", lambda: gpus)
 
     def __exit__(self, *error: object) -> None:
         while self._originals:

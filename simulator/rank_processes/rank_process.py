@@ -6,12 +6,14 @@ import atexit
 import ctypes
 import faulthandler
 import gc
+import logging
 import os
 import random
 import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
@@ -131,10 +133,21 @@ def make_own_process(setting: Setting) -> None:
         if not setting.terms.is_launched:
             os.environ.update(environment(setting.rank, setting.terms.world_size))
         if not setting.terms.is_forked_by_program:
+            _forget_the_callers_settings()
             _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
     else:
         os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
         _seed(START_SEED, DEFAULT_SEED)
+
+
+def _forget_the_callers_settings() -> None:
+    """A program logs and warns as if Python had just started: the caller may be a session of pytest."""
+    logging.root.handlers.clear()
+    logging.root.setLevel(logging.WARNING)
+    if not sys.warnoptions:
+        filters: Any = warnings.filters
+        filters[:] = [each for each in filters if each[0] != "error"]
+        warnings.simplefilter("default", UserWarning, append=True)  # lets `warnings` notice
 
 
 def _seed(seed: int, seed_of_torch: int) -> None:

@@ -202,3 +202,9 @@ def test_a_process_that_is_no_rank(write, capfd):
     )
     assert simulate_program(["train.py"], 2).verdict is Verdict.PASS
     assert sorted(capfd.readouterr().out.splitlines()) == ["ends 0"] * 2 + ["helps them"] * 2
+
+
+def test_as_many_ranks_as_virtual_gpus(write, capfd):
+    write(SPAWN.replace("args=(3,), nprocs=3", "args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count()"))
+    assert main(["run", "--gpus", "2", "train.py"]) == 0
+    assert "PASS  train.py on 2 ranks" in capfd.readouterr().out

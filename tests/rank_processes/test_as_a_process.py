@@ -1,0 +1,117 @@
+"""What a program does as a process among others: signals, children of its own, logs."""
+
+import textwrap
+
+import pytest
+
+from ddpsim import Code, Verdict, simulate_program
+
+BEGIN = """
+import faulthandler, logging, os, signal, subprocess, sys, time
+import torch, torch.distributed as dist
+
+def main():
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    run(rank)
+    dist.barrier()
+    dist.destroy_process_group()
+"""
+END = """
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def runs(source, world_size=2):
+        (tmp_path / "train.py").write_text(BEGIN + textwrap.dedent(source) + END)
+        return simulate_program(["train.py"], world_size)
+
+    return runs
+
+
+def test_signals_and_alarms(run, capfd):
+    result = run(
+        """
+        def run(rank):
+            got = []
+            signal.signal(signal.SIGUSR1, lambda number, frame: got.append("usr1"))
+            signal.signal(signal.SIGTERM, lambda number, frame: got.append("term"))
+            os.kill(os.getpid(), signal.SIGUSR1)
+            signal.raise_signal(signal.SIGTERM)
+            print(got)
+        """
+    )
+    assert result.verdict is Verdict.PASS, str(result)
+    assert capfd.readouterr().out == "['usr1', 'term']\n" * 2
+
+
+def test_children_of_its_own(run, capfd):
+    result = run(
+        """
+        def run(rank):
+            told = subprocess.run([sys.executable, "-c", "print(6 * 7)"], capture_output=True, text=True, check=True)
+            reading, writing = os.pipe()
+            pid = os.fork()
+            if not pid:
+                time.sleep(0.01)
+                os.write(writing, b"forked")
+                os._exit(3)
+            print(told.stdout.strip(), os.read(reading, 10), os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        """
+    )
+    assert result.verdict is Verdict.PASS, str(result)
+    assert capfd.readouterr().out == "42 b'forked' 3\n" * 2
+
+
+def test_workers_of_a_loader(run, capfd):
+    source = """
+        from torch.utils.data import DataLoader, TensorDataset
+        def run(rank):
+            data = TensorDataset(torch.arange(6.0))
+            for (batch,) in DataLoader(data, batch_size=3, num_workers=2):
+                dist.all_reduce(batch)
+                print(batch.tolist())
+                {after}
+        """
+    result = run(source.format(after="pass"))
+    assert result.verdict is Verdict.PASS, str(result)
+    assert sorted(capfd.readouterr().out.splitlines()) == ["[0.0, 2.0, 4.0]"] * 2 + ["[6.0, 8.0, 10.0]"] * 2
+    result = run(source.format(after="if rank == 1: break"))
+    assert result.findings[0].code is Code.MISMATCH_OPERATION
+    assert "train.py:" in result.findings[0].body
+
+
+def test_logs_are_of_the_rank(run, capfd):
+    result = run(
+        """
+        def run(rank):
+            logging.basicConfig(level=logging.INFO, format=f"%(levelname)s {rank} %(message)s", filename=f"log{rank}")
+            logging.info("begins")
+            faulthandler.enable()
+            faulthandler.dump_traceback(open(f"stack{rank}", "w"))
+            print(open(f"log{rank}").read().strip(), "in run" in open(f"stack{rank}").read())
+        """
+    )
+    assert result.verdict is Verdict.PASS, str(result)
+    assert sorted(capfd.readouterr().out.splitlines()) == [f"INFO {rank} begins True" for rank in range(2)]
+
+
+def test_a_hang_in_a_handler_is_diagnosed(run):
+    result = run(
+        """
+        def stop(number, frame):
+            dist.barrier()
+        def run(rank):
+            signal.signal(signal.SIGTERM, stop)
+            if rank == 0:
+                signal.raise_signal(signal.SIGTERM)
+            dist.all_reduce(torch.ones(1))
+        """
+    )
+    assert result.findings[0].code is Code.MISMATCH_OPERATION
+    assert "in stop" in result.findings[0].body or "train.py:13" in result.findings[0].body
