@@ -22,17 +22,15 @@ _OTHER_COMMANDS = {
 
 _PROJECTS = ("-m project.train --epochs 2",)
 
-_NOT_SIMULATED = "each rank starts processes, which make a group of real gloo: they are not simulated yet"
-
-NOT_YET = dict.fromkeys(sorted(_BY_PYTHON), _NOT_SIMULATED)
-"""What does not pass, and why."""
-
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """A command line without what starts it."""
 
     command: str
+
+    def __str__(self) -> str:
+        return self.command
 
     @property
     def words(self) -> list[str]:
