@@ -19,9 +19,11 @@ from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 _USES = (
     "current_device",
+    "current_stream",
     "get_device_capability",
     "get_device_name",
     "get_device_properties",
+    "get_rng_state",
     "mem_get_info",
     "set_device",
     "synchronize",

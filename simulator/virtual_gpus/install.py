@@ -13,6 +13,7 @@ import torch.distributed as dist
 from ddpsim.simulator.process_group.without_modes import see_tensors_as_they_are
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 from ddpsim.simulator.virtual_gpus.around_backward import keep_mode_in_backward
+from ddpsim.simulator.virtual_gpus.around_libraries import replace_when_imported
 from ddpsim.simulator.virtual_gpus.around_tensors import (
     replace_autocast,
     replace_compile,
@@ -54,6 +55,7 @@ class VirtualGpus:
         for name in ("FloatTensor", "HalfTensor", "DoubleTensor", "LongTensor", "IntTensor", "BoolTensor"):
             setattr(torch.cuda, name, _on_current(getattr(torch, name)))
         _replace_libraries()
+        replace_when_imported()
         see_tensors_as_they_are()
         self._mode = VirtualGpuMode(gpus)
         keep_mode_in_backward(self._mode)

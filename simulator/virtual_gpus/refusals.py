@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NoReturn
 
 _NCCL_OPTIONS = "leave pg_options out where torch.cuda.get_device_name() is 'ddpsim virtual GPU'"
@@ -18,20 +17,19 @@ REFUSED = {
 """Names in torch.cuda, and what to do instead."""
 
 
-def refusing(name: str, advice: str) -> Callable[..., Any]:
-    """A function or class that only says that it is not there."""
+def refusing(name: str, advice: str) -> type:
+    """A class, since programs name such in annotations, that only says that it is not there."""
 
     def refuse(*arguments: Any, **options: Any) -> NoReturn:
         raise NotImplementedError(f"virtual GPUs have no {name}: {advice}")
 
-    refuse.__name__ = name
-    return refuse
+    return type(name.rpartition(".")[2], (), {"__new__": refuse})
 
 
 class NoNccl:
     """Stands for torch.distributed.ProcessGroupNCCL."""
 
-    Options = staticmethod(refusing("ProcessGroupNCCL.Options", _NCCL_OPTIONS))
+    Options = refusing("ProcessGroupNCCL.Options", _NCCL_OPTIONS)
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         refusing("ProcessGroupNCCL", "make groups by init_process_group and new_group")()

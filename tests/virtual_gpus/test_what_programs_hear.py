@@ -2,6 +2,7 @@
 
 import copy
 import io
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -297,3 +298,31 @@ def test_what_is_refused():
         simulate(print, 1, isolation="process", gpus=0)
     with pytest.raises(UsageError, match=r"^gpus is 2, but ranks are threads, .*: give isolation='process', too, or "):
         simulate(print, 1, gpus=2)
+
+
+def test_a_library_that_reads_onto_gpus_by_itself(tmp_path, monkeypatch):
+    (tmp_path / "safetensors").mkdir()
+    (tmp_path / "safetensors" / "__init__.py").write_text(
+        "def safe_open(filename, framework, device='cpu'):\n    return device\n"
+    )
+    (tmp_path / "safetensors" / "torch.py").write_text("from safetensors import safe_open\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "safetensors", raising=False)
+    monkeypatch.delitem(sys.modules, "safetensors.torch", raising=False)
+
+    def program(rank):
+        from safetensors.torch import safe_open
+
+        return [safe_open("file", "pt", device) for device in ("cpu", "cuda:0", 0, torch.device("cuda"), "meta")]
+
+    assert run(program) == ["cpu", "cpu", "cpu", "cpu", "meta"]
+
+
+def test_what_is_not_there_may_stand_in_annotations():
+    def program(rank):
+        def captured(graph: torch.cuda.CUDAGraph | None, options: dist.ProcessGroupNCCL.Options | None = None) -> bool:
+            return isinstance(graph, torch.cuda.CUDAGraph)
+
+        return captured(None)
+
+    assert run(program) is False
