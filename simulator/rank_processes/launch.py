@@ -168,7 +168,7 @@ def launched(program: Program, world_size: int, seconds: float, *, gpus: int | N
             count = len(launch.children)
             raise UsageError(
                 f"the program starts {count} ranks itself, expected {world_size}: take world size {count} "
-                f"(--world-size {count}), or leave it out"
+                f"(--world-size {count})"
             )
     except BaseException:
         launch.close()

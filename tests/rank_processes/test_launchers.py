@@ -159,8 +159,10 @@ def test_the_programs_own_count_of_ranks(write, capfd):
 
 def test_another_count_than_asked_for(write, capfd):
     write(SPAWN)
-    line = "the program starts 3 ranks itself, expected 4: take world size 3 (--world-size 3), or leave it out"
+    line = "the program starts 3 ranks itself, expected 4: take world size 3 (--world-size 3)"
     assert main(["run", "--world-size", "4", "train.py"]) == 2
+    assert capfd.readouterr().err == f"ddpsim: {line}\n"
+    assert main(["explore", "train.py"]) == 2
     assert capfd.readouterr().err == f"ddpsim: {line}\n"
     with pytest.raises(UsageError, match="starts 3 ranks itself"):
         simulate_program(["train.py"], 2)
