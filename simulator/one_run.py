@@ -35,7 +35,7 @@ from ddpsim.simulator.trace import Trace
 from ddpsim.simulator.transport.gloo import Gloo
 from ddpsim.simulator.transport.memory import Memory
 from ddpsim.simulator.transport.transport import Transport
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.verdict import Finding, Verdict, combine
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
 TRANSPORTS: dict[str, Callable[[int], Transport]] = {
@@ -210,7 +210,8 @@ def _as_processes(
         raised = launch.end_well(kernel.run.budget.seconds)
         if raised is not None and not execution.errors():
             findings = (*outcome.raised({0: raised}), *findings)
-    return _Ran(findings, execution.returns(), execution.errors())
+    has_failed = combine(findings) is not Verdict.PASS
+    return _Ran(findings, execution.returns(has_failed=has_failed), execution.errors())
 
 
 def _sent(rank: int) -> None:

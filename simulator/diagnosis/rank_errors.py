@@ -113,7 +113,10 @@ def rank_error(
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
-    summary = f"{rank_list(errors)} {done_by(error, 200)}" + (f" at {site}" if site else "")
+    what = done_by(error, 200)
+    if len(errors) > 1 and what.startswith("was "):
+        what = f"were {what.removeprefix('was ')}"
+    summary = f"{rank_list(errors)} {what}" + (f" at {site}" if site else "")
     lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
     lines += _advise(error, rank_list(culprits), unused, traceback_text)

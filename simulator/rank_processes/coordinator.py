@@ -15,7 +15,7 @@ from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, LookOutside, Move, Switch
 from ddpsim.simulator.kernel.requests import Finish, Issue, Looked, Moved, Raised, RankError, Returned
-from ddpsim.simulator.kernel.states import Ending, Phase
+from ddpsim.simulator.kernel.states import Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.process_group.call_hazards import CallHazards
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
@@ -45,6 +45,9 @@ from ddpsim.simulator.transport.payload import Payload
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
 
 _WATCH_SECONDS = 0.05
+
+_LAST_WORD_SECONDS = 30.0
+"""How long a rank may take to pack what its program returned."""
 
 
 class Posted:
@@ -286,19 +289,33 @@ class Coordinator:
     def _forward(self, child: Child) -> None:
         """Let the caller's own streams have what the rank has written to its."""
         for stream, text in zip((sys.stdout, sys.stderr), child.new_output(), strict=True):
-            if text:
-                stream.write(text)
+            if text and not stream.closed:
+                encoding = stream.encoding or "utf-8"
+                stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
                 stream.flush()
 
     def collect(self) -> None:
         """Wait for the last words of all ranks, and for the ends of their processes."""
         for child in self._children:
-            while child.ended is None and child.rank not in self.lost:
-                try:
-                    child.ended = child.channel.receive()
-                except (EOFError, OSError):
-                    break
+            if child.ended is None and child.rank not in self.lost:
+                self._await_last_word(child)
             child.leave()
+
+    def _await_last_word(self, child: Child) -> None:
+        end = time.monotonic() + _LAST_WORD_SECONDS
+        try:
+            while (message := child.channel.take()) is None:
+                if select.select([child.channel], [], [], max(0.0, end - time.monotonic()))[0]:
+                    child.channel.read()
+                else:
+                    child.kill()
+        except (EOFError, OSError):
+            self.lost[child.rank] = f"{child.how_it_ended()} before it could say what came of its program"
+            has_returned = self._kernel.run.ranks[child.rank].main.state is State.RETURNED
+            if has_returned and child.rank not in self.raisers:
+                self.raisers.append(child.rank)
+        else:
+            child.ended = message
 
     def forward_output(self) -> None:
         """Let the caller's own streams have all that is left of what the ranks have written."""

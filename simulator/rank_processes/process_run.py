@@ -71,9 +71,13 @@ class ProcessRun:
         """True if each rank returned, or one raised: no rank would wait for ever."""
         return bool(self._coordinator.raisers) or self._kernel.run.life.ending is Ending.FINISHED
 
-    def returns(self) -> tuple[Any, ...]:
-        """What the program of each rank returned. Raises UsageError for what could not travel."""
-        return tuple(map(_returned, self._children))
+    def returns(self, *, has_failed: bool) -> tuple[Any, ...]:
+        """What the program of each rank returned.
+
+        Raises UsageError for what could not travel, unless the run has failed: then the findings matter more, and None
+        stands for it.
+        """
+        return tuple([_returned(child, is_needed=not has_failed) for child in self._children])
 
     def errors(self) -> dict[int, BaseException]:
         """What ranks raised, in the order in which they did."""
@@ -118,16 +122,18 @@ def _error_in(data: bytes, line: str) -> BaseException:
     return error
 
 
-def _returned(child: Child) -> Any:
+def _returned(child: Child, *, is_needed: bool) -> Any:
     if child.ended is None or not child.ended.value:
         return None
     try:
         value = unpacked(child.ended.value)
     except Exception as error:
-        raise UsageError(
+        value = UsageError(
             f"what rank {child.rank} returned cannot be told here ({error}), expected what pickle takes: "
             "return numbers or tensors, or run with isolation='thread'"
-        ) from None
-    if isinstance(value, UsageError):
+        )
+    if not isinstance(value, UsageError):
+        return value
+    if is_needed:
         raise value
-    return value
+    return None

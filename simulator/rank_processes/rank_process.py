@@ -6,7 +6,10 @@ import atexit
 import ctypes
 import faulthandler
 import gc
+import io
 import logging
+import multiprocessing.process
+import multiprocessing.util
 import os
 import random
 import signal
@@ -14,6 +17,7 @@ import sys
 import threading
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, NoReturn
@@ -39,7 +43,7 @@ from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
-from ddpsim.simulator.runtime.outcome import told
+from ddpsim.simulator.runtime.outcome import one_line, told
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -101,13 +105,15 @@ def main(setting: Setting) -> NoReturn:
     except BaseException:  # of the machinery: a program's come out in `Ended`
         traceback.print_exc()
     finally:
-        flush()
+        flush(has_own_files=setting.terms.is_program and not setting.terms.is_launched)
         os._exit(status)
 
 
-def flush() -> None:
-    """Let nothing stay in the streams of the process."""
-    for stream in (sys.stdout, sys.stderr):
+def flush(*, has_own_files: bool = False) -> None:
+    """Let nothing stay in the streams of the process, nor in its own files, which Python closes at its end."""
+    # Those that are from before the fork are frozen: what the coordinator has not written yet is its own to write.
+    own = [each for each in gc.get_objects() if isinstance(each, io.IOBase)] if has_own_files else []
+    for stream in (sys.stdout, sys.stderr, *own):
         with suppress(Exception):  # the program may have closed it, or put its own there
             stream.flush()
 
@@ -118,9 +124,11 @@ def make_own_process(setting: Setting) -> None:
     if os.getppid() != setting.terms.coordinator:  # killed in between
         os._exit(1)
     os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    atexit._clear()  # the coordinator's are none of the rank's
+    os.register_at_fork(after_in_child=setting.channel.close)  # what the rank forks is not the rank
+    _forget_what_the_caller_left_for_its_end()
+    _read_from(os.devnull)
     for number, name, file in ((1, "stdout", setting.files.output), (2, "stderr", setting.files.errors)):
         os.dup2(file, number)
         stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
@@ -138,6 +146,28 @@ def make_own_process(setting: Setting) -> None:
     else:
         os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
         _seed(START_SEED, DEFAULT_SEED)
+
+
+def _forget_what_the_caller_left_for_its_end() -> None:
+    """What is registered for the end of the coordinator is none of the rank's; what the rank registers is to run."""
+    atexit._clear()
+    finalize: Any = weakref.finalize
+    finalize._registry.clear()
+    finalize._registered_with_atexit = False  # the next one registers again
+    process: Any = multiprocessing.process
+    process._children = set()
+    util: Any = multiprocessing.util
+    util._finalizer_registry.clear()
+    atexit.register(util._exit_function)
+    atexit.register(logging.shutdown)
+
+
+def _read_from(path: str) -> None:
+    """Let standard input be a file: ranks cannot share a terminal."""
+    file = os.open(path, os.O_RDONLY)
+    os.dup2(file, 0)
+    os.close(file)
+    sys.stdin = sys.__stdin__ = os.fdopen(0, encoding="utf-8", closefd=False)  # type: ignore[misc]
 
 
 def _forget_the_callers_settings() -> None:
@@ -189,9 +219,18 @@ class _RankProcess:
     @contextmanager
     def _enter_rank(self, rank: int) -> Iterator[None]:
         with self._backend.rank_entered(rank):
-            yield
-            if self._setting.terms.is_program:
-                atexit._run_exitfuncs()
+            try:
+                yield
+            except RankUnwound:
+                raise
+            except BaseException:
+                self._run_what_is_for_the_end()
+                raise
+            self._run_what_is_for_the_end()
+
+    def _run_what_is_for_the_end(self) -> None:
+        if self._setting.terms.is_program:
+            atexit._run_exitfuncs()
 
     def _enter_thread(self) -> None:
         torch.autograd.set_multithreading_enabled(False)
@@ -282,5 +321,5 @@ def _pickled_error(error: BaseException) -> bytes:
         data = packed(error)
         unpacked(data)
     except Exception:
-        return packed(RuntimeError(f"{type(error).__name__}: {error}"))
+        return packed(RuntimeError(one_line(error)))
     return data

@@ -6,17 +6,17 @@ Whichever thread of the rank asked last waits at the channel. If an answer is fo
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any
 
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Switch
+from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Refuse, Strike, Switch, Unwind
 from ddpsim.simulator.kernel.requests import BeginCall, Finish, Reply, Request, StartThread, WaitFor
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.line import Line, Signals
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
     Broke,
@@ -30,6 +30,8 @@ from ddpsim.simulator.rank_processes.messages import (
 )
 from ddpsim.simulator.rank_processes.parcels import Arena, Parcel
 from ddpsim.simulator.runtime.host import Pending
+
+_ENDING = (GoOn, Unwind, Strike, Refuse)
 
 Open = dict[int, Pending]
 """The calls of the rank that are not delivered, by handle."""
@@ -63,13 +65,12 @@ class RemoteRun:
         self.steps = 0
         self.is_observed = is_observed
         self.life: Life = _Life(channel)
-        self._channel = channel
+        self._line = Line(channel, rank)
 
     @property
     def started(self) -> int:
         """The number of the next task, which other ranks count on, too: so it is asked for."""
-        self._channel.send(CountTasks())
-        number: int = self._channel.receive().number
+        number: int = self._line.exchange(CountTasks()).number
         return number
 
 
@@ -78,7 +79,8 @@ class RemoteKernel:
 
     def __init__(self, channel: Channel, rank: int, arena: Arena, *, is_observed: bool) -> None:
         self.run = RemoteRun(rank, channel, is_observed=is_observed)
-        self._channel = channel
+        self._line = Line(channel, rank)
+        self._signals = Signals()
         self._arena = arena
         self._open: Open = {}
         self._before_delivery: Callable[[Pending], None] = lambda pending: None
@@ -94,22 +96,20 @@ class RemoteKernel:
 
     def await_first_turn(self) -> None:
         """Wait until the rank's program may begin, or leave at once."""
-        self._receive()
+        self._heed(self._line.receive())
 
     def latest_step(self, group: str, wrapper: int) -> int:
         """How far a wrapper is on the ranks whose calls tell."""
-        self._channel.send(LatestStep(group, wrapper))
-        step: int = self._channel.receive().number
+        step: int = self._line.exchange(LatestStep(group, wrapper)).number
         return step
 
     # --- as the kernel does -------------------------------------------------------------------------------------------
 
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running thread."""
-        self._channel.send(Ask(request))
         if type(request) is Finish:
             self._running.change(request.how)
-        answer = self._next()
+        answer = self._next(Ask(request))
         if type(request) is StartThread and type(answer) is GoOn:
             self._know(answer.value, request.name)
         return answer
@@ -121,7 +121,7 @@ class RemoteKernel:
     def issue(self, handle: int, call: Call) -> Answer:
         """Post a call: what comes of it, its rank learns with a later answer."""
         parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
-        self._channel.send(Post(handle, call, parcel))
+        self._line.send(Post(handle, call, parcel))
         return GO_ON
 
     def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
@@ -130,17 +130,17 @@ class RemoteKernel:
 
     def reply(self, said: Reply | None) -> Answer:
         """Go on with the running thread's request."""
-        self._channel.send(Say(said))
-        return self._next()
+        return self._next(Say(said))
 
     def drop(self) -> None:
         """Give up the running thread's request."""
-        self._channel.send(GiveUpRequest())
+        self._line.send(GiveUpRequest())
+        self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
         """A thread of the rank has the baton."""
         self._running = task
-        return self._answer
+        return self._final(self._answer)
 
     def give_baton(self, number: int | None) -> None:
         """The host hands the baton over."""
@@ -153,20 +153,24 @@ class RemoteKernel:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _next(self) -> Answer:
-        turn = self._receive()
+    def _next(self, message: Ask | Say) -> Answer:
+        self._signals.hold_back(self._running.number)
+        turn = self._heed(self._line.exchange(message))
         if turn.number == self._running.number:
             if turn.error is not None:
+                self._signals.let_in(self._running.number)
                 raise turn.error
-            return turn.answer
+            return self._final(turn.answer)
         self._answer = turn.answer
         return Switch(turn.number)
 
-    def _receive(self) -> Turn:
-        try:
-            turn: Turn = self._channel.receive()
-        except EOFError:
-            _leave_process()
+    def _final(self, answer: Answer) -> Answer:
+        """An answer; with one that ends a request, the program's signal handlers may run again."""
+        if type(answer) in _ENDING:
+            self._signals.let_in(self._running.number)
+        return answer
+
+    def _heed(self, turn: Turn) -> Turn:
         self.run.steps = turn.steps
         if turn.is_stopping:
             self.run.life.stop(Ending.FINISHED)
@@ -192,8 +196,3 @@ class RemoteKernel:
         rank = self.run.ranks[0]
         task = self.run.tasks[number] = Task(number, rank, name)
         rank.tasks.append(task)
-
-
-def _leave_process() -> NoReturn:
-    """The coordinator is gone: there is nobody to run for."""
-    os._exit(1)

@@ -26,18 +26,19 @@ class Watchdog:
         self._seen: tuple[int, float] = (-1, 0.0)
         """Which turn it is, by when it began, and the CPU time at which it was seen to compute last."""
         self._seen_at = self._start
-        self._interrupted_at: float | None = None
+        self._interrupted_at: dict[int, float] = {}
+        """When each rank was interrupted, which it is once: one that clings to its program is killed."""
 
     def look(self, me: Task, child: Child, since: float) -> None:
         """A rank has said nothing for a while; its turn began at `since`."""
         now = time.monotonic()
         if self._kernel.run.life.phase is Phase.RUNNING:
             self._check_limits(me, child, since, now)
-        elif now - max(since, self._interrupted_at or 0.0) > _GRACE_SECONDS:
-            if self._interrupted_at is not None and self._interrupted_at >= since:
+        elif child.rank in self._interrupted_at:
+            if now - self._interrupted_at[child.rank] > _GRACE_SECONDS:
                 child.kill()
-            else:
-                self._interrupt(child, now)
+        elif now - since > _GRACE_SECONDS:
+            self._interrupt(child, now)
 
     def _check_limits(self, me: Task, child: Child, since: float, now: float) -> None:
         budget = self._kernel.run.budget
@@ -55,4 +56,4 @@ class Watchdog:
 
     def _interrupt(self, child: Child, now: float) -> None:
         child.interrupt()
-        self._interrupted_at = now
+        self._interrupted_at[child.rank] = now
