@@ -6,7 +6,9 @@ A program that only looks whether there are GPUs is told that there are none, an
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
+from types import FrameType
 from typing import Any, NoReturn
 
 import torch
@@ -67,7 +69,7 @@ class Doors:
 
         @functools.wraps(original)
         def door(*arguments: Any, **options: Any) -> Any:
-            if not asks(arguments, options):
+            if not asks(arguments, options) or _is_torchs_compiler(sys._getframe(1)):
                 return original(*arguments, **options)
             if torch.cuda.is_available():
                 self._put_back()
@@ -95,6 +97,11 @@ class Doors:
             f"the program makes a tensor on 'cuda', and this machine has no GPU: run it with --gpus {self._count} for "
             "virtual ones, or call torch.cuda.set_device first"
         )
+
+
+def _is_torchs_compiler(frame: FrameType) -> bool:
+    """True for a compiler that asks which devices there are, whatever the program is for."""
+    return str(frame.f_globals.get("__name__")).startswith(("torch._dynamo", "torch._inductor"))
 
 
 def _is_cuda(value: Any) -> bool:
