@@ -11,6 +11,8 @@ import time
 import warnings
 from contextlib import suppress
 
+import torch
+
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
 from ddpsim.simulator.rank_processes import rank_process
@@ -139,6 +141,17 @@ class Child:
             _, self.status = os.waitpid(self.pid, 0)
         except ChildProcessError:  # the program of the caller reaps children, too
             self.status = 0
+
+
+def check_system() -> None:
+    """Raise UsageError where ranks cannot be processes that are forked from this one."""
+    if not hasattr(os, "fork") or not hasattr(os, "memfd_create"):
+        raise UsageError("ranks as processes need fork and memfd_create, expected Linux: take isolation='thread'")
+    if torch.cuda.is_initialized():
+        raise UsageError(
+            "CUDA is initialised in this process, which no process that is forked from it can use: run before anything "
+            "uses a GPU here, or in another process"
+        )
 
 
 def fork_ranks(terms: Terms, guardian: Guardian | None) -> list[Child]:

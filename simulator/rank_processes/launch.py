@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pickle
 import re
 import select
 import socket
@@ -23,6 +22,7 @@ from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
+from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
@@ -183,7 +183,10 @@ def _exit_code(child: Child) -> int:
         return 1 if child.status is None else os.waitstatus_to_exitcode(child.status)
     if not child.ended.error:
         return 0
-    error = pickle.loads(child.ended.error)
+    try:
+        error = unpacked(child.ended.error)
+    except Exception:  # of a class that the rank has made
+        return 1
     if isinstance(error, SystemExit) and isinstance(error.code, int):
         return error.code
     return 1

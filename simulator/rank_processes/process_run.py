@@ -10,7 +10,7 @@ from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending
-from ddpsim.simulator.rank_processes.children import Child, fork_ranks
+from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
 from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.rank_process import Terms, sent
@@ -36,6 +36,7 @@ class ProcessRun:
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
+        check_system()
         guardian = Guardian() if self._terms.is_program else None  # functions seldom start processes
         try:
             self._run(guardian)

@@ -16,7 +16,6 @@ from ddpsim.simulator.kernel.requests import BeginCall, Finish, Reply, Request, 
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.line import Line, Signals
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
     Broke,
@@ -29,6 +28,7 @@ from ddpsim.simulator.rank_processes.messages import (
     Turn,
 )
 from ddpsim.simulator.rank_processes.parcels import Arena, Parcel
+from ddpsim.simulator.rank_processes.rank_channel import RankChannel, Signals
 from ddpsim.simulator.runtime.host import Pending
 
 _ENDING = (GoOn, Unwind, Strike, Refuse)
@@ -65,12 +65,12 @@ class RemoteRun:
         self.steps = 0
         self.is_observed = is_observed
         self.life: Life = _Life(channel)
-        self._line = Line(channel, rank)
+        self._own_channel = RankChannel(channel, rank)
 
     @property
     def started(self) -> int:
         """The number of the next task, which other ranks count on, too: so it is asked for."""
-        number: int = self._line.exchange(CountTasks()).number
+        number: int = self._own_channel.exchange(CountTasks()).number
         return number
 
 
@@ -79,7 +79,7 @@ class RemoteKernel:
 
     def __init__(self, channel: Channel, rank: int, arena: Arena, *, is_observed: bool) -> None:
         self.run = RemoteRun(rank, channel, is_observed=is_observed)
-        self._line = Line(channel, rank)
+        self._own_channel = RankChannel(channel, rank)
         self._signals = Signals()
         self._arena = arena
         self._open: Open = {}
@@ -96,11 +96,11 @@ class RemoteKernel:
 
     def await_first_turn(self) -> None:
         """Wait until the rank's program may begin, or leave at once."""
-        self._heed(self._line.receive())
+        self._heed(self._own_channel.receive())
 
     def latest_step(self, group: str, wrapper: int) -> int:
         """How far a wrapper is on the ranks whose calls tell."""
-        step: int = self._line.exchange(LatestStep(group, wrapper)).number
+        step: int = self._own_channel.exchange(LatestStep(group, wrapper)).number
         return step
 
     # --- as the kernel does -------------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ class RemoteKernel:
     def issue(self, handle: int, call: Call) -> Answer:
         """Post a call: what comes of it, its rank learns with a later answer."""
         parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
-        self._line.send(Post(handle, call, parcel))
+        self._own_channel.send(Post(handle, call, parcel))
         return GO_ON
 
     def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
@@ -134,7 +134,7 @@ class RemoteKernel:
 
     def drop(self) -> None:
         """Give up the running thread's request."""
-        self._line.send(GiveUpRequest())
+        self._own_channel.send(GiveUpRequest())
         self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
@@ -155,7 +155,7 @@ class RemoteKernel:
 
     def _next(self, message: Ask | Say) -> Answer:
         self._signals.hold_back(self._running.number)
-        turn = self._heed(self._line.exchange(message))
+        turn = self._heed(self._own_channel.exchange(message))
         if turn.number == self._running.number:
             if turn.error is not None:
                 self._signals.let_in(self._running.number)

@@ -113,6 +113,14 @@ def test_processes_in_a_loop_are_ranks(write, capfd):
     assert lines[4:] == ["[(0, 1.0), (1, 1.0)] [0, 0]"]
 
 
+@pytest.mark.parametrize(("ends", "told"), [("sys.exit(5)", 5), ("raise HIDDEN()", 1)])
+def test_exit_codes_of_processes_in_a_loop(write, capfd, ends, told):
+    hidden = "HIDDEN = type('Unnamed', (Exception,), {})  # no module has it under its name\n"
+    write(hidden + LOOP.replace("dist.destroy_process_group()", ends))
+    simulate_program(["train.py"], 2)
+    assert capfd.readouterr().out.splitlines()[4:] == [f"[(0, 1.0), (1, 1.0)] [{told}, {told}]"]
+
+
 def test_processes_begin_anew_if_they_are_spawned(write):
     write(LOOP.replace("mp.Queue(), []", "None, []; mp.set_start_method('spawn')"))
     result = simulate_program(["train.py"], 2)

@@ -13,7 +13,7 @@ _NAMES = ("ALRM", "CHLD", "HUP", "INT", "IO", "PROF", "QUIT", "TERM", "USR1", "U
 _OF_PROGRAMS = frozenset(getattr(signal, f"SIG{name}") for name in _NAMES)
 
 
-class Line:
+class RankChannel:
     """What a rank says to the coordinator and hears from it."""
 
     def __init__(self, channel: Channel, rank: int) -> None:
