@@ -31,7 +31,7 @@ MOST_RANKS = 16_384
 
 
 def simulate(
-    program: Callable[..., Any],
+    program: Callable[..., Any] | Sequence[str],
     world_size: int,
     *,
     args: Sequence[Any] = (),
@@ -49,15 +49,17 @@ def simulate(
     """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
 
     torch.distributed's default group is initialised in each rank. Nothing a rank raises comes out of here: it stands in
-    the result, as do deadlocks and mismatches. `name` is what reports and replay tokens call the program.
+    the result, as do deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it. `name`
+    is what reports and replay tokens call the program.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
     `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
     """
+    runnable = _runnable(program)
     options = _options(
-        program,
+        runnable,
         world_size,
         args,
         transport=transport,
@@ -68,7 +70,7 @@ def simulate(
         isolation=isolation,
     )
     _check_budget(budget)
-    run = partial(run_once, program, world_size, options, budget=budget)
+    run = partial(run_once, runnable, world_size, options, budget=budget)
     chosen = _policy(policy, seed)
     return run_twice(lambda each: run(policy=each), chosen) if check_determinism else run(policy=chosen)
 
@@ -88,7 +90,7 @@ def simulate_program(command: Sequence[str], world_size: int, **options: Any) ->
 
 
 def replay(
-    program: Callable[..., Any],
+    program: Callable[..., Any] | Sequence[str],
     world_size: int,
     schedule: str | Schedule,
     *,
@@ -108,8 +110,9 @@ def replay(
     which shows both sides, if the program no longer offers the recorded choices. Without `strict` each answer is made
     to fit instead, and the default follows the last one; the result's schedule says what was taken.
     """
+    runnable = _runnable(program)
     options = _options(
-        program,
+        runnable,
         world_size,
         args,
         transport=transport,
@@ -121,14 +124,14 @@ def replay(
     )
     _check_budget(budget)
     recorded = Replay(Schedule.parse(str(schedule), program=options.identity))
-    result = run_once(program, world_size, options, policy=recorded, budget=budget)
+    result = run_once(runnable, world_size, options, policy=recorded, budget=budget)
     if strict:
         recorded.check(result.trace)
     return result
 
 
 def explore(
-    program: Callable[..., Any],
+    program: Callable[..., Any] | Sequence[str],
     world_size: int,
     *,
     args: Sequence[Any] = (),
@@ -160,8 +163,9 @@ def explore(
 
     Raises UsageError as `simulate` does.
     """
+    runnable = _runnable(program)
     options = _options(
-        program,
+        runnable,
         world_size,
         args,
         transport=transport,
@@ -173,7 +177,7 @@ def explore(
     )
     strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_budget(budget)
-    run = partial(run_once, program, world_size, options)
+    run = partial(run_once, runnable, world_size, options)
 
     def execution(chosen: Policy, left: Budget) -> Result:
         if check_determinism:
@@ -184,6 +188,12 @@ def explore(
         strategy, execution, budget or EXPLORATION_BUDGET, keep_going=keep_going, on_progress=on_progress
     )
     return explorer.explore(options.identity)
+
+
+def _runnable(program: Any) -> Any:
+    """A program in the place of a command; anything else as it is."""
+    is_command = isinstance(program, (list, tuple)) and program and all(isinstance(word, str) for word in program)
+    return Program(tuple(program)) if is_command else program
 
 
 def _options(

@@ -14,14 +14,20 @@ _MOST_ITEMS = 40
 
 def replay_call(program: Callable[..., Any], world_size: int, schedule: Schedule, options: dict[str, Any]) -> str:
     """The call that repeats a run, to paste into Python; `...` stands for a value that has no short literal."""
-    name = getattr(program, "__name__", "")
-    arguments = [name if name.isidentifier() else "program", str(world_size), f'"{schedule}"']
+    arguments = [_named(program), str(world_size), f'"{schedule}"']
     arguments += [
         f"{option}={value if option == 'faults' else _literal(value)}"
         for option, value in options.items()
         if value and (option, value) != ("transport", "memory")
     ]
     return f"replay({', '.join(arguments)})"
+
+
+def _named(program: Callable[..., Any]) -> str:
+    if isinstance(command := getattr(program, "command", None), tuple):  # of a program that is no function
+        return _literal(list(command))
+    name = getattr(program, "__name__", "")
+    return name if name.isidentifier() else "program"
 
 
 def _literal(value: Any) -> str:

@@ -4,7 +4,7 @@ import textwrap
 
 import pytest
 
-from ddpsim import Code, Verdict, simulate_program
+from ddpsim import Code, Verdict, explore, replay, simulate_program
 
 BEGIN = """
 import faulthandler, logging, os, signal, subprocess, sys, time
@@ -115,3 +115,18 @@ def test_a_hang_in_a_handler_is_diagnosed(run):
     )
     assert result.findings[0].code is Code.MISMATCH_OPERATION
     assert "in stop" in result.findings[0].body or "train.py:13" in result.findings[0].body
+
+
+def test_a_command_is_replayed_and_explored(run):
+    result = run(
+        """
+        def run(rank):
+            if rank == 1:
+                dist.barrier()
+        """
+    )
+    assert result.findings[0].code is Code.DEADLOCK_MISSING_RANK
+    assert f"""  replay  replay(['train.py'], 2, "{result.schedule}")""" in str(result)
+    assert replay(["train.py"], 2, result.schedule).trace.digest() == result.trace.digest()
+    exploration = explore(["train.py"], 2)
+    assert (exploration.executions, exploration.verdict) == (1, Verdict.FAIL)

@@ -1,0 +1,179 @@
+"""Mistakes that people make, each put into one of the programs of examples/programs by an edit of its text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ddpsim import Code
+from tests.compatibility.cases import FOLDER
+
+Edit = tuple[str, str]
+"""What stands in the program, and what stands there instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlantedBug:
+    """A mistake in a program, and what has to be said of it."""
+
+    name: str
+    file: str
+    edits: tuple[Edit, ...]
+    code: Code
+    ranks: tuple[int, ...]
+    """The culprits."""
+    line: str
+    """The line of the user's that is told, as it begins."""
+    cause: str
+    """A part of what is told as the cause."""
+    world_size: int = 3
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def repaired(self) -> str:
+        """The program as it is in the repository."""
+        return (FOLDER / self.file).read_text()
+
+    @property
+    def source(self) -> str:
+        """The program with the mistake."""
+        text = self.repaired
+        for old, new in self.edits:
+            assert text.count(old) == 1, f"{self.file} has {old!r} {text.count(old)} times"
+            text = text.replace(old, new)
+        return text
+
+    @property
+    def place(self) -> str:
+        """File and number of the line that is told."""
+        lines = self.source.splitlines()
+        (number,) = [number for number, line in enumerate(lines, 1) if line.strip().startswith(self.line)]
+        return f"{self.file}:{number}"
+
+
+_STATE = "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))"
+_ON_RANK_0 = "evaluate(model, test_loader, len(test)) if rank == 0 else 0.0\n"
+_LAYER_DROP = (
+    "        logits = self.head(self.blocks(x))\n",
+    "        for block in self.blocks:\n"
+    "            if random.random() > 0.2:\n"
+    "                x = block(x)\n"
+    "        logits = self.head(x)\n",
+)
+
+BUGS = (
+    PlantedBug(
+        "evaluation through the wrapper on rank 0",
+        "evaluation.py",
+        (("evaluate(model, test_loader, len(test))\n", _ON_RANK_0),),
+        Code.MISMATCH_ORIGIN,
+        (0,),
+        "hits.append(model(x)",
+        "a forward through the wrapper broadcasts buffers, in evaluation too; rank 0 made one that the others did not",
+    ),
+    PlantedBug(
+        "evaluation on rank 0 that gathers",
+        "evaluation.py",
+        (
+            ("evaluate(model, test_loader, len(test))\n", _ON_RANK_0),
+            ("hits.append(model(x)", "hits.append(model.module(x)"),
+        ),
+        Code.MISMATCH_OPERATION,
+        (0,),
+        "dist.all_gather_into_tensor(all_hits, hits)",
+        "made a call that the others did not, and went on to all_gather_into_tensor",
+    ),
+    PlantedBug(
+        "a rank stops early by its own loss",
+        "early_stopping.py",
+        (
+            (
+                "        if rank == 0 and stopping.should_stop(mean.item()):\n"
+                "            stop += 1\n"
+                "        dist.all_reduce(stop)\n"
+                "        if stop.item() > 0:\n",
+                "        if stopping.should_stop(loss.item()):\n",
+            ),
+        ),
+        Code.DEADLOCK_MISSING_RANK,
+        (1,),
+        "loss.backward()",
+        "rank 1 ran out of input, or stopped, before the others",
+    ),
+    PlantedBug(
+        "rank 0 stops early and tells nobody",
+        "early_stopping.py",
+        (("        dist.all_reduce(stop)\n", ""),),
+        Code.DEADLOCK_MISSING_RANK,
+        (0,),
+        "loss.backward()",
+        "rank 0 ran out of input, or stopped, before the others",
+    ),
+    PlantedBug(
+        "uneven data without join",
+        "uneven_join.py",
+        (("    with model.join():", "    if True:"),),
+        Code.DEADLOCK_MISSING_RANK,
+        (0,),
+        "loss = model(x)",
+        "rank 0 ran out of input, or stopped, before the others",
+    ),
+    PlantedBug(
+        "a state dict of FSDP2 on rank 0",
+        "fsdp2.py",
+        (
+            (
+                f"    state = {_STATE}\n    if rank == 0:\n",
+                f"    if rank == 0:\n        state = {_STATE}\n",
+            ),
+        ),
+        Code.DEADLOCK_MISSING_RANK,
+        (0,),
+        "state = get_model_state_dict",
+        "rank 0 made all_gather_into_tensor_coalesced #31, and the others did not: a branch that only some ranks take",
+    ),
+    PlantedBug(
+        "full_tensor of FSDP2 on rank 0",
+        "fsdp2.py",
+        (
+            (
+                '        print(f"{len(state)} tensors, sum',
+                '        print("head", model[2].weight.full_tensor().sum().item())\n'
+                '        print(f"{len(state)} tensors, sum',
+            ),
+        ),
+        Code.DEADLOCK_MISSING_RANK,
+        (0,),
+        'print("head", model[2]',
+        "and the others did not: a branch that only some ranks take",
+    ),
+    PlantedBug(
+        "a distributed checkpoint on rank 0",
+        "dcp_save.py",
+        (('    dcp.save({"model"', '    if rank == 0:\n        dcp.save({"model"'),),
+        Code.MISMATCH_OPERATION,
+        (0,),
+        "dcp.save(",
+        "keep what communicates (a gather, a save, the compute() of a metric) out of branches of some ranks",
+    ),
+    PlantedBug(
+        "layers dropped by chance, which no rank has seeded",
+        "small_gpt.py",
+        (_LAYER_DROP, ("import os\n", "import os\nimport random\n")),
+        Code.RANK_ERROR,
+        (1, 2),
+        "_, loss = model(*get_batch())",
+        "in the step before, blocks.1.ln1.weight",
+        world_size=4,
+    ),
+    PlantedBug(
+        "a barrier in the branch of the rank that saves",
+        "train.py",
+        (("        dist.barrier()\n    load(", "            dist.barrier()\n    load("),),
+        Code.MISMATCH_OPERATION,
+        (0,),
+        "dist.barrier()",
+        "made a call that the others did not, and went on to barrier",
+    ),
+)
