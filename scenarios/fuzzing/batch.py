@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.fuzzing.by_the_seed import draw_each
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Execution, batch_report
-from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
 from ddpsim.scenarios.fuzzing.judging import TimeIsUpError, judged
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
@@ -21,6 +20,7 @@ from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.strategies import schedules
 from ddpsim.scenarios.strategies.whole import scenarios
+from ddpsim.simulator.ctrl_c import CtrlC
 
 _ONE_AT_A_TIME = threading.Lock()
 # A worker of a cluster may have several threads, and a process has room for one simulation.

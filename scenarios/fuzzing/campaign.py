@@ -15,12 +15,12 @@ from ddpsim import UsageError
 from ddpsim.scenarios.fuzzing import CORPUS
 from ddpsim.scenarios.fuzzing.campaign_report import BatchReport, Totals, batch_report, merged
 from ddpsim.scenarios.fuzzing.corpus import State, Tried, check_folder, try_all
-from ddpsim.scenarios.fuzzing.ctrl_c import CtrlC
 from ddpsim.scenarios.fuzzing.keeping import Keeper, Kept
 from ddpsim.scenarios.fuzzing.plan import Plan
 from ddpsim.scenarios.fuzzing.quiet import quiet
 from ddpsim.scenarios.fuzzing.workers import Reports, Workers, WorkersLostError, connected
 from ddpsim.scenarios.shrinking.size_text import counted
+from ddpsim.simulator.ctrl_c import CtrlC
 
 _OF_CORPUS = -1
 """The number of the batch that is made of the corpus."""

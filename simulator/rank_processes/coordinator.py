@@ -11,6 +11,7 @@ from copy import copy
 from typing import Any
 
 from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, LookOutside, Move, Switch
@@ -65,7 +66,7 @@ class Posted:
 class Coordinator:
     """Runs one execution."""
 
-    def __init__(self, kernel: Kernel, children: Sequence[Child], *, move_data: MoveData) -> None:
+    def __init__(self, kernel: Kernel, children: Sequence[Child], *, move_data: MoveData, ctrl_c: CtrlC) -> None:
         self.hazards = CallHazards(len(children))
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
@@ -84,8 +85,9 @@ class Coordinator:
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
         """How the processes of ranks ended that did not say so themselves."""
-        self.interrupt: KeyboardInterrupt | None = None
-        """Of whoever started the run."""
+        self._ctrl_c = ctrl_c
+        self._presses = 0
+        """Of Ctrl-C, that were heeded."""
         self._by_file = {child.channel.fileno(): child for child in children}
         self._poll = select.poll()
         for file in self._by_file:
@@ -250,11 +252,8 @@ class Coordinator:
         child = self._child
         since = time.monotonic()
         while (message := child.channel.take()) is None:
-            try:
-                ready = self._poll.poll(_WATCH_SECONDS * 1000)
-            except KeyboardInterrupt as interrupt:
-                self._interrupt(interrupt)
-                continue
+            ready = self._poll.poll(_WATCH_SECONDS * 1000)
+            self._heed_ctrl_c()
             if not ready:
                 self._forward(child)
                 self._watchdog.look(self._me, child, since)
@@ -278,13 +277,15 @@ class Coordinator:
             assert isinstance(message, Ended), f"rank {child.rank} says {message} out of turn"
             child.ended = message
 
-    def _interrupt(self, interrupt: KeyboardInterrupt) -> None:
-        """Ctrl-C: the ranks are unwound; at the second one they are killed."""
-        if self.interrupt is not None:
+    def _heed_ctrl_c(self) -> None:
+        """At the first one the ranks are unwound; at the second one they are killed."""
+        if self._ctrl_c.presses == self._presses:
+            return
+        self._presses = self._ctrl_c.presses
+        self._kernel.stop(Ending.INTERRUPTED)
+        if self._presses > 1:
             for child in self._children:
                 child.kill()
-        self.interrupt = interrupt
-        self._kernel.stop(Ending.INTERRUPTED)
 
     def _forward(self, child: Child) -> None:
         """Let the caller's own streams have what the rank has written to its."""
@@ -305,10 +306,11 @@ class Coordinator:
         end = time.monotonic() + _LAST_WORD_SECONDS
         try:
             while (message := child.channel.take()) is None:
-                if select.select([child.channel], [], [], max(0.0, end - time.monotonic()))[0]:
+                if select.select([child.channel], [], [], _WATCH_SECONDS)[0]:
                     child.channel.read()
-                else:
+                elif time.monotonic() > end:
                     child.kill()
+                self._heed_ctrl_c()
         except (EOFError, OSError):
             self.lost[child.rank] = f"{child.how_it_ended()} before it could say what came of its program"
             has_returned = self._kernel.run.ranks[child.rank].main.state is State.RETURNED

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
+from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
@@ -38,17 +39,19 @@ class ProcessRun:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
         check_system()
         guardian = Guardian() if self._terms.is_program else None  # functions seldom start processes
+        # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
+        ctrl_c = CtrlC(raises=False)
         try:
-            self._run(guardian)
+            with ctrl_c:
+                self._run(guardian, ctrl_c)
         finally:
             if guardian is not None:
                 guardian.end()
-        if self._coordinator.interrupt is not None:
-            raise self._coordinator.interrupt
+        ctrl_c.check()
         if self._kernel.run.life.failure is not None:
             raise self._kernel.run.life.failure
 
-    def _run(self, guardian: Guardian | None) -> None:
+    def _run(self, guardian: Guardian | None, ctrl_c: CtrlC) -> None:
         if self._started is None:
             self._children = fork_ranks(self._terms, guardian)
         else:
@@ -56,7 +59,7 @@ class ProcessRun:
             for child in self._children:
                 with suppress(OSError):  # it is gone, as the coordinator will see
                     child.channel.send(sent(self._terms))
-        self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data)
+        self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data, ctrl_c=ctrl_c)
         try:
             self._coordinator.run()
             self._coordinator.collect()

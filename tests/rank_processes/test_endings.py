@@ -1,6 +1,7 @@
 """How the processes of ranks end, and what is told of it; nothing is left behind."""
 
 import ctypes
+import io
 import os
 import signal
 import sys
@@ -223,3 +224,28 @@ def test_no_fork_once_cuda_is_initialised(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     with pytest.raises(UsageError, match="CUDA is initialised in this process"):
         run(dist.barrier)
+
+
+class PressingStream(io.StringIO):
+    """Ctrl-C is pressed at the moment at which something is first written."""
+
+    def write(self, text):
+        if not self.getvalue():
+            signal.raise_signal(signal.SIGINT)
+        return super().write(text)
+
+
+def test_ctrl_c_while_output_is_forwarded(tmp_path, monkeypatch):
+    def program(rank):
+        try:
+            dist.barrier()
+            print("here")
+            dist.barrier()
+        finally:
+            (tmp_path / f"left-{rank}").touch()
+
+    monkeypatch.setattr(sys, "stdout", stream := PressingStream())
+    with pytest.raises(KeyboardInterrupt):
+        run(program)
+    assert "here" in stream.getvalue()
+    assert {path.name for path in tmp_path.iterdir()} == {"left-0", "left-1"}

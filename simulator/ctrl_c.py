@@ -1,4 +1,4 @@
-"""Ctrl-C while a campaign runs: it ends what is under way, and is never lost.
+"""Ctrl-C while something long runs: it ends what is under way, and is never lost.
 
 Python raises KeyboardInterrupt wherever it happens to be. In a finalizer or a weak reference's callback that is printed
 and forgotten, and a collection of garbage has many of them. So who loops also looks at what the handler wrote down.
@@ -21,17 +21,22 @@ class CtrlC:
 
     def __init__(self, *, raises: bool = True) -> None:
         self._raises = raises
-        self._is_pressed = False
+        self._presses = 0
         self._before: Any = None
 
     @property
     def is_pressed(self) -> bool:
         """True if it was pressed inside."""
-        return self._is_pressed
+        return self._presses > 0
+
+    @property
+    def presses(self) -> int:
+        """How often it was pressed inside."""
+        return self._presses
 
     def check(self) -> None:
         """Raise KeyboardInterrupt if it was pressed: for every loop, in case the one that was raised was lost."""
-        if self._is_pressed:
+        if self.is_pressed:
             raise KeyboardInterrupt
 
     def __enter__(self) -> CtrlC:
@@ -47,10 +52,11 @@ class CtrlC:
         if self._before is not None:
             signal.signal(signal.SIGINT, self._before)
         is_interrupt = kind is not None and issubclass(kind, KeyboardInterrupt)
-        self._is_pressed |= is_interrupt
+        if is_interrupt and not self.is_pressed:  # it was not our handler that raised it
+            self._presses = 1
         return is_interrupt
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        self._is_pressed = True
+        self._presses += 1
         if self._raises:
             raise KeyboardInterrupt
