@@ -4,7 +4,8 @@ The default group stands for gloo, so gloo's texts are used (torch/csrc/distribu
 where gloo crashes the process or hangs. `check_*` functions raise where gloo does, when the call is issued; what gloo
 finds out only on its worker thread comes back as a value of `refusal`, for the work to raise when it is waited for.
 
-Not refused, although gloo does: PREMUL_SUM, which NCCL has.
+Not refused, although gloo does: PREMUL_SUM, which NCCL has; and averages of whole numbers on a group that was asked for
+with NCCL, which divides towards zero.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ _BITWISE = frozenset({"BAND", "BOR", "BXOR"})
 
 
 @cache
-def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
-    """What gloo's worker thread says to a dtype, alone or with a reduction; None if it does the work."""
+def refusal(operation: str, dtype: str, reduction: str | None, *, by_nccl: bool = False) -> str | None:
+    """What gloo's worker thread says to a dtype, alone or with a reduction; None if it, or NCCL, does the work."""
     dtype = dtype.removeprefix("sparse ")
     if dtype not in _TAKEN:
         return "Invalid scalar type"
@@ -53,7 +54,7 @@ def refusal(operation: str, dtype: str, reduction: str | None) -> str | None:
         return f"{operation} does not support ReduceOp.{reduction} on complex tensors"
     if reduction in _BITWISE and is_fractional:
         return f"Cannot use ReduceOp.{reduction} with non-integral dtype"
-    if reduction == "AVG" and not is_fractional:
+    if reduction == "AVG" and not is_fractional and (dtype == "bool" or not by_nccl):
         return f"result type Float can't be cast to the desired output type {_scalar_name(getattr(torch, dtype))}"
     return None
 

@@ -170,7 +170,14 @@ class GroupMaker:
         """Make the running rank's handle, and register it where torch looks for it."""
         world: Any = distributed_c10d._world
         group = SimulatedGroup(
-            Issuer(self._host, self._trackers[rank], label=label, members=members, rank=rank),
+            Issuer(
+                self._host,
+                self._trackers[rank],
+                label=label,
+                members=members,
+                rank=rank,
+                has_nccl=_has_nccl(backend),
+            ),
             name=name,
             description=description or "undefined",
             store=store,
@@ -199,3 +206,8 @@ def _check_split(split: Sequence[int], world_size: int) -> None:
         raise ValueError("the split group's size should be less or equal to the world_size set by init_process_group")
     if len(split) != len(set(split)):
         raise ValueError("the split group cannot have duplicate ranks")
+
+
+def _has_nccl(backend: str) -> bool:
+    """True if a group that is asked for so would have NCCL, as it has by default where there are GPUs."""
+    return "nccl" in backend or (backend == distributed_c10d.Backend.UNDEFINED and torch.cuda.is_available())

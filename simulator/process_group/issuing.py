@@ -24,12 +24,23 @@ from ddpsim.simulator.transport.payload import Payload
 class Issuer:
     """Issues one rank's calls on one group."""
 
-    def __init__(self, host: Host, origins: OriginTracker, *, label: str, members: tuple[int, ...], rank: int) -> None:
+    def __init__(
+        self,
+        host: Host,
+        origins: OriginTracker,
+        *,
+        label: str,
+        members: tuple[int, ...],
+        rank: int,
+        has_nccl: bool = False,
+    ) -> None:
         self.host = host
         self.label = label
         self.members = members
         self.rank = rank
         self.is_destroyed = False
+        self._has_nccl = has_nccl
+        """The program asked for NCCL, be it for the tensors of one kind of device only."""
         self._origins = origins
         self._sequence = 0
         self._messages = 0
@@ -62,7 +73,7 @@ class Issuer:
         if peer is None:
             sequence, self._sequence = self._sequence, self._sequence + 1
             if signature.dtype is not None:
-                refusal = arguments.refusal(signature.operation, signature.dtype, signature.reduction) or refusal
+                refusal = self._refusal(signature, signature.dtype) or refusal
         else:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
@@ -75,6 +86,9 @@ class Issuer:
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
         return self._made(work)
+
+    def _refusal(self, signature: Signature, dtype: str) -> str | None:
+        return arguments.refusal(signature.operation, dtype, signature.reduction, by_nccl=self._has_nccl)
 
     def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
         """What the call touches that others may observe."""

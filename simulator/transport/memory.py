@@ -69,7 +69,8 @@ def reduced(tensors: Sequence[Tensor], reduction: str, factors: Sequence[Any] = 
     for tensor in tensors[1:]:
         combine(total, tensor if tensor.shape == shape else tensor.reshape(shape))
     if reduction == "AVG":
-        total.div_(len(tensors))
+        is_whole = not (total.is_floating_point() or total.is_complex())
+        total.div_(len(tensors), rounding_mode="trunc" if is_whole else None)  # whole numbers as NCCL divides them
     return total
 
 

@@ -230,6 +230,29 @@ def test_groups():
     assert run(program, 2) == expected
 
 
+def averages(rank, backend):
+    """Of 3, -3 and 7, of -4, 0 and 8, in whole numbers."""
+    dist.destroy_process_group()
+    dist.init_process_group(backend)
+    values = torch.tensor([3, -3, 7] if rank == 0 else [-4, 0, 8], device="cuda")
+    scattered = torch.zeros(1, dtype=torch.int32, device="cuda")
+    dist.all_reduce(values, op=dist.ReduceOp.AVG)
+    dist.reduce_scatter(scattered, list(values[1:].int().split(1)), op=dist.ReduceOp.AVG)
+    return values.tolist(), scattered.tolist()
+
+
+def test_nccl_averages_whole_numbers():
+    """It adds them up and divides in C, towards zero: NCCL's src/device/reduce_kernel.h, FuncSumPostDiv."""
+    result = simulate(lambda rank: averages(rank, "nccl"), 2, isolation="process", gpus=2)
+    assert result.verdict is Verdict.PASS, str(result)
+    assert result.returns == (([0, -1, 7], [-1]), ([0, -1, 7], [7]))
+
+
+def test_gloo_does_not():
+    result = simulate(lambda rank: averages(rank, "gloo"), 2, isolation="process", gpus=2)
+    assert "result type Float can't be cast to the desired output type Long" in str(result.errors[0])
+
+
 def test_sync_batch_norm_is_batch_norm_of_all():
     def program(rank):
         torch.cuda.set_device(rank)
