@@ -138,6 +138,8 @@ class Scenario:
     """What a rank is, "thread" or "process"; None for what goes with the program."""
     gpus: int | None = None
     """Virtual ones, for ranks that are processes."""
+    check: str | None = "replicas"
+    """What is compared besides; None for nothing."""
     choices: tuple[int, ...] = ()
     """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
 

@@ -8,6 +8,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Checks,
     Gpus,
     IsolationName,
     Name,
@@ -19,7 +20,6 @@ from ddpsim.scenarios.cli.options import (
     WorldSize,
     by_text,
     how_text,
-    isolated,
 )
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
@@ -38,6 +38,7 @@ def explore(
     transport: SimulatedTransport = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    check: Checks = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -61,8 +62,9 @@ def explore(
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.exploring import explore_scenario
+    from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = isolated(load(name), isolation, gpus)
+    scenario = RunAs(isolation, gpus, check).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
         with output.bar("exploring", executions, _where) as on_progress:

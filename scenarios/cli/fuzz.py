@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import EngineOrBoth, Opens, ReportFolder, WorldSize, engines_named
+from ddpsim.scenarios.cli.options import (
+    BothOrEngine,
+    Checks,
+    Gpus,
+    IsolationName,
+    Opens,
+    ReportFolder,
+    WorldSize,
+    engines_named,
+)
 from ddpsim.scenarios.cli.reporting import Report, reporting
 from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.scenarios.fuzzing import CORPUS
@@ -20,6 +29,7 @@ if TYPE_CHECKING:
     from ddpsim.scenarios.fuzzing.named import AlwaysFails
     from ddpsim.scenarios.fuzzing.plan import Plan
     from ddpsim.scenarios.fuzzing.workers import Workers
+    from ddpsim.scenarios.running.run_as import RunAs
 
 
 def fuzz(
@@ -27,8 +37,9 @@ def fuzz(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION: its schedules and world sizes are drawn. "
-            "Without one, scenarios are drawn themselves.",
+            help="A name from `ddpsim list`, FILE.toml, or FILE.py:FUNCTION; or a program that each rank runs, FILE.py "
+            "or -m MODULE, and behind it what is the program's own: schedules and world sizes are drawn. Without one, "
+            "scenarios are drawn themselves.",
             show_default=False,
         ),
     ] = None,
@@ -39,8 +50,11 @@ def fuzz(
         typer.Option(help="Stop after so many runs, or a few more.  [default: time decides]", show_default=False),
     ] = None,
     seed: Annotated[int, typer.Option(help="What the first batch draws from; the others follow.")] = 0,
-    engine: EngineOrBoth = "both",
+    engine: BothOrEngine = None,
     world_size: WorldSize = None,
+    isolation: IsolationName = None,
+    gpus: Gpus = None,
+    check: Checks = None,
     documented: Annotated[
         bool,
         typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
@@ -67,11 +81,16 @@ def fuzz(
     from ddpsim.scenarios.cli.found import report_found
     from ddpsim.scenarios.fuzzing.campaign import check_budget, run_campaign
     from ddpsim.scenarios.fuzzing.corpus import check_folder
+    from ddpsim.scenarios.fuzzing.named import default_engine
     from ddpsim.scenarios.fuzzing.summary import summary
+    from ddpsim.scenarios.running.run_as import RunAs
 
-    _check_alone(name, generate=generate, world_size=world_size, documented=documented)
+    _check_alone(name, generate=generate, documented=documented)
+    _check_named(name, {"--world-size": world_size, "--isolation": isolation, "--gpus": gpus, "--check": check})
     workers = _workers(jobs, backend, cluster)
-    plan = _plan(name, engines_named(engine), corpus, world_size, documented, seed, executions)
+    run_as = RunAs(isolation, gpus, check)
+    engines = engines_named(engine or ("both" if name is None else default_engine(name)))
+    plan = _plan(name, engines, corpus, world_size, documented, seed, executions, run_as)
     check_budget(plan, seconds)
     check_folder(corpus)
     with reporting(report, opens=opens, title="ddpsim fuzz") as reported:
@@ -91,7 +110,7 @@ def fuzz(
     return _status(campaign)
 
 
-def _check_alone(name: str | None, *, generate: bool, world_size: int | None, documented: bool) -> None:
+def _check_alone(name: str | None, *, generate: bool, documented: bool) -> None:
     from ddpsim import UsageError
 
     if name is not None and generate:
@@ -100,8 +119,14 @@ def _check_alone(name: str | None, *, generate: bool, world_size: int | None, do
         raise UsageError(
             f"found NAME {name!r} beside --documented, which is about what is drawn: leave out one of them"
         )
-    if name is None and world_size is not None:
-        raise UsageError("found --world-size without NAME, but what is drawn has its own: leave it out")
+
+
+def _check_named(name: str | None, options: dict[str, object]) -> None:
+    from ddpsim import UsageError
+
+    for option, value in options.items():
+        if name is None and value is not None:
+            raise UsageError(f"found {option} without NAME, but what is drawn has its own: leave it out")
 
 
 def _workers(jobs: int | None, backend: str, cluster: str | None) -> Workers:
@@ -122,6 +147,7 @@ def _plan(
     documented: bool,
     seed: int,
     executions: int | None,
+    run_as: RunAs,
 ) -> Plan:
     from ddpsim.scenarios.fuzzing.named import saved_name, world_sizes
     from ddpsim.scenarios.fuzzing.plan import Plan
@@ -130,7 +156,8 @@ def _plan(
     if name is None:
         return Plan(seed, engines, executions, for_torch="documented" if documented else True)
     saved_as = saved_name(name, corpus)
-    return Plan(seed, engines, executions, name, saved_as, world_sizes(load(name), world_size))
+    sizes = world_sizes(load(name), world_size)
+    return Plan(seed, engines, executions, name, saved_as, run_as, sizes)
 
 
 def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status | None:
@@ -138,7 +165,8 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
     from ddpsim.scenarios.fuzzing.named import AlwaysFails, first_look
     from ddpsim.scenarios.lookup.loader import load
 
-    scenario = load(name).with_world_size(plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None)
+    size = plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None
+    scenario = plan.run_as.applied_to(load(name).with_world_size(size))
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
     for engine in plan.engines:
         look = first_look(scenario, engine, left) if left > 0 else None

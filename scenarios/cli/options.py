@@ -5,7 +5,6 @@ No torch here: `--help` shows these. What has to know the scenarios imports them
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ WorldSize = Annotated[
     typer.Option(
         "--world-size",
         "--nproc-per-node",
+        "--nproc_per_node",
         help="How many ranks.  [default: the scenario's own, and 4 for a program]",
         show_default=False,
     ),
@@ -54,9 +54,25 @@ Gpus = Annotated[
         show_default=False,
     ),
 ]
+Checks = Annotated[
+    str | None,
+    typer.Option(
+        "--check",
+        help="What is compared besides: replicas, after each optimizer step, or none.  [default: replicas]",
+        show_default=False,
+    ),
+]
 _WHO = "Who synchronises the replicas:"
 _OWN_ENGINE = "[default: torch, unless a file says otherwise]"
 EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.")]
+BothOrEngine = Annotated[
+    str | None,
+    typer.Option(
+        "--engine",
+        help=f"{_WHO} torch, ddp or both.  [default: both, and torch for a program]",
+        show_default=False,
+    ),
+]
 OwnOrEngines = Annotated[
     str | None, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.  {_OWN_ENGINE}", show_default=False)
 ]
@@ -126,12 +142,6 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     if name not in names:
         raise UsageError(f"engine is {name!r}, expected one of {', '.join(names)}: give one of these names")
     return tuple(Engine) if name == "both" else (Engine(name),)
-
-
-def isolated(scenario: Scenario, isolation: str | None, gpus: int | None = None) -> Scenario:
-    """The scenario, with what a rank is, and what GPUs it has, said by the caller."""
-    scenario = scenario if isolation is None else dataclasses.replace(scenario, isolation=isolation)
-    return scenario if gpus is None else dataclasses.replace(scenario, gpus=gpus)
 
 
 def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[int] = ()) -> str:

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Sequence
 
-_TAKE_PROGRAMS = ("run", "explore", "replay", "shrink")
+_TAKE_PROGRAMS = ("run", "explore", "fuzz", "replay", "shrink")
 _TOKEN = re.compile(r"s\d+:")
 
 

@@ -9,6 +9,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Checks,
     Gpus,
     IsolationName,
     Name,
@@ -17,7 +18,6 @@ from ddpsim.scenarios.cli.options import (
     ReportFolder,
     SimulatedTransport,
     WorldSize,
-    isolated,
 )
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
@@ -45,6 +45,7 @@ def replay(
     transport: SimulatedTransport = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    check: Checks = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -68,8 +69,9 @@ def replay(
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.replaying import replay_run
+    from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = isolated(load(name), isolation, gpus)
+    scenario = RunAs(isolation, gpus, check).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:

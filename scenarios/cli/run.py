@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Checks,
     Gpus,
     IsolationName,
     Name,
@@ -22,7 +23,6 @@ from ddpsim.scenarios.cli.options import (
     by_text,
     engines_named,
     how_text,
-    isolated,
     prepared_for,
 )
 from ddpsim.scenarios.cli.reporting import reporting
@@ -44,12 +44,14 @@ def run(
     transport: TransportName = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    check: Checks = None,
     timeout: Timeout = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
     from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.run_as import RunAs
     from ddpsim.scenarios.running.runner import run_scenario
 
     def run_once(scenario: Scenario, engine: Engine) -> Result:
@@ -63,7 +65,7 @@ def run(
             timeout_seconds=timeout,
         )
 
-    scenario = isolated(load(name), isolation, gpus)
+    scenario = RunAs(isolation, gpus, check).applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import Name, OwnOrEngine, Seed, WorldSize
+from ddpsim.scenarios.cli.options import Checks, Gpus, IsolationName, Name, OwnOrEngine, Seed, WorldSize
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.policies.named import RUNNING, listed
 
@@ -38,6 +38,9 @@ def shrink(
         typer.Option(help=f"Who runs next in the failure: {listed(RUNNING)}.", show_default=False),
     ] = None,
     seed: Seed = 0,
+    isolation: IsolationName = None,
+    gpus: Gpus = None,
+    check: Checks = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[
         Path | None,
@@ -57,6 +60,7 @@ def shrink(
     """
     from ddpsim import Budget, Verdict
     from ddpsim.scenarios.lookup.loader import load
+    from ddpsim.scenarios.running.run_as import RunAs
     from ddpsim.scenarios.running.runner import run_scenario
     from ddpsim.scenarios.shrinking.saved import check_free, default_path, save_shrunk
     from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
@@ -64,7 +68,8 @@ def shrink(
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    scenario = _failing(load(name).with_world_size(world_size), token, engine, policy, seed)
+    own = RunAs(isolation, gpus, check).applied_to(load(name).with_world_size(world_size))
+    scenario = _failing(own, token, engine, policy, seed)
     with output.bar("shrinking", seconds, _where) as on_progress:
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
     result = None
@@ -100,9 +105,11 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
 
 
 def _flaky(name: str) -> str:
+    from ddpsim.scenarios.files.program_line import as_typed
+
     return (
         f"{name} failed, and did not fail so again under the same schedule: something else decides, such as time or "
-        f"chance, and nothing is saved; to see what: ddpsim explore {shlex.quote(name)} --check-determinism"
+        f"chance, and nothing is saved; to see what: ddpsim explore --check-determinism {as_typed(name)}"
     )
 
 

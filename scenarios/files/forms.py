@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from enum import Enum
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,6 +13,7 @@ from ddpsim import Code, Crash, Delay, EarlyReturn, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome
 from ddpsim.scenarios.training.training import (
+    LARGEST,
     MOST,
     CommunicationHook,
     Exceptional,
@@ -36,6 +37,13 @@ class Dtype(str, Enum):
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
+
+
+class Check(str, Enum):
+    """What is compared besides."""
+
+    REPLICAS = "replicas"
+    NONE = "none"
 
 
 _Count = Annotated[int, Meta(ge=0, le=MOST)]
@@ -102,6 +110,9 @@ class ScenarioForm(Form, frozen=True):
     world_size: Annotated[int, Meta(ge=1, le=MOST_RANKS)] | None = None
     runs_on: Engine | None = None
     schedule: str = ""
+    isolation: Literal["thread", "process"] | None = None
+    gpus: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
+    check: Check | None = None
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     recorded: RecordedOutcome | None = None

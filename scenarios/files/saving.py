@@ -16,6 +16,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.forms import (
     ALIKE,
     FAULTS,
+    Check,
     Dtype,
     Expected,
     ExpectedOfEngine,
@@ -58,6 +59,9 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "world_size": scenario.world_size,
         "runs_on": None if scenario.engine is Engine.TORCH else scenario.engine,
         "schedule": choices_text(scenario.choices) if scenario.choices else "",
+        "isolation": scenario.isolation,
+        "gpus": scenario.gpus,
+        "check": Check.NONE if scenario.check is None else None,
         "tags": scenario.tags,
         "reports": scenario.reports,
     }

@@ -36,6 +36,7 @@ from msgspec import structs
 from ddpsim import UsageError, Verdict
 from ddpsim.scenarios.files.forms import (
     FAULTS,
+    Check,
     Expected,
     ExpectedOfEngine,
     ExpectedOfTraining,
@@ -44,6 +45,7 @@ from ddpsim.scenarios.files.forms import (
     ScenarioForm,
     TrainingForm,
 )
+from ddpsim.scenarios.files.program_line import with_path
 from ddpsim.scenarios.files.toml_source import TomlFile, open_toml
 from ddpsim.scenarios.files.toml_training import check_ranks, each_of, training_in
 from ddpsim.scenarios.files.value_scenarios import of_program
@@ -98,12 +100,19 @@ def _scenario(file: TomlFile, form: ScenarioForm, find: Find | None) -> Scenario
 
 
 def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> Scenario:
-    """The scenario with the schedule and the engine that the file says."""
+    """The scenario with the schedule, the engine and the ways to run that the file says."""
     try:
         choices = choices_in(form.schedule) if form.schedule else scenario.choices
     except ReplayError:
         file.refuse("schedule", expected='answers as in a replay token, such as "0x12.1.2"')
-    return replace(scenario, engine=form.runs_on or scenario.engine, choices=choices)
+    return replace(
+        scenario,
+        engine=form.runs_on or scenario.engine,
+        choices=choices,
+        isolation=form.isolation or scenario.isolation,
+        gpus=form.gpus or scenario.gpus,
+        check=None if form.check is Check.NONE else scenario.check,
+    )
 
 
 def _training(file: TomlFile, form: TrainingForm) -> Scenario:
@@ -166,7 +175,9 @@ def _program(file: TomlFile, form: ProgramForm) -> Scenario:
 def _other(file: TomlFile, form: OtherForm, find: Find | None) -> Scenario:
     """Another scenario, by its name or file; a file is looked for beside this one."""
     if find is None or form.scenario.endswith(".toml"):
-        file.refuse("scenario", expected="a name in `ddpsim list` or FILE.py:FUNCTION, in a file of your own")
+        file.refuse(
+            "scenario", expected="a name in `ddpsim list`, FILE.py:FUNCTION or a program, in a file of your own"
+        )
     try:
         scenario = find(_beside(file.path, form.scenario)).with_world_size(form.world_size or None)
     except UsageError as error:
@@ -184,8 +195,7 @@ def _as_expected(file: TomlFile, form: ScenarioForm, expect: Expected | None, sc
 
 def _beside(path: Path, name: str) -> str:
     """A name as it is; the path of a Python file from where this file is."""
-    python, colon, function = name.rpartition(":")
-    return f"{path.parent / python}{colon}{function}" if python.endswith(".py") else name
+    return with_path(name, lambda file: str(path.parent / file))
 
 
 def _description(file: TomlFile, form: ScenarioForm) -> dict[str, Any]:

@@ -51,7 +51,7 @@ def run_batch(plan: Plan, number: int, seconds: float = inf) -> BatchReport:
 def _strategy(plan: Plan) -> st.SearchStrategy[Scenario]:
     if not plan.name:
         return scenarios(kinds=plan.kinds, engines=plan.engines, for_torch=plan.for_torch)
-    named = replace(load(plan.name), name=plan.saved_as)
+    named = replace(plan.run_as.applied_to(load(plan.name)), name=plan.saved_as)
     return st.builds(
         lambda world_size, choices: replace(named.with_world_size(world_size), choices=choices),
         st.integers(*plan.world_sizes),

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
-from ddpsim import Budget, Code, Finding, Result, Verdict
+from ddpsim import Budget, Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
@@ -26,9 +26,12 @@ from ddpsim.scenarios.training.reference import Reference, first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.program import Issue, Program
+from ddpsim.simulator.rank_processes.program import Program as OrdinaryProgram
 
 BY_NAME = "scenario"
 """The kind of one that is a function."""
+REFUSED = "refused"
+"""What comes of a program that says of itself that it does not run so."""
 COMPARED = "compare-engines"
 """The tag of a scenario on whose numbers two engines disagree, although the oracle lets either pass."""
 
@@ -87,6 +90,8 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
 
 
 def _judged(scenario: Scenario, engine: Engine, result: Result | Exception) -> Execution:
+    if isinstance(result, UsageError) and isinstance(scenario.program, OrdinaryProgram):
+        return Execution(kind_of(scenario), engine, REFUSED)  # it asks for another world, for instance
     if isinstance(result, Exception):
         return _raised(scenario, engine, result)
     is_met = scenario.expected_by(engine).is_met_by(result)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ddpsim import Budget, Code, Pct, Policy, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.program_line import with_path, words_of_program
 from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
@@ -72,6 +73,11 @@ def _policies() -> list[Policy]:
     return [RoundRobin(), *map(RandomWalk, _SEEDS), *map(Pct, _SEEDS)]
 
 
+def default_engine(name: str) -> str:
+    """Both synchronise the replicas of a scenario in turn; a program is taken as it is, with torch's."""
+    return Engine.TORCH.value if words_of_program(name) else "both"
+
+
 def world_sizes(scenario: Scenario, world_size: int | None) -> tuple[int, int]:
     """The smallest and the largest that are drawn: those it takes, alone and far larger ones left out."""
     if world_size is not None:
@@ -93,5 +99,4 @@ def saved_name(name: str, corpus: Path) -> str:
         return name
     if name.endswith(".toml"):
         raise UsageError(f"{name} names another scenario, expected one of its own: fuzz the scenario that it names")
-    file, colon, function = name.rpartition(":")
-    return f"{relpath(file, corpus)}{colon}{function}" if file.endswith(".py") else name
+    return with_path(name, lambda file: relpath(file, corpus))

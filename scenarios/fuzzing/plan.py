@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.running.run_as import AS_IT_SAYS, RunAs
 from ddpsim.scenarios.strategies.whole import Kind
 
 EXECUTIONS = 40
@@ -24,6 +25,8 @@ class Plan:
     """The scenario whose schedules and world sizes are drawn; "" if scenarios are drawn themselves."""
     saved_as: str = ""
     """What a file in the corpus calls it."""
+    run_as: RunAs = AS_IT_SAYS
+    """How it runs."""
     world_sizes: tuple[int, int] = (1, 1)
     """The smallest and the largest that are drawn for it."""
     kinds: tuple[Kind, ...] = tuple(Kind)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import replace
 from pathlib import Path
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.program_line import words_of_program
 from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_in
 from ddpsim.scenarios.lookup.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
-from ddpsim.simulator.rank_processes.program import Program, is_program
+from ddpsim.simulator.rank_processes.program import Program
 
 _EXPECTED = "expected a name in `ddpsim list`, FILE.toml, FILE.py:FUNCTION, or a program: FILE.py or -m MODULE"
 
@@ -25,7 +25,7 @@ def load(name: str) -> Scenario:
     """
     if not isinstance(name, str):
         raise UsageError(f"scenario is {name!r}, expected a name: see `ddpsim list`")
-    if name and is_program(words := _words(name)):
+    if words := words_of_program(name):
         return _program(name, words)
     file, _, function = name.rpartition(":")
     if name.endswith(SUFFIXES):
@@ -52,14 +52,6 @@ def _from_file(name: str, path: Path, function: str) -> Scenario:
     if isinstance(program, Scenario):
         return replace(program, name=name)
     return Scenario(name, program.__doc__ or "", program, min_world_size=1)
-
-
-def _words(name: str) -> list[str]:
-    """The words of a command line; none where it is no such thing."""
-    try:
-        return shlex.split(name)
-    except ValueError:  # a quotation that does not end
-        return []
 
 
 def _program(name: str, words: list[str]) -> Scenario:

@@ -54,7 +54,7 @@ def explore_scenario(
             budget=budget,
             transport=transport,
             faults=chosen.faults,
-            check="replicas",
+            check=chosen.check,
             check_determinism=check_determinism,
             keep_going=keep_going,
             name=chosen.name,

@@ -17,6 +17,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout
 from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
+from ddpsim.scenarios.running.run_as import words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.policies.guided import Guided
@@ -69,7 +70,7 @@ def run_scenario(
             seed=seed,
             transport=transport,
             faults=chosen.faults,
-            check="replicas",
+            check=chosen.check,
             budget=budget,
             name=chosen.name,
             isolation=chosen.isolation,
@@ -138,7 +139,7 @@ def replay_scenario(
             args=chosen.args,
             transport=transport,
             faults=chosen.faults,
-            check="replicas",
+            check=chosen.check,
             name=chosen.name,
             isolation=chosen.isolation,
             gpus=chosen.gpus,
@@ -195,8 +196,7 @@ def replay_command(
     name = scenario.name if is_program else shlex.quote(scenario.name)
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
-    words += [] if scenario.isolation is None else ["--isolation", scenario.isolation]
-    words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
+    words += words_of(scenario)
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ddpsim import UsageError
+from ddpsim.scenarios.files.program_line import path_in, with_path, words_of_program
 from ddpsim.scenarios.files.saving import save
 from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.model import Scenario
@@ -14,9 +15,12 @@ from ddpsim.scenarios.model import Scenario
 
 def default_path(name: str) -> Path:
     """Beside the file that a scenario comes from, `FILE-shrunk.toml`; `NAME-shrunk.toml` here for one with a name."""
-    file, _, function = name.rpartition(":")
-    if file.endswith(".py"):
-        return Path(file).with_name(f"{Path(file).stem}-{function}-shrunk.toml")
+    file, words = path_in(name), words_of_program(name)
+    if file:
+        of_function = [] if words else [name.rpartition(":")[2]]
+        return Path(file).with_name("-".join([Path(file).stem, *of_function, "shrunk.toml"]))
+    if words:
+        return Path(f"{words[1]}-shrunk.toml")
     if name.endswith(".toml"):
         return Path(name).with_name(f"{Path(name).stem}-shrunk.toml")
     return Path(f"{name}-shrunk.toml")
@@ -53,6 +57,5 @@ def _seen_from(path: Path, name: str) -> str:
 
 
 def _relative(name: str, folder: Path, other: Path) -> str:
-    """FILE.py:FUNCTION as seen from another folder; any other name as it is."""
-    file, _, function = name.rpartition(":")
-    return f"{os.path.relpath(folder / file, other)}:{function}" if file.endswith(".py") else name
+    """What is in a Python file, as seen from another folder; any other name as it is."""
+    return with_path(name, lambda file: os.path.relpath(folder / file, other))

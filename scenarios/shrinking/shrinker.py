@@ -12,6 +12,7 @@ from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
 from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, passes_for, size_of
+from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.shrinking.failing import failure_of
 from ddpsim.simulator.shrinking.greedy import End, OnShrinkProgress, shrink
 from ddpsim.simulator.shrinking.schedule_passes import stripped
@@ -64,9 +65,11 @@ def shrink_scenario(
     own = load(scenario) if isinstance(scenario, str) else scenario
     chosen = replace(own, engine=own.engine if engine is None else Engine.named(engine))
     failure = run_scenario(chosen)
+    if isinstance(chosen.program, Program):  # it may have started its ranks itself, as many as it says
+        chosen = chosen.with_world_size(failure.world_size)
     expected = chosen.expected_by(chosen.engine)
     same = SameWay(
-        failure_of(failure, f"{own.name} on {own.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
+        failure_of(failure, f"{own.name} on {failure.world_size} ranks"), chosen.engine, not expected.is_met_by(failure)
     )
     start = Candidate(replace(chosen, choices=stripped(failure.schedule.choices)))
     again = run_scenario(start.scenario)

@@ -139,6 +139,6 @@ def test_what_does_not_fail_each_time_is_said_and_not_saved(shrink, tmp_path, mo
     assert status == Status.OTHERWISE
     assert out == (
         "send-send failed, and did not fail so again under the same schedule: something else decides, such as time or "
-        "chance, and nothing is saved; to see what: ddpsim explore send-send --check-determinism\n"
+        "chance, and nothing is saved; to see what: ddpsim explore --check-determinism send-send\n"
     )
     assert not list(tmp_path.iterdir())

@@ -1,0 +1,39 @@
+"""Names of scenarios that are found in Python files: FILE.py:FUNCTION, and programs, which are command lines."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+
+from ddpsim.simulator.rank_processes.program import is_program
+
+
+def words_of_program(name: str) -> list[str]:
+    """The words of a program's command line; none if the name is that of something else."""
+    try:
+        words = shlex.split(name)
+    except ValueError:  # a quotation that does not end
+        return []
+    return words if is_program(words) else []
+
+
+def as_typed(name: str) -> str:
+    """A name as it stands at the end of a command: a program is several words there."""
+    return name if words_of_program(name) else shlex.quote(name)
+
+
+def path_in(name: str) -> str:
+    """The Python file that a name says; "" if it says none."""
+    words = words_of_program(name)
+    if words:
+        return "" if words[0] == "-m" else words[0]
+    file = name.rpartition(":")[0]
+    return file if file.endswith(".py") else ""
+
+
+def with_path(name: str, change: Callable[[str], str]) -> str:
+    """The name with another path to its Python file; as it is if it says none."""
+    file, words = path_in(name), words_of_program(name)
+    if not file:
+        return name
+    return shlex.join([change(file), *words[1:]]) if words else f"{change(file)}:{name.rpartition(':')[2]}"

@@ -1,0 +1,42 @@
+"""What a caller says of how the ranks of a scenario run, whatever it is and wherever it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from ddpsim import UsageError
+from ddpsim.scenarios.model import Scenario
+
+_REPLICAS, _NOTHING = CHECKS = ("replicas", "none")
+"""What is compared besides, and what says that nothing is."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunAs:
+    """Options of a run; None for what the scenario says itself."""
+
+    isolation: str | None = None
+    gpus: int | None = None
+    check: str | None = None
+
+    def applied_to(self, scenario: Scenario) -> Scenario:
+        """The scenario, run so. Raises UsageError for a check that there is not."""
+        if self.check not in (None, *CHECKS):
+            raise UsageError(f"check is {self.check!r}, expected one of {', '.join(CHECKS)}: give one of these names")
+        if self.isolation is not None:
+            scenario = replace(scenario, isolation=self.isolation)
+        if self.gpus is not None:
+            scenario = replace(scenario, gpus=self.gpus)
+        if self.check is not None:
+            scenario = replace(scenario, check=_REPLICAS if self.check == _REPLICAS else None)
+        return scenario
+
+
+AS_IT_SAYS = RunAs()
+
+
+def words_of(scenario: Scenario) -> list[str]:
+    """The options that a command has to say for a scenario to run as it does, where a file does not say them."""
+    words = [] if scenario.isolation is None else ["--isolation", scenario.isolation]
+    words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
+    return words + ([] if scenario.check == _REPLICAS else ["--check", _NOTHING])
