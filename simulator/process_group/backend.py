@@ -25,6 +25,7 @@ of evaluations (replicas.py).
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -87,6 +88,8 @@ class Backend:
     def installed(self) -> Iterator[None]:
         """Replace what is listed above, and put it back at the end."""
         leave_untraced()
+        # Its functions have the default group of the moment at which it is loaded as their default argument.
+        importlib.import_module("torch.distributed.nn.functional")
         with ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
             listeners = []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Declare, Destroy
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
@@ -65,6 +66,8 @@ class Issuer:
         """Make a call and return its work. `refusal` is what the backend says to it when it is waited for."""
         host = self.host
         me = host.begin_call(self._intent(signature, peer, tag) if host.is_observed else ())
+        if me.rank != self.rank:
+            self._refuse_other_rank(me.rank, signature.operation)
         if self.is_destroyed:
             raise RuntimeError(
                 f'{signature.operation} on group "{self.label}", which was destroyed: make the call before '
@@ -89,6 +92,15 @@ class Issuer:
 
     def _refusal(self, signature: Signature, dtype: str) -> str | None:
         return arguments.refusal(signature.operation, dtype, signature.reduction, by_nccl=self._has_nccl)
+
+    def _refuse_other_rank(self, rank: int, operation: str) -> NoReturn:
+        """Matched as a call of either rank, it would be taken for a bug of the program's."""
+        error = UsageError(
+            f"rank {rank} calls {operation} on the process group of rank {self.rank}, expected its own: ranks are "
+            "threads here, and share what a module, a cache or a default argument keeps: run with isolation='process'"
+        )
+        self.host.break_off(error)
+        raise error
 
     def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
         """What the call touches that others may observe."""

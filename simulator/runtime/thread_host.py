@@ -320,7 +320,16 @@ class ThreadHost:
         """End the execution with an error that nobody but us can have made."""
         self.baton.break_off_by_bug(error)
 
+    def _is_left_behind(self, thread: threading.Thread) -> bool:
+        """True for a thread of these ranks that did not end when the execution did."""
+        return any(each.thread is thread for rank in self.ranks for each in (rank.main, *rank.threads))
+
     def _refuse_stranger(self, me: RankThread | None) -> NoReturn:
+        if self.baton.has_ended and not self._is_left_behind(threading.current_thread()):
+            raise UsageError(
+                "a process group, store or work of a run that is over, expected this run's: make it anew in each run, "
+                "or run with isolation='process'"
+            )
         if me is None or self.is_unwinding(me):
             self._unwind()
         error = UsageError(
