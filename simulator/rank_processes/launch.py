@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import select
 import socket
 import sys
@@ -17,16 +16,17 @@ from ddpsim.simulator.rank_processes import launcher
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.guardian import Guardian
-from ddpsim.simulator.rank_processes.launcher import Begin, Done, Line, Started, StartsAgain, exit_code_as_bytes
+from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
+from ddpsim.simulator.rank_processes.may_launch import may_launch
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.rank_popen import exit_code_as_bytes
 from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
 
-_MAY_LAUNCH = re.compile(r"\b(mp\.|multiprocessing)|\b(start_processes|spawn|Process)\(")
 _PR_SET_CHILD_SUBREAPER = 36
 _POLL_SECONDS = 0.1
 _IDLE_SECONDS = 1.0
@@ -83,6 +83,8 @@ class Launch:
             message = self._hear(_POLL_SECONDS)
             if isinstance(message, Begin):
                 return True
+            if isinstance(message, Refused):
+                raise UsageError(message.line)
             if message is not None and not isinstance(message, Started):
                 return bool(self.children)
             now = self._launcher.cpu_seconds()
@@ -122,6 +124,8 @@ class Launch:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             message = self._hear(_POLL_SECONDS)
+            if isinstance(message, Refused):
+                raise UsageError(message.line)
             if isinstance(message, StartsAgain):
                 raise UsageError(
                     "the program starts ranks a second time, expected one world of ranks in a run: "
@@ -148,11 +152,6 @@ class Launch:
         for told in self._told:
             os.close(told)
         self._guardian.end()
-
-
-def may_launch(program: Program) -> bool:
-    """True if the text of a program speaks of starting processes."""
-    return bool(_MAY_LAUNCH.search(program.text()))
 
 
 def launched(program: Program, world_size: int, seconds: float, *, gpus: int | None) -> Launch | None:

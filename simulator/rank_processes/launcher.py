@@ -1,4 +1,4 @@
-"""A program that starts its ranks itself, by `mp.spawn` or `Process.start`: what runs in its own process.
+"""A program that starts its ranks itself, by `mp.spawn`, `Process.start` or torchrun: what runs in its own process.
 
 The program runs once, as its own launcher and as Python runs it. What multiprocessing would start becomes a rank: it is
 forked here, as a process that waits until the coordinator lets it begin, and torch's and Python's own code above it
@@ -11,97 +11,33 @@ given their numbers, 0, 1, 2 and so on, among their arguments. Others are starte
 
 from __future__ import annotations
 
-import io
+import importlib
 import multiprocessing
 import multiprocessing.connection
 import os
-import pickle
-import select
 import site
-import socket
-import struct
 import sys
 import sysconfig
 import traceback
-from collections.abc import Callable
-from multiprocessing import context, popen_spawn_posix, process, reduction, spawn, util
+from collections.abc import Callable, Mapping
+from multiprocessing import context, process, util
 from types import ModuleType
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
-from torch.multiprocessing.spawn import _wrap as _worker_of_spawn
 
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.launched import Body, Command, Worker, is_worker_of_spawn
+from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.program import environment
+from ddpsim.simulator.rank_processes.program import Program, environment
 from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.rank_popen import RankPopen
 from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
 from ddpsim.simulator.runtime import outcome
-from ddpsim.simulator.runtime.outcome import Raised
-
-_CODE = struct.Struct("<i")
-
-# --- what it says to the coordinator ----------------------------------------------------------------------------------
-
-
-class Started(NamedTuple):
-    """A rank waits to begin. Its files come with it, in the order of `_start`."""
-
-    pid: int
-
-
-class Begin(NamedTuple):
-    """All ranks are started, and somebody waits for them."""
-
-
-class MakesGroup(NamedTuple):
-    """The program makes a group itself, without starting a rank: it is none that launches."""
-
-
-class StartsAgain(NamedTuple):
-    """The program starts ranks once more, after those that have begun."""
-
-
-class Done(NamedTuple):
-    """The program is over."""
-
-    raised: Raised | None
-
-
-class Line:
-    """Packets between the launcher and the coordinator."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._end = end
-
-    def fileno(self) -> int:
-        """The number of its file."""
-        return self._end.fileno()
-
-    @staticmethod
-    def pair() -> tuple[Line, Line]:
-        """Two ends."""
-        first, second = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        return Line(first), Line(second)
-
-    def close(self) -> None:
-        """Close this end."""
-        self._end.close()
-
-    def send(self, message: NamedTuple, files: list[int]) -> None:
-        """Send a message with files."""
-        socket.send_fds(self._end, [pickle.dumps(message)], files)
-
-    def receive(self) -> tuple[Any, list[int]]:
-        """A message with its files; None if the other end is closed."""
-        data, files, _, _ = socket.recv_fds(self._end, 1 << 17, 8)
-        return (pickle.loads(data) if data else None), list(files)
-
-
-# --- the launcher -----------------------------------------------------------------------------------------------------
 
 
 def main(setting: Setting, line: Line) -> NoReturn:
@@ -136,6 +72,7 @@ class Launcher:
         self._pid = os.getpid()
         self.terms = terms
         self._modules = frozenset(sys.modules)
+        self._path = tuple(sys.path)
         self._target: Any = None
         self._ranks: list[RankPopen] = []
         self._originals: list[tuple[Any, str, Any]] = []
@@ -150,6 +87,11 @@ class Launcher:
             (dist, "TCPStore"),
         ):
             self._replace(owner, name, self._group_maker(getattr(owner, name)))
+        elastic = importlib.import_module(
+            "ddpsim.simulator.rank_processes.elastic"
+        )  # whose imports only launchers need
+        for module in elastic.LAUNCHERS:
+            self._replace(module, "launch_agent", elastic.Agent(self).launch)
         if (gpus := self.terms.gpus) is not None:  # to count them is all that a launcher does; ranks are given theirs
             self._replace(torch.cuda, "is_available", lambda: gpus > 0)
             self._replace(torch.cuda, "device_count", lambda: gpus)
@@ -169,13 +111,13 @@ class Launcher:
             self.has_begun = True
             self.line.send(Begin(), [])
 
-    def own_environment(self) -> None:
+    def _take_own_environment(self) -> None:
         """In a rank: take away what torchrun would have set, unless the program has set it otherwise."""
         for name, value in environment(0, self.terms.world_size).items():
             if os.environ.get(name) == value and name != "OMP_NUM_THREADS":
                 del os.environ[name]
 
-    def forget_modules(self) -> None:
+    def _forget_modules(self) -> None:
         """In a rank that begins anew: let it import the project's modules itself."""
         places = (sysconfig.get_path("stdlib"), *site.getsitepackages(), sysconfig.get_path("purelib"))
         for name in [name for name in sys.modules if name not in self._modules]:
@@ -183,6 +125,37 @@ class Launcher:
             if file and file.endswith(".py") and not file.startswith(places):
                 del sys.modules[name]
         sys.modules["__main__"] = ModuleType("__main__")
+
+    # --- ranks --------------------------------------------------------------------------------------------------------
+
+    def start_command(self, program: Program, environment: Mapping[str, str]) -> RankPopen:
+        """Start a rank that runs a program."""
+        self._target = program
+        return self._start(Command(program, environment, self._path))
+
+    def refuse(self, line: str) -> NoReturn:
+        """End all, with a line for the user."""
+        self.line.send(Refused(line), [])
+        os._exit(0)
+
+    def _start(self, body: Body) -> RankPopen:
+        rank = RankPopen(self, len(self._ranks), body)
+        self._ranks.append(rank)
+        return rank
+
+    def run_rank(self, rank: int, body: Body, channel: Channel, arena: Arena, files: Files) -> NoReturn:
+        """In the process of a rank: run it."""
+        self.__exit__()
+        self.line.close()
+        self._take_own_environment()
+        try:
+            terms = self.terms._replace(**channel.receive())
+        except EOFError:
+            os._exit(0)
+        if not body.is_forked:
+            self._forget_modules()
+        terms = terms._replace(program=body, is_forked_by_program=body.is_forked)
+        rank_process.main(Setting(rank, terms, channel, arena, files))
 
     # --- what it replaces ---------------------------------------------------------------------------------------------
 
@@ -193,9 +166,7 @@ class Launcher:
             if os.getpid() != self._pid or not self._is_rank(worker):
                 return original(worker)
             self._target = worker._target
-            rank = RankPopen(self, worker, len(self._ranks), is_forked=kind is context.ForkProcess)
-            self._ranks.append(rank)
-            return rank
+            return self._start(Worker(worker, is_forked=kind is context.ForkProcess))
 
         return popen
 
@@ -208,7 +179,7 @@ class Launcher:
         if self.has_begun:
             return False
         number = len(self._ranks)
-        if worker._target is _worker_of_spawn:
+        if is_worker_of_spawn(worker):
             return bool(worker._args[1] == number)
         if (number and worker._target is not self._target) or worker._target.__module__.startswith(("torch.", "multi")):
             return False
@@ -234,160 +205,3 @@ class Launcher:
             return original(*arguments, **options)
 
         return make
-
-
-class RankPopen:
-    """Stands for the process of a rank where multiprocessing has one: its exit code comes from the coordinator."""
-
-    DupFd = popen_spawn_posix._DupFd
-
-    def __init__(self, launcher: Launcher, worker: Any, rank: int, *, is_forked: bool) -> None:
-        self._launcher = launcher
-        self.returncode: int | None = None
-        self.method = "fork" if is_forked else "spawn"
-        util._flush_std_streams()  # type: ignore[attr-defined]
-        sent = None if is_forked else self._pickled(worker)
-        mine, theirs = Channel.pair()
-        arena_file, files = os.memfd_create("arena"), Files()
-        arena = Arena(file=arena_file)
-        self.pid = _fork_without_parent(lambda: _run_rank(launcher, worker, sent, rank, theirs, arena, files))
-        self.sentinel, told = os.pipe()
-        given = [mine.fileno(), arena_file, files.output, files.errors, files.stack, told]
-        launcher.line.send(Started(self.pid), given)
-        mine.close()
-        theirs.close()
-        arena.close()
-        files.close()
-        os.close(arena_file)
-        os.close(told)
-
-    def _pickled(self, worker: Any) -> tuple[dict[str, Any], bytes]:
-        """What multiprocessing sends a process that it spawns (popen_spawn_posix.py)."""
-        preparation = spawn.get_preparation_data(worker._name)
-        data = io.BytesIO()
-        context.set_spawning_popen(self)  # type: ignore[arg-type]
-        try:
-            reduction.dump(worker, data)
-        finally:
-            context.set_spawning_popen(None)
-        return preparation, data.getvalue()
-
-    def duplicate_for_child(self, file: int) -> int:
-        """A file has the same number there."""
-        return file
-
-    def poll(self, flag: int = os.WNOHANG) -> int | None:
-        """The exit code, if it has ended."""
-        if sys._getframe(1).f_code.co_name == "_cleanup":  # looks after others while one more is started
-            return self.returncode
-        return self.wait(0.0)
-
-    def wait(self, timeout: float | None = None) -> int | None:
-        """Wait until it has ended."""
-        self._launcher.begin()
-        if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
-            data = os.read(self.sentinel, _CODE.size)
-            self.returncode = _CODE.unpack(data)[0] if data else -9
-        return self.returncode
-
-    def terminate(self) -> None:
-        """The coordinator ends all ranks when their world is over."""
-
-    kill = terminate
-
-    def close(self) -> None:
-        """Nothing is left open but the sentinel, at which somebody may still wait."""
-
-
-def exit_code_as_bytes(code: int) -> bytes:
-    """What `RankPopen.wait` reads."""
-    return _CODE.pack(code)
-
-
-def _fork_without_parent(run: Callable[[], NoReturn]) -> int:
-    """Fork a process that is an orphan at once, so that it becomes the coordinator's child; its number."""
-    reading, writing = os.pipe()
-    between = os.fork()
-    if not between:
-        pid = os.fork()
-        if not pid:
-            os.close(reading)
-            os.close(writing)
-            run()  # by its first message it is the coordinator's
-        os.write(writing, pid.to_bytes(8, "little"))
-        os._exit(0)
-    os.close(writing)
-    pid = int.from_bytes(os.read(reading, 8), "little")
-    os.close(reading)
-    os.waitpid(between, 0)
-    return pid
-
-
-# --- a rank that a launcher has started -------------------------------------------------------------------------------
-
-
-def _run_rank(
-    launcher: Launcher,
-    worker: Any,
-    sent: tuple[dict[str, Any], bytes] | None,
-    rank: int,
-    channel: Channel,
-    arena: Arena,
-    files: Files,
-) -> NoReturn:
-    launcher.__exit__()
-    launcher.line.close()
-    launcher.own_environment()
-    try:
-        terms = launcher.terms._replace(**channel.receive())
-    except EOFError:
-        os._exit(0)
-    if sent is not None:
-        launcher.forget_modules()
-    program = Launched(worker, sent)
-    rank_process.main(
-        Setting(rank, terms._replace(program=program, is_forked_by_program=sent is None), channel, arena, files)
-    )
-
-
-class Launched:
-    """What a process of multiprocessing runs, as a rank's program."""
-
-    def __init__(self, worker: Any, sent: tuple[dict[str, Any], bytes] | None) -> None:
-        self._worker = worker
-        self._sent = sent
-
-    def __call__(self, rank: int) -> None:
-        """As BaseProcess._bootstrap, but for what it does with errors."""
-        __tracebackhide__ = True
-        own: Any = process
-        worker = self._worker
-        if self._sent is not None:
-            preparation, data = self._sent
-            spawn.prepare(preparation)
-            worker = reduction.pickle.load(io.BytesIO(data))  # type: ignore[attr-defined]
-        own._children = set()
-        own._current_process = worker
-        util._finalizer_registry.clear()  # type: ignore[attr-defined]
-        util._run_after_forkers()  # type: ignore[attr-defined]
-        try:
-            _run(worker)
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise
-        finally:
-            util._exit_function()  # type: ignore[attr-defined]
-
-
-def _run(worker: Any) -> None:
-    __tracebackhide__ = True
-    if worker._target is not _worker_of_spawn:
-        worker.run()
-        return
-    function, number, arguments, error_file = worker._args
-    try:
-        function(number, *arguments)
-    except Exception:  # mp.spawn reads it there
-        with open(error_file, "wb") as file:
-            pickle.dump(traceback.format_exc(), file)
-        raise

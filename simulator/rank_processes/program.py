@@ -82,14 +82,22 @@ class Program:
                 f"there is no module {name!r}, expected one that `python -m {name}` finds: correct the name"
             )
 
-    def text(self) -> str:
-        """Its source; "" if it has none."""
-        path = self.command[0]
+    def file(self) -> str | None:
+        """The file of Python that it is; None if there is none."""
+        path: str | None = self.command[0]
         if self.is_module:
             with _found_from_here():
-                found = importlib.util.find_spec(self.command[1])
-            path = "" if found is None or found.origin is None else found.origin
-        return _source(path) if path.endswith(".py") else ""
+                name = self.command[1]
+                found = importlib.util.find_spec(name)
+                if found is not None and found.submodule_search_locations is not None:
+                    found = importlib.util.find_spec(f"{name}.__main__")
+            path = None if found is None else found.origin
+        return path if path is not None and path.endswith(".py") else None
+
+    def text(self) -> str:
+        """Its source; "" if it has none."""
+        file = self.file()
+        return "" if file is None else _source(file)
 
     def __call__(self, rank: int) -> None:
         """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python."""

@@ -1,0 +1,85 @@
+"""Whether a program may start its ranks itself: what it calls, and what the files beside it call that it imports.
+
+Such a program runs as its own launcher first, which costs a second run of its beginning if it turns out to start none.
+So it is not enough that it speaks of multiprocessing.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import tokenize
+from collections.abc import Iterator
+
+from ddpsim.simulator.rank_processes.program import Program
+
+_STARTS = frozenset({
+    *("spawn", "start_processes", "Process"),
+    *("elastic_launch", "launch_agent"),
+    *("notebook_launcher", "debug_launcher"),
+})  # fmt: skip
+"""The functions that do, by whatever name of a module they are called."""
+
+_STRATEGIES = ("ddp_spawn", "ddp_fork", "ddp_notebook")
+"""Words that let a Trainer start processes."""
+
+_IS_WORTH_READING = re.compile(rf"\b({'|'.join([*_STARTS, *_STRATEGIES])}|distributed\W+(run|import\s+run))\w*")
+
+
+def may_launch(program: Program) -> bool:
+    """True if it, or a file of its own that it imports, calls what starts processes."""
+    first = program.file()
+    if first is None:
+        return False
+    root = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(first))
+    seen, todo = {first}, [first]
+    while todo:
+        file = todo.pop()
+        try:
+            with tokenize.open(file) as opened:
+                text = opened.read()
+            tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError):  # it may never be imported
+            continue
+        if _IS_WORTH_READING.search(text) and any(map(_starts_processes, ast.walk(tree))):
+            return True
+        found = {each for name in _imported(tree, file, root) for each in _files(name)} - seen
+        seen |= found
+        todo += sorted(found)
+    return False
+
+
+def _starts_processes(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        function = node.func
+        return (function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")) in _STARTS
+    if isinstance(node, ast.ImportFrom):  # of one that is called by another name
+        is_run = node.module == "torch.distributed" and any(each.name == "run" for each in node.names)
+        is_of_run = node.module == "torch.distributed.run"
+        return is_run or is_of_run or any(each.name in _STARTS and each.asname for each in node.names)
+    if isinstance(node, ast.Import):
+        return any(each.name == "torch.distributed.run" for each in node.names)
+    return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(_STRATEGIES)
+
+
+def _imported(tree: ast.AST, file: str, root: str) -> Iterator[str]:
+    """Where what is imported would lie if it is the project's own, without a suffix."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for each in node.names:
+                yield os.path.join(root, *each.name.split("."))
+        elif isinstance(node, ast.ImportFrom):
+            folder = file if node.level else root
+            for _ in range(node.level):
+                folder = os.path.dirname(folder)
+            base = os.path.join(folder, *(node.module or "").split("."))
+            yield base
+            for each in node.names:
+                yield os.path.join(base, each.name)
+
+
+def _files(name: str) -> Iterator[str]:
+    for file in (f"{name}.py", os.path.join(name, "__init__.py")):
+        if os.path.isfile(file):
+            yield file
