@@ -47,7 +47,7 @@ def explore_scenario(
     strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
     with engines.installed(engine):
         exploration = explore(
-            chosen.program,
+            engines.run_under(chosen.program, engine),
             chosen.world_size,
             args=chosen.args,
             policy=_Compared(strategy, chosen),

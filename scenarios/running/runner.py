@@ -158,7 +158,8 @@ def _run(
 ) -> Result:
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine if engine is None else Engine.named(engine)
-    chosen = dataclasses.replace(own.with_world_size(world_size), engine=engine)
+    chosen = own.with_world_size(world_size)
+    chosen = dataclasses.replace(chosen, engine=engine, program=engines.run_under(chosen.program, engine))
     check_engine_options(chosen, engine)
     with own_cache() if transport == PROCESSES else nullcontext():
         with engines.installed(engine):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import os
+import re
 import runpy
 import shlex
 import sys
 import tokenize
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from types import ModuleType
 
+from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
+
+_MAKES_MODELS = re.compile(r"\b(optim|DistributedDataParallel|DDP|FSDP|fully_shard|compile|_dynamo|parallel)\b")
 
 MASTER_PORT = 29_500
 """torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
@@ -29,6 +34,8 @@ class Program:
     command: tuple[str, ...]
     counts_ranks: bool = False
     """If it starts its ranks itself, there are as many as it says."""
+    within: Callable[[], AbstractContextManager[object]] | None = None
+    """A function of a module, for what is in place while it runs."""
 
     @property
     def name(self) -> str:
@@ -44,6 +51,23 @@ class Program:
     def arguments(self) -> tuple[str, ...]:
         """The program's own."""
         return self.command[2:] if self.is_module else self.command[1:]
+
+    @property
+    def folder(self) -> str:
+        """Where its modules are looked for first."""
+        return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.command[0]))
+
+    def may_need_dynamo(self) -> bool:
+        """False for one whose text says that it makes no optimizer and no model: it imports nothing else, either."""
+        try:
+            text = self.text()
+            tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError):
+            return True
+        names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
+        names += ["." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        known = {*sys.stdlib_module_names, "torch", "numpy"}
+        return not text or bool(_MAKES_MODELS.search(text)) or any(name.split(".")[0] not in known for name in names)
 
     def check(self) -> None:
         """Raise UsageError if there is nothing that could run."""
@@ -103,13 +127,18 @@ class Program:
         """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python."""
         __tracebackhide__ = True
         try:
-            if self.is_module:
-                self._run_module()
-            else:
-                self._run_file()
+            with self.within() if self.within is not None else nullcontext():
+                self._run()
         except SystemExit as leaving:
             if leaving.code not in (None, 0):
                 raise
+
+    def _run(self) -> None:
+        __tracebackhide__ = True
+        if self.is_module:
+            self._run_module()
+        else:
+            self._run_file()
 
     def _run_module(self) -> None:
         sys.argv = [self.command[1], *self.arguments]
@@ -140,6 +169,16 @@ def _found_from_here() -> Iterator[None]:
 def _source(path: str) -> str:
     with tokenize.open(path) as file:
         return file.read()
+
+
+HASH_SEEDS = (28, 80)
+"""Of the hashes of neighbouring ranks. A set of two strings has but two orders: with these it has the other one for most
+of the usual names (weight and bias, train and val, x and y)."""
+
+
+def start_of_programs(alike: bool) -> Start:
+    """How ranks of a program start."""
+    return Start(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
 
 
 def environment_of_function(rank: int, world_size: int) -> dict[str, str]:

@@ -78,6 +78,6 @@ def shrink(
         on_progress=on_progress,
     )
     result = simulate(program, world_size, policy=Guided(shrunk.value), **options)
-    simplest = Schedule(shrunk.value, result.schedule.program)
+    simplest = Schedule(shrunk.value, result.schedule.program, result.schedule.start)
     end = shrunk.end if failure.is_that_of(result) else End.FLAKY
     return ShrunkSchedule(simplest, result, shrunk.executions, end, shrunk.seconds)
