@@ -172,8 +172,8 @@ def _source(path: str) -> str:
 
 
 HASH_SEEDS = (28, 80)
-"""Of the hashes of neighbouring ranks. A set of two strings has but two orders: with these it has the other one for most
-of the usual names (weight and bias, train and val, x and y)."""
+"""Of the hashes of neighbouring ranks. A set of two strings has only two orders: with these it has one here and the
+other there for most of the usual names (weight and bias, train and val, x and y)."""
 
 
 def start_of_programs(alike: bool) -> Start:

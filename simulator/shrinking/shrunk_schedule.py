@@ -65,6 +65,9 @@ def shrink(
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)
 
+    if failed.schedule.start is not None:
+        options["alike"] = failed.schedule.start.is_alike
+
     def attempt(choices: Choices) -> Attempt[Choices]:
         result = simulate(program, world_size, policy=Guided(choices), **options)
         return Attempt(stripped(result.schedule.choices) if failure.is_that_of(result) else None)

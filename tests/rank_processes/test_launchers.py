@@ -1,6 +1,5 @@
 """Programs that start their ranks themselves: `mp.spawn`, and the tutorial's loop over `Process`."""
 
-import os
 import textwrap
 
 import pytest

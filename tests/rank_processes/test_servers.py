@@ -1,11 +1,10 @@
 """Ranks of a program start unlike, as under torchrun, and yet the same in each run; and alike where that is wanted."""
 
-import random
 import textwrap
 
 import pytest
 
-from ddpsim import Budget, Code, ReplayError, Schedule, UsageError, Verdict, explore, replay, simulate, simulate_program
+from ddpsim import Budget, Code, ReplayError, Schedule, Verdict, explore, replay, simulate_program
 from ddpsim.simulator.rank_processes.program import Program
 from tests.rank_processes.left_behind import what_there_is, with_servers
 
