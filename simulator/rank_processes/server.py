@@ -241,7 +241,6 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
         setting = rank_process.Setting(birth.rank, terms, channel, arena, rank_files.Files(tuple(files[2:5])))
         if len(files) == FILES_OF_A_RANK:
             rank_process.main(setting)
-        launcher = _part("launcher")
-        launcher.main(setting, _part("launcher_line").Line(socket.socket(fileno=files[6])))
+        _part("launcher").main(setting, _part("launcher_line").Line(socket.socket(fileno=files[6])))
     finally:
         os._exit(status)
