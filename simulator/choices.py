@@ -141,6 +141,11 @@ def start_in(token: str) -> Start | None:
     return Start.parse(found["start"]) if found["start"] else None
 
 
+def is_token(text: str) -> bool:
+    """True for what looks like a whole replay token."""
+    return _TOKEN.fullmatch(text) is not None
+
+
 def program_on(name: str, world_size: int) -> str:
     """What a schedule belongs to, see `Schedule.program`."""
     return f"{name} on {world_size} ranks"

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import os
 import re
 import runpy
 import shlex
 import sys
 import tokenize
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.rank_processes.misplaced import Misplaced
+from ddpsim.simulator.rank_processes.module_files import file_of
 
 _MAKES_MODELS = re.compile(r"\b(optim|DistributedDataParallel|DDP|FSDP|fully_shard|compile|_dynamo|parallel)\b")
 
@@ -36,6 +37,8 @@ class Program:
     """If it starts its ranks itself, there are as many as it says."""
     within: Callable[[], AbstractContextManager[object]] | None = None
     """A function of a module, for what is in place while it runs."""
+    misplaced: Misplaced | None = field(default=None, compare=False)
+    """What of its arguments may be meant for somebody else."""
 
     @property
     def name(self) -> str:
@@ -46,6 +49,11 @@ class Program:
     def is_module(self) -> bool:
         """True for `-m MODULE`."""
         return self.command[0] == "-m"
+
+    @property
+    def target(self) -> str:
+        """The file, or `-m MODULE`, without its arguments."""
+        return shlex.join(self.command[:2] if self.is_module else self.command[:1])
 
     @property
     def arguments(self) -> tuple[str, ...]:
@@ -71,10 +79,9 @@ class Program:
 
     def check(self) -> None:
         """Raise UsageError if there is nothing that could run."""
-        if self.is_module:
-            self._check_module()
+        path = self._module_file() if self.is_module else self.command[0]
+        if not path:
             return
-        path = self.command[0]
         try:
             source = _source(path)
         except FileNotFoundError:
@@ -92,46 +99,39 @@ class Program:
                 f"{path!r} does not compile ({error}): mend it first, `python {path}` says where"
             ) from None
 
-    def _check_module(self) -> None:
+    def _module_file(self) -> str:
+        """The module's file; "" if it has none in Python. Raises UsageError if there is no such module."""
         if len(self.command) < 2:
             raise UsageError("-m is the last word, expected a module after it: name one")
-        name = self.command[1]
-        try:
-            with _found_from_here():
-                found = importlib.util.find_spec(name)
-        except (ImportError, ValueError, AttributeError):
-            found = None
-        if found is None:
-            raise UsageError(
-                f"there is no module {name!r}, expected one that `python -m {name}` finds: correct the name"
-            )
+        path = file_of(self.command[1])
+        return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
     def file(self) -> str | None:
         """The file of Python that it is; None if there is none."""
-        path: str | None = self.command[0]
-        if self.is_module:
-            with _found_from_here():
-                name = self.command[1]
-                found = importlib.util.find_spec(name)
-                if found is not None and found.submodule_search_locations is not None:
-                    found = importlib.util.find_spec(f"{name}.__main__")
-            path = None if found is None else found.origin
-        return path if path is not None and path.endswith(".py") else None
+        path = self._module_file() if self.is_module else self.command[0]
+        return path if path.endswith(".py") else None
 
     def text(self) -> str:
         """Its source; "" if it has none."""
         file = self.file()
         return "" if file is None else _source(file)
 
-    def __call__(self, rank: int) -> None:
-        """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python."""
+    def __call__(self, rank: int) -> int | None:
+        """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python, and 0 is returned."""
         __tracebackhide__ = True
         try:
             with self.within() if self.within is not None else nullcontext():
                 self._run()
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise
+        except BaseException as error:
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                return 0
+            if self.misplaced is not None:
+                self.misplaced.look_at(error)
+            raise
+        return None
+
+    def _arguments(self, words: Sequence[str]) -> list[str]:
+        return list(words) if self.misplaced is None else self.misplaced.arguments(words)
 
     def _run(self) -> None:
         __tracebackhide__ = True
@@ -141,29 +141,19 @@ class Program:
             self._run_file()
 
     def _run_module(self) -> None:
-        sys.argv = [self.command[1], *self.arguments]
+        sys.argv = self._arguments(self.command[1:])
         sys.path.insert(0, os.getcwd())
         runpy.run_module(self.command[1], run_name="__main__", alter_sys=True)
 
     def _run_file(self) -> None:
         path = os.path.abspath(self.command[0])  # as Python has it, so that it holds behind os.chdir
-        sys.argv = list(self.command)
+        sys.argv = self._arguments(self.command)
         sys.path.insert(0, os.path.dirname(path))
         main = ModuleType("__main__")
         main.__file__ = path
         vars(main)["__builtins__"] = __builtins__
         sys.modules["__main__"] = main
         exec(compile(_source(path), path, "exec", dont_inherit=True), vars(main))
-
-
-@contextmanager
-def _found_from_here() -> Iterator[None]:
-    here = sys.path[:]
-    sys.path.insert(0, os.getcwd())
-    try:
-        yield
-    finally:
-        sys.path[:] = here
 
 
 def _source(path: str) -> str:
