@@ -24,7 +24,6 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
-from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.kernel.states import Ending
@@ -77,9 +76,6 @@ class Terms(NamedTuple):
     """The program has started its ranks itself."""
     is_forked_by_program: bool = False
     """It has forked them, so that they begin as it stood then."""
-    start: Start = Start(is_alike=True)
-    preload: tuple[str, ...] = ()
-    """Modules that are loaded before ranks of a program are forked."""
 
 
 def sent(terms: Terms) -> dict[str, Any]:
@@ -146,10 +142,10 @@ def make_own_process(setting: Setting) -> None:
             os.environ.update(environment(setting.rank, setting.terms.world_size))
         if not setting.terms.is_forked_by_program:
             _forget_the_callers_settings()
-            _seed(setting)
+            _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
     else:
         os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
-        _seed(setting)
+        _seed(START_SEED, DEFAULT_SEED)
 
 
 def _forget_what_the_caller_left_for_its_end() -> None:
@@ -175,7 +171,8 @@ def _read_from(path: str) -> None:
 
 
 def _forget_the_callers_settings() -> None:
-    """A program logs and warns as if Python had just started: the caller may be a session of pytest."""
+    """A program imports, logs and warns as if Python had just started: the caller may be a session of pytest."""
+    sys.meta_path[:] = [each for each in sys.meta_path if not type(each).__module__.startswith("_pytest.")]
     logging.root.handlers.clear()
     logging.root.setLevel(logging.WARNING)
     if not sys.warnoptions:
@@ -184,11 +181,8 @@ def _forget_the_callers_settings() -> None:
         warnings.simplefilter("default", UserWarning, append=True)  # lets `warnings` notice
 
 
-def _seed(setting: Setting) -> None:
+def _seed(seed: int, seed_of_torch: int) -> None:
     """Let the random numbers of a rank begin at the same place in each run."""
-    seed = seed_of_torch = _UNLIKE_SEED + setting.rank
-    if setting.terms.start.is_alike:
-        seed, seed_of_torch = START_SEED, DEFAULT_SEED
     random.seed(seed)
     torch.manual_seed(seed_of_torch)
     if (numpy := sys.modules.get("numpy")) is not None:

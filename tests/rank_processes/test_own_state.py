@@ -3,6 +3,7 @@
 import os
 import random
 import signal
+import sys
 from concurrent.futures import ProcessPoolExecutor
 from functools import lru_cache
 from multiprocessing import get_context
@@ -11,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import simulate
+from ddpsim import Verdict, simulate, simulate_program
 
 COUNT = {"calls": 0}
 
@@ -62,6 +63,25 @@ def test_what_a_module_makes_when_it_is_imported_is_the_ranks(tmp_path, monkeypa
         return future.result()
 
     assert simulate(program, 2, isolation="process").returns == (3, 3)
+
+
+def test_a_module_that_pytest_would_take_for_a_test(tmp_path, monkeypatch):
+    (tmp_path / "test_script.py").write_text("import sys\nassert 'pytest' not in repr(sys.meta_path)\n")
+    monkeypatch.chdir(tmp_path)
+    result = simulate_program(["-m", "test_script"], 1)
+    assert result.verdict is Verdict.PASS, str(result)
+
+
+def test_a_package_is_imported_by_its_ranks_alone(tmp_path, monkeypatch):
+    (tmp_path / "a_project" / "inner").mkdir(parents=True)
+    (tmp_path / "a_project" / "__init__.py").write_text("import os\nRANK = os.environ['RANK']\n")
+    (tmp_path / "a_project" / "inner" / "train.py").write_text(
+        "import os\nfrom a_project import RANK\nassert RANK == os.environ['RANK']\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    result = simulate_program(["-m", "a_project.inner.train"], 2)
+    assert result.verdict is Verdict.PASS, str(result)
+    assert "a_project" not in sys.modules
 
 
 def test_functions_start_alike():
