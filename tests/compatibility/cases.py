@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,9 @@ _OTHER_COMMANDS = {
     "sys_exit.py": ("sys_exit.py", "sys_exit.py --check"),
 }
 """How they are started where that is not by their name alone."""
+
+FRAMEWORKS = frozenset({"accelerate", "ignite", "lightning", "torchmetrics", "transformers"})
+"""What is imported of the extra `frameworks`."""
 
 _PROJECTS = ("-m project.train --epochs 2",)
 
@@ -50,13 +54,28 @@ class Case:
         return text.partition("\n")[0].removesuffix(".")
 
     @property
+    def lacks(self) -> str | None:
+        """Why the program cannot run here; None if it can."""
+        return lacking(self.path.read_text())
+
+    @property
     def starts_its_ranks(self) -> bool:
         """True if plain Python runs it."""
         return self.path.name in _BY_PYTHON
 
 
+def lacking(source: str) -> str | None:
+    """The frameworks that a program imports and that are not installed, in a line; None if there are none."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    needed = FRAMEWORKS & {name.partition(".")[0] for name in names}
+    missing = sorted(name for name in needed if importlib.util.find_spec(name) is None)
+    return f"{', '.join(missing)} not installed: pip install 'ddpsim[frameworks]'" if missing else None
+
+
 def _cases() -> tuple[Case, ...]:
-    commands = [*_PROJECTS]
+    commands = [*_PROJECTS, *(f"frameworks/{path.name}" for path in FOLDER.glob("frameworks/*.py"))]
     for path in FOLDER.glob("*.py"):
         commands += _OTHER_COMMANDS.get(path.name, (path.name,))
     return tuple(Case(command) for command in sorted(commands))

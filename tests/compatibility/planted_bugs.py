@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from ddpsim import Code
 from tests.compatibility.cases import FOLDER
@@ -31,6 +32,11 @@ class PlantedBug:
         return self.name
 
     @property
+    def name_of_file(self) -> str:
+        """Under which name it is written into an empty folder."""
+        return Path(self.file).name
+
+    @property
     def repaired(self) -> str:
         """The program as it is in the repository."""
         return (FOLDER / self.file).read_text()
@@ -49,7 +55,7 @@ class PlantedBug:
         """File and number of the line that is told."""
         lines = self.source.splitlines()
         (number,) = [number for number, line in enumerate(lines, 1) if line.strip().startswith(self.line)]
-        return f"{self.file}:{number}"
+        return f"{self.name_of_file}:{number}"
 
 
 _STATE = "get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))"

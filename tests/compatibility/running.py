@@ -23,7 +23,7 @@ _TORCHRUN = (
 )
 _DDPSIM = ("-m", "ddpsim", "run", "--world-size", str(WORLD_SIZE))
 
-_CRASH_AT_EXIT = "terminate called without an active exception"
+CRASH_AT_EXIT = "terminate called without an active exception"
 """What a rank says if a thread of gloo is still there as its process ends: now and then, on a busy machine."""
 
 _TRIES = 4
@@ -53,7 +53,7 @@ def on_gloo(case: Case) -> Ran:
     words = [*([] if case.starts_its_ranks else _TORCHRUN), *case.words]
     status, out, err, seconds = _run(words)
     for _ in range(_TRIES - 1):
-        if status == 0 or _CRASH_AT_EXIT not in err:
+        if status == 0 or CRASH_AT_EXIT not in err:
             break
         status, out, err, seconds = _run(words)
     return Ran(status, tuple(out.splitlines()), err, seconds)
