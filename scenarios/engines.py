@@ -6,12 +6,15 @@ Programs are written with torch's class, as everybody writes them; under our eng
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import Enum
+from typing import Any
 
 from ddpsim import UsageError
 from ddpsim.ddp import patch_torch_ddp
+from ddpsim.simulator.rank_processes.program import Program
 
 
 class Engine(str, Enum):
@@ -32,6 +35,13 @@ class Engine(str, Enum):
 
 _ONE_AT_A_TIME = threading.Lock()
 # torch's class belongs to the whole process.
+
+
+def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
+    """The program as it runs under `engine`: what is installed here is not there where a `Program` runs."""
+    if isinstance(program, Program) and engine is Engine.DDP:
+        return replace(program, within=patch_torch_ddp)
+    return program
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.one_run import ISOLATIONS, TRANSPORTS, RunOptions, run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.replay import Replay
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.result import Result
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
@@ -45,6 +45,8 @@ def simulate(
     name: str | None = None,
     isolation: str | None = None,
     gpus: int | None = None,
+    alike: bool = False,
+    preload: Sequence[str] = (),
 ) -> Result:
     """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
 
@@ -52,7 +54,8 @@ def simulate(
     the result, as do deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it. `name`
     is what reports and replay tokens call the program.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
-    `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`.
+    `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `alike` and
+    `preload` are for `simulate_program`.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
@@ -68,6 +71,8 @@ def simulate(
         name=name,
         gpus=gpus,
         isolation=isolation,
+        alike=alike,
+        preload=preload,
     )
     _check_budget(budget)
     run = partial(run_once, runnable, world_size, options, budget=budget)
@@ -80,7 +85,9 @@ def simulate_program(command: Sequence[str], world_size: int, **options: Any) ->
 
     `command` is a file and its arguments, as in `["train.py", "--epochs", "2"]`, or `["-m", "package.train", ...]`.
     Each rank is a process of its own, with torchrun's environment; no group exists until the program makes it. Options
-    are those of `simulate`, but for `args` and `isolation`.
+    are those of `simulate`, but for `args` and `isolation`. As under torchrun, ranks start unlike, with other random
+    numbers and another order of the same set of strings on neighbouring ranks, each time the same; with `alike` they
+    start alike. `preload` names modules that are slow to import: they are loaded once, before the ranks are forked.
 
     Raises UsageError as `simulate` does, and if there is no such program.
     """
@@ -103,6 +110,7 @@ def replay(
     strict: bool = True,
     isolation: str | None = None,
     gpus: int | None = None,
+    preload: Sequence[str] = (),
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
@@ -121,9 +129,12 @@ def replay(
         name=name,
         gpus=gpus,
         isolation=isolation,
+        preload=preload,
     )
     _check_budget(budget)
-    recorded = Replay(Schedule.parse(str(schedule), program=options.identity))
+    parsed = Schedule.parse(str(schedule), program=options.identity)
+    options = options._replace(start=parsed.start or options.start)
+    recorded = Replay(parsed)
     result = run_once(runnable, world_size, options, policy=recorded, budget=budget)
     if strict:
         recorded.check(result.trace)
@@ -149,6 +160,8 @@ def explore(
     on_progress: OnProgress | None = None,
     isolation: str | None = None,
     gpus: int | None = None,
+    alike: bool = False,
+    preload: Sequence[str] = (),
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
@@ -174,6 +187,8 @@ def explore(
         name=name,
         gpus=gpus,
         isolation=isolation,
+        alike=alike,
+        preload=preload,
     )
     strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_budget(budget)
@@ -207,6 +222,8 @@ def _options(
     name: str | None,
     gpus: Any,
     isolation: Any,
+    alike: bool = False,
+    preload: Any = (),
 ) -> RunOptions:
     """What every entry point takes, checked."""
     if not callable(program):
@@ -233,10 +250,12 @@ def _options(
         raise UsageError(f"isolation is {isolation!r}, expected 'thread' or 'process': give one of these")
     if isinstance(program, Program):
         _check_program(program, args, isolation)
+    _check_start(program, alike, preload)
     if gpus is not None:
         _check_gpus(gpus, program, isolation)
     identity = program_on(_name_of(program, name), world_size)
-    return RunOptions(identity, args, transport, faults, check, name, gpus, isolation)
+    start = start_of_programs(alike) if isinstance(program, Program) else None
+    return RunOptions(identity, args, transport, faults, check, name, gpus, isolation, start, tuple(preload))
 
 
 def _check_program(program: Program, args: Sequence[Any], isolation: str | None) -> None:
@@ -247,6 +266,19 @@ def _check_program(program: Program, args: Sequence[Any], isolation: str | None)
     if args:
         raise UsageError(f"args is {args!r}, but a program has its arguments in its command: put them there")
     program.check()
+
+
+def _check_start(program: Any, alike: Any, preload: Any) -> None:
+    if isinstance(preload, str) or not all(isinstance(name, str) and name for name in preload):
+        raise UsageError(f'preload is {preload!r}, expected names of modules: write preload=("transformers",)')
+    if isinstance(program, Program):
+        return
+    if alike:
+        raise UsageError("alike is True, but ranks of functions start alike in any case: leave it out")
+    if preload:
+        raise UsageError(
+            f"preload is {tuple(preload)}, but ranks of functions have what this process has imported: import it here"
+        )
 
 
 def _check_gpus(gpus: Any, program: Any, isolation: str | None) -> None:

@@ -2,9 +2,10 @@
 
 A schedule has a short, versioned text form, the replay token:
 
-    s1:0x12.1.2:9c1e03ab
-    |  |        |
-    |  |        4 hex digits that name the program and world size, 4 that check the whole
+    s1:0x12.1.2:u28.80:9c1e03ab
+    |  |        |      |
+    |  |        |      4 hex digits that name the program and world size, 4 that check the whole
+    |  |        how ranks start, where they are programs: unlike (u) or alike (a), and the hash seeds they have in turn
     |  the choices, in order; `AxN` stands for N times A; zeros at the end are left out
     version
 
@@ -25,7 +26,10 @@ from typing import NamedTuple, Protocol
 from ddpsim.simulator.errors import ReplayError
 
 VERSION = "s1"
-_TOKEN = re.compile(r"(?P<version>s\d+):(?P<choices>[0-9x.]+):(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})")
+_TOKEN = re.compile(
+    r"(?P<version>s\d+):(?P<choices>[0-9x.]+)(?::(?P<start>[ua](?:\d{1,10}(?:\.\d{1,10})*)?))?"
+    r":(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})"
+)
 _RUN = re.compile(r"(\d+)(?:x(\d+))?")
 _LONGEST_RUN = 10_000_000
 
@@ -77,6 +81,23 @@ class Policy(Protocol):
         """Return an index into `options`, which are never fewer than two; 0 is the default."""
 
 
+class Start(NamedTuple):
+    """How the ranks of an execution start. What differs between them is drawn once, so that each run repeats it."""
+
+    is_alike: bool = False
+    """All have the same seeds; else each has its own, as under torchrun."""
+    hash_seeds: tuple[int, ...] = ()
+    """Of Python's hashes, by which sets of strings are ordered: ranks have them in turn. () for that of the caller."""
+
+    def __str__(self) -> str:
+        return ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))
+
+    @classmethod
+    def parse(cls, text: str) -> Start:
+        """Read what `str` wrote."""
+        return cls(text[0] == "a", tuple(int(seed) for seed in text[1:].split(".") if seed))
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """The choices made in one execution. `str(schedule)` is its replay token."""
@@ -84,9 +105,11 @@ class Schedule:
     choices: tuple[int, ...] = ()
     program: str = ""
     """What the choices belong to: the name of the program and the world size."""
+    start: Start | None = None
+    """How its ranks start; None for the way that goes with the program."""
 
     def __str__(self) -> str:
-        body = f"{VERSION}:{choices_text(self.choices)}"
+        body = f"{VERSION}:{choices_text(self.choices)}" + (f":{self.start}" if self.start is not None else "")
         name = _checksum(self.program)
         return f"{body}:{name}{_checksum(body + name)}"
 
@@ -103,12 +126,24 @@ class Schedule:
                 f"replay token {_shown(token)} was recorded for another program or world size than {program}: "
                 "replay it with the ones it came from"
             )
-        return cls(_without_defaults_at_the_end(list(_decode(found["choices"], token))), program)
+        start = start_in(token)
+        return cls(_without_defaults_at_the_end(list(_decode(found["choices"], token))), program, start)
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
         """True if a token was recorded for `program`. Raises ReplayError if it is damaged, or of another version."""
         return _whole(token)["program"] == _checksum(program)
+
+
+def start_in(token: str) -> Start | None:
+    """How the ranks of a recorded execution started, if its token says so. Raises ReplayError if it is damaged."""
+    found = _whole(token)
+    return Start.parse(found["start"]) if found["start"] else None
+
+
+def is_token(text: str) -> bool:
+    """True for what looks like a whole replay token."""
+    return _TOKEN.fullmatch(text) is not None
 
 
 def program_on(name: str, world_size: int) -> str:
@@ -143,7 +178,7 @@ def _whole(token: str) -> re.Match[str]:
             f"replay token {_shown(token)} is not whole, expected something like "
             f"{VERSION}:0x12.1.2:9c1e03ab: copy the token to its end"
         )
-    if _checksum(f"{version}:{found['choices']}{found['program']}") != found["check"]:
+    if _checksum(token.rpartition(":")[0] + found["program"]) != found["check"]:
         raise ReplayError(
             f"replay token {_shown(token)} does not match its own checksum, expected an unchanged token: "
             "copy it again from the report"

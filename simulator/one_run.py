@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule, program_on
+from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.kernel import Kernel
@@ -65,6 +65,10 @@ class RunOptions(NamedTuple):
     """Virtual ones, for ranks that are processes."""
     isolation: str | None = None
     """None for what goes with the program: a process for a `Program`, a thread for a function."""
+    start: Start | None = None
+    """How the ranks of a `Program` start."""
+    preload: tuple[str, ...] = ()
+    """Modules that are loaded before its ranks are forked."""
 
     def isolation_of(self, program: Callable[..., Any]) -> str:
         """What a rank is."""
@@ -84,7 +88,14 @@ def run_once(
         stack.callback(_ONE_AT_A_TIME.release)
         launch = None
         if isinstance(program, Program):
-            launch = launched(program, world_size, (budget or Budget()).seconds, gpus=options.gpus)
+            launch = launched(
+                program,
+                world_size,
+                (budget or Budget()).seconds,
+                gpus=options.gpus,
+                start=options.start or Start(),
+                preload=options.preload,
+            )
         if launch is not None:
             stack.callback(launch.close)
             world_size = len(launch.children)
@@ -98,7 +109,7 @@ def run_once(
             ran = _as_processes(program, kernel, mover, options, launch)
         else:
             ran = _as_threads(program, kernel, mover, options)
-    schedule = Schedule(kernel.choices, options.identity)
+    schedule = Schedule(kernel.choices, options.identity, options.start)
     result = Result(
         world_size=world_size,
         findings=ran.findings,
@@ -123,6 +134,7 @@ def _told(options: RunOptions) -> dict[str, Any]:
         "name": options.name,
         "isolation": options.isolation,
         "gpus": options.gpus,
+        "preload": options.preload,
     }
 
 
@@ -195,16 +207,21 @@ def _as_processes(
     terms = Terms(
         coordinator=os.getpid(),
         world_size=len(kernel.run.ranks),
-        program=_sent if launch is not None else partial(_call, program, tuple(options.args)),
+        program=_run_by_ranks(program, options, launch),
         is_observed=kernel.run.is_observed,
         checks_replicas=options.check == "replicas",
         is_program=isinstance(program, Program),
         announcement=Announcement(),
         gpus=options.gpus,
         is_launched=launch is not None,
+        start=options.start or Start(is_alike=True),
+        preload=options.preload,
     )
     execution = ProcessRun(terms, kernel, move_data=mover.move, started=None if launch is None else launch.children)
-    execution.run()
+    try:
+        execution.run()
+    finally:
+        terms.announcement.close()
     findings = execution.findings()
     if launch is not None and execution.went_through:
         raised = launch.end_well(kernel.run.budget.seconds)
@@ -212,6 +229,12 @@ def _as_processes(
             findings = (*outcome.raised({0: raised}), *findings)
     has_failed = combine(findings) is not Verdict.PASS
     return _Ran(findings, execution.returns(has_failed=has_failed), execution.errors())
+
+
+def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Launch | None) -> Callable[[int], Any]:
+    if launch is not None:
+        return _sent
+    return program if isinstance(program, Program) else partial(_call, program, tuple(options.args))
 
 
 def _sent(rank: int) -> None:

@@ -17,6 +17,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.early import start_servers
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
@@ -54,6 +55,7 @@ def _status_of(arguments: Sequence[str] | None) -> int:
         return Status.USAGE_ERROR
     try:
         words = with_program_as_one_word(sys.argv[1:] if arguments is None else arguments)
+        start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # one that comes while typer makes a status of another
         return Status.INTERRUPTED

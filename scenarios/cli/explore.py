@@ -21,6 +21,7 @@ from ddpsim.scenarios.cli.options import (
     by_text,
     how_text,
 )
+from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_text, option_text
@@ -67,9 +68,9 @@ def explore(
     scenario = RunAs(isolation, gpus, check).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
-        with output.bar("exploring", executions, _where) as on_progress:
+        with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:
             exploration = explore_scenario(
-                scenario,
+                own,
                 chosen,
                 policy=policy,
                 seed=seed,

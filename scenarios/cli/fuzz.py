@@ -19,6 +19,7 @@ from ddpsim.scenarios.cli.options import (
     WorldSize,
     engines_named,
 )
+from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.reporting import Report, reporting
 from ddpsim.scenarios.cli.status import Status, worst
 from ddpsim.scenarios.fuzzing import CORPUS
@@ -169,7 +170,8 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
     scenario = plan.run_as.applied_to(load(name).with_world_size(size))
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
     for engine in plan.engines:
-        look = first_look(scenario, engine, left) if left > 0 else None
+        with own_arguments(scenario, fuzz) as own:
+            look = first_look(own, engine, left) if left > 0 else None
         if look is None:
             return None
         found.append(look)

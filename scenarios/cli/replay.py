@@ -19,6 +19,7 @@ from ddpsim.scenarios.cli.options import (
     SimulatedTransport,
     WorldSize,
 )
+from ddpsim.scenarios.cli.program_options import own_arguments, show_note
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
@@ -76,10 +77,12 @@ def replay(
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:
         start = time.perf_counter()
-        replayed = replay_run(
-            scenario, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
-        )
+        with own_arguments(scenario, replay) as own:
+            replayed = replay_run(
+                own, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
+            )
         seconds = time.perf_counter() - start
+        show_note(scenario, replayed.result)
         if is_stepping:
             show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
         status, text = _judgement(scenario.expected_by(chosen), replayed, is_strict=not lenient)

@@ -12,6 +12,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Checks, Gpus, IsolationName, Name, OwnOrEngine, Seed, WorldSize
+from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.policies.named import RUNNING, listed
 
@@ -69,8 +70,8 @@ def shrink(
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
     own = RunAs(isolation, gpus, check).applied_to(load(name).with_world_size(world_size))
-    scenario = _failing(own, token, engine, policy, seed)
-    with output.bar("shrinking", seconds, _where) as on_progress:
+    with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
+        scenario = _failing(watched, token, engine, policy, seed)
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
     result = None
     if shrunk.end.value != "flaky":

@@ -10,6 +10,7 @@ from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
@@ -47,7 +48,7 @@ def explore_scenario(
     strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
     with engines.installed(engine):
         exploration = explore(
-            chosen.program,
+            engines.run_under(chosen.program, engine),
             chosen.world_size,
             args=chosen.args,
             policy=_Compared(strategy, chosen),
@@ -62,6 +63,10 @@ def explore_scenario(
             gpus=chosen.gpus,
             on_progress=on_progress,
         )
+
+    for result in (exploration.first_pass, exploration.first_failure):
+        if result is not None:
+            check_meets(chosen, result)
 
     def named(result: Result | None) -> Result | None:
         """The execution, with the command that runs it again."""

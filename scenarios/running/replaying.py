@@ -9,8 +9,9 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.files.recorded_outcome import RecordedOutcome, outcome_of, read_outcome
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import NO_REPLAY, check_simulated, run_scenario
-from ddpsim.simulator.choices import program_on
+from ddpsim.simulator.choices import is_token, program_on
 from ddpsim.simulator.policies.replay import Divergence, Replay, diverged, until
+from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.transcript import Choice, Line, transcript_of
 
 
@@ -53,6 +54,7 @@ def replay_run(
     """
     recorded = read_outcome(scenario.name)
     if token is None and not scenario.choices and recorded is None:
+        _check_no_token_behind(scenario)
         raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
     check_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
@@ -61,6 +63,14 @@ def replay_run(
     is_same = token is None and size == scenario.world_size and engine in (None, scenario.engine)
     difference = _difference(recorded, result) if recorded is not None and is_same else ""
     return Replayed(result, tuple(policy.choices), policy.divergence, difference)
+
+
+def _check_no_token_behind(scenario: Scenario) -> None:
+    """Raise UsageError for a token where only a function's may stand: what follows a program is its own."""
+    if not isinstance(program := scenario.program, Program):
+        return
+    for word in filter(is_token, program.arguments):
+        raise UsageError(f"{word} stands behind {program.target}, where it is the program's own: put it before")
 
 
 def _schedule(scenario: Scenario, token: str | None, world_size: int) -> Schedule:

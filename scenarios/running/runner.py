@@ -17,6 +17,7 @@ from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
 from ddpsim.scenarios.processes.job import check_timeout
 from ddpsim.scenarios.processes.process_run import TIMEOUT_SECONDS, run_on_processes
+from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.run_as import words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
@@ -60,6 +61,7 @@ def run_scenario(
     def run(chosen: Scenario) -> Result:
         if transport == PROCESSES:
             _check_no_gpus(chosen)
+            _check_no_program(chosen)
             return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
         own = Guided(chosen.choices) if chosen.choices else DEFAULT
         return simulate(
@@ -85,6 +87,14 @@ def _check_no_gpus(scenario: Scenario) -> None:
         raise UsageError(
             f"gpus is {scenario.gpus}, but real processes are no simulation and have no virtual GPUs: leave it out, or "
             "take transport 'memory'"
+        )
+
+
+def _check_no_program(scenario: Scenario) -> None:
+    if isinstance(scenario.program, Program):
+        raise UsageError(
+            f"transport is 'processes', but {scenario.program.name} is a program, which torchrun runs on real "
+            f"processes: take `torchrun --nproc-per-node {scenario.world_size} ...`, or transport 'memory' or 'gloo'"
         )
 
 
@@ -158,11 +168,13 @@ def _run(
 ) -> Result:
     own = load(scenario) if isinstance(scenario, str) else scenario
     engine = own.engine if engine is None else Engine.named(engine)
-    chosen = dataclasses.replace(own.with_world_size(world_size), engine=engine)
+    chosen = own.with_world_size(world_size)
+    chosen = dataclasses.replace(chosen, engine=engine, program=engines.run_under(chosen.program, engine))
     check_engine_options(chosen, engine)
     with own_cache() if transport == PROCESSES else nullcontext():
         with engines.installed(engine):
             result = run(chosen)
+        check_meets(chosen, result)
         compared = against_reference(result, chosen)
     return compared.with_replay(replay_command(result, own, engine, transport, timeout_seconds))
 

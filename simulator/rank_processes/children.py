@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib
 import os
 import signal
 import sys
@@ -17,7 +16,6 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.messages import Ended
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
@@ -143,22 +141,20 @@ class Child:
             self.status = 0
 
 
-def check_system() -> None:
-    """Raise UsageError where ranks cannot be processes that are forked from this one."""
+def check_system(*, forks_from_here: bool = True) -> None:
+    """Raise UsageError where ranks cannot be processes, or cannot be forked from this one."""
     if not hasattr(os, "fork") or not hasattr(os, "memfd_create"):
         raise UsageError("ranks as processes need fork and memfd_create, expected Linux: take isolation='thread'")
-    if torch.cuda.is_initialized():
+    if forks_from_here and torch.cuda.is_initialized():
         raise UsageError(
             "CUDA is initialised in this process, which no process that is forked from it can use: run before anything "
             "uses a GPU here, or in another process"
         )
 
 
-def fork_ranks(terms: Terms, guardian: Guardian | None) -> list[Child]:
-    """Fork a process for each rank. Raises UsageError if the system gives no more."""
+def fork_ranks(terms: Terms) -> list[Child]:
+    """Fork a process for each rank of a function. Raises UsageError if the system gives no more."""
     children: list[Child] = []
-    if terms.is_program:
-        _preload()
     sys.stdout.flush()
     sys.stderr.flush()
     is_frozen_by_us = gc.get_freeze_count() == 0
@@ -166,7 +162,7 @@ def fork_ranks(terms: Terms, guardian: Guardian | None) -> list[Child]:
         gc.freeze()  # collections in the ranks then touch no page that they share
     try:
         for rank in range(terms.world_size):
-            children.append(_fork(rank, terms, children, guardian))
+            children.append(_fork(rank, terms, children))
     except OSError as error:
         for child in children:
             child.kill()
@@ -181,15 +177,7 @@ def fork_ranks(terms: Terms, guardian: Guardian | None) -> list[Child]:
     return children
 
 
-def _preload() -> None:
-    """Import once what the ranks of most programs would import each for itself: torch's optimizers want dynamo."""
-    before = dict(os.environ)
-    importlib.import_module("torch._dynamo")
-    for name in os.environ.keys() - before.keys():  # the caller is left as it was
-        del os.environ[name]
-
-
-def _fork(rank: int, terms: Terms, others: list[Child], guardian: Guardian | None) -> Child:
+def _fork(rank: int, terms: Terms, others: list[Child]) -> Child:
     arena = Arena()
     mine, theirs = Channel.pair()
     files = Files()
@@ -201,10 +189,6 @@ def _fork(rank: int, terms: Terms, others: list[Child], guardian: Guardian | Non
         mine.close()
         for other in others:
             other.channel.close()
-        if guardian is not None:
-            guardian.let_go()
         rank_process.main(Setting(rank, terms, theirs, arena, files))
     theirs.close()
-    if guardian is not None:
-        guardian.guard(pid)
     return Child(rank, pid, mine, arena, files)

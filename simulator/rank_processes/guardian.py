@@ -36,10 +36,6 @@ class Guardian:
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
-    def let_go(self) -> None:
-        """In a rank: it is the coordinator's."""
-        os.close(self._writing)
-
 
 def _guard(reading: int) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

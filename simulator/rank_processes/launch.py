@@ -11,8 +11,8 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes import launcher
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.guardian import Guardian
@@ -20,9 +20,10 @@ from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, Ref
 from ddpsim.simulator.rank_processes.may_launch import may_launch
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.program_ranks import start_launcher
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.rank_popen import exit_code_as_bytes
-from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
+from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime.outcome import Raised
 from ddpsim.simulator.virtual_gpus.announcement import Announcement
@@ -36,8 +37,10 @@ _IDLE_SECONDS = 1.0
 class Launch:
     """A program that runs as its own launcher, and the ranks that it has started."""
 
-    def __init__(self, program: Program, world_size: int, gpus: int | None) -> None:
-        """Start it. Raises OSError if the system gives no process."""
+    def __init__(
+        self, program: Program, world_size: int, gpus: int | None, start: Start, preload: tuple[str, ...]
+    ) -> None:
+        """Start it. Raises UsageError if the system gives no process."""
         self.children: list[Child] = []
         self._told: list[int] = []
         """Where the exit codes of the ranks are told."""
@@ -52,22 +55,20 @@ class Launch:
             is_program=True,
             announcement=Announcement(),
             gpus=gpus,
+            start=start,
+            preload=preload,
         )
-        channel, other = Channel.pair()
-        setting = Setting(0, terms, other, Arena(file=None), Files())
         _adopt_orphans(True)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if not pid:
-            self._guardian.let_go()
+        try:
+            self._launcher = start_launcher(terms, self._guardian, theirs.fileno())
+        except BaseException:
+            _adopt_orphans(False)
             self._line.close()
-            channel.close()
-            launcher.main(setting, theirs)
-        theirs.close()
-        other.close()
-        self._guardian.guard(pid)
-        self._launcher = Child(0, pid, channel, setting.arena, setting.files)
+            self._guardian.end()
+            raise
+        finally:
+            theirs.close()
+            terms.announcement.close()
 
     def await_ranks(self, seconds: float) -> bool:
         """Wait until all ranks are started. False if the program starts none."""
@@ -154,11 +155,13 @@ class Launch:
         self._guardian.end()
 
 
-def launched(program: Program, world_size: int, seconds: float, *, gpus: int | None) -> Launch | None:
+def launched(
+    program: Program, world_size: int, seconds: float, *, gpus: int | None, start: Start, preload: tuple[str, ...]
+) -> Launch | None:
     """The program with the ranks that it has started; None if it leaves that to others."""
     if not may_launch(program):
         return None
-    launch = Launch(program, world_size, gpus)
+    launch = Launch(program, world_size, gpus, start, preload)
     try:
         if launch.await_ranks(seconds):
             if len(launch.children) == world_size or program.counts_ranks:

@@ -14,6 +14,7 @@ from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
 from ddpsim.simulator.rank_processes.guardian import Guardian
+from ddpsim.simulator.rank_processes.program_ranks import start_ranks
 from ddpsim.simulator.rank_processes.rank_process import Terms, sent
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
@@ -37,7 +38,7 @@ class ProcessRun:
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
-        check_system()
+        check_system(forks_from_here=not self._terms.is_program)
         guardian = Guardian() if self._terms.is_program else None  # functions seldom start processes
         # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
         ctrl_c = CtrlC(raises=False)
@@ -53,7 +54,7 @@ class ProcessRun:
 
     def _run(self, guardian: Guardian | None, ctrl_c: CtrlC) -> None:
         if self._started is None:
-            self._children = fork_ranks(self._terms, guardian)
+            self._children = fork_ranks(self._terms) if guardian is None else start_ranks(self._terms, guardian)
         else:
             self._children = list(self._started)
             for child in self._children:

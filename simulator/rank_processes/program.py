@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
+import ast
 import os
+import re
 import runpy
 import shlex
 import sys
 import tokenize
-from collections.abc import Sequence
-from dataclasses import dataclass
-from importlib.machinery import ModuleSpec, PathFinder
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 from types import ModuleType
 
+from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.rank_processes.misplaced import Misplaced
+from ddpsim.simulator.rank_processes.module_files import file_of
+
+_MAKES_MODELS = re.compile(r"\b(optim|DistributedDataParallel|DDP|FSDP|fully_shard|compile|_dynamo|parallel)\b")
 
 MASTER_PORT = 29_500
 """torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
@@ -29,6 +35,10 @@ class Program:
     command: tuple[str, ...]
     counts_ranks: bool = False
     """If it starts its ranks itself, there are as many as it says."""
+    within: Callable[[], AbstractContextManager[object]] | None = None
+    """A function of a module, for what is in place while it runs."""
+    misplaced: Misplaced | None = field(default=None, compare=False)
+    """What of its arguments may be meant for somebody else."""
 
     @property
     def name(self) -> str:
@@ -41,16 +51,37 @@ class Program:
         return self.command[0] == "-m"
 
     @property
+    def target(self) -> str:
+        """The file, or `-m MODULE`, without its arguments."""
+        return shlex.join(self.command[:2] if self.is_module else self.command[:1])
+
+    @property
     def arguments(self) -> tuple[str, ...]:
         """The program's own."""
         return self.command[2:] if self.is_module else self.command[1:]
 
+    @property
+    def folder(self) -> str:
+        """Where its modules are looked for first."""
+        return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.command[0]))
+
+    def may_need_dynamo(self) -> bool:
+        """False for one whose text says that it makes no optimizer and no model: it imports nothing else, either."""
+        try:
+            text = self.text()
+            tree = ast.parse(text)
+        except (OSError, SyntaxError, ValueError):
+            return True
+        names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
+        names += ["." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+        known = {*sys.stdlib_module_names, "torch", "numpy"}
+        return not text or bool(_MAKES_MODELS.search(text)) or any(name.split(".")[0] not in known for name in names)
+
     def check(self) -> None:
         """Raise UsageError if there is nothing that could run."""
-        if self.is_module:
-            self._check_module()
+        path = self._module_file() if self.is_module else self.command[0]
+        if not path:
             return
-        path = self.command[0]
         try:
             source = _source(path)
         except FileNotFoundError:
@@ -68,50 +99,55 @@ class Program:
                 f"{path!r} does not compile ({error}): mend it first, `python {path}` says where"
             ) from None
 
-    def _check_module(self) -> None:
+    def _module_file(self) -> str:
+        """The module's file; "" if it has none in Python. Raises UsageError if there is no such module."""
         if len(self.command) < 2:
             raise UsageError("-m is the last word, expected a module after it: name one")
-        name = self.command[1]
-        if _found(name) is None:
-            raise UsageError(
-                f"there is no module {name!r}, expected one that `python -m {name}` finds: correct the name"
-            )
+        path = file_of(self.command[1])
+        return os.path.relpath(path) if path.startswith(os.getcwd() + os.sep) else path
 
     def file(self) -> str | None:
         """The file of Python that it is; None if there is none."""
-        path: str | None = self.command[0]
-        if self.is_module:
-            found = _found(self.command[1])
-            if found is not None and found.submodule_search_locations is not None:
-                found = _found(f"{self.command[1]}.__main__")
-            path = None if found is None else found.origin
-        return path if path is not None and path.endswith(".py") else None
+        path = self._module_file() if self.is_module else self.command[0]
+        return path if path.endswith(".py") else None
 
     def text(self) -> str:
         """Its source; "" if it has none."""
         file = self.file()
         return "" if file is None else _source(file)
 
-    def __call__(self, rank: int) -> None:
-        """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python."""
+    def __call__(self, rank: int) -> int | None:
+        """Run it, as `__main__`. SystemExit with 0 or None is its end, as it is for Python, and 0 is returned."""
         __tracebackhide__ = True
         try:
-            if self.is_module:
-                self._run_module()
-            else:
-                self._run_file()
-        except SystemExit as leaving:
-            if leaving.code not in (None, 0):
-                raise
+            with self.within() if self.within is not None else nullcontext():
+                self._run()
+        except BaseException as error:
+            if isinstance(error, SystemExit) and error.code in (None, 0):
+                return 0
+            if self.misplaced is not None:
+                self.misplaced.look_at(error)
+            raise
+        return None
+
+    def _arguments(self, words: Sequence[str]) -> list[str]:
+        return list(words) if self.misplaced is None else self.misplaced.arguments(words)
+
+    def _run(self) -> None:
+        __tracebackhide__ = True
+        if self.is_module:
+            self._run_module()
+        else:
+            self._run_file()
 
     def _run_module(self) -> None:
-        sys.argv = [self.command[1], *self.arguments]
+        sys.argv = self._arguments(self.command[1:])
         sys.path.insert(0, os.getcwd())
         runpy.run_module(self.command[1], run_name="__main__", alter_sys=True)
 
     def _run_file(self) -> None:
         path = os.path.abspath(self.command[0])  # as Python has it, so that it holds behind os.chdir
-        sys.argv = list(self.command)
+        sys.argv = self._arguments(self.command)
         sys.path.insert(0, os.path.dirname(path))
         main = ModuleType("__main__")
         main.__file__ = path
@@ -120,28 +156,19 @@ class Program:
         exec(compile(_source(path), path, "exec", dont_inherit=True), vars(main))
 
 
-def _found(module: str) -> ModuleSpec | None:
-    """Where a module is. The packages around it are not imported: that is for the ranks, which have their numbers."""
-    package, *others = module.split(".")
-    here = sys.path[:]
-    sys.path.insert(0, os.getcwd())
-    try:
-        found = importlib.util.find_spec(package)
-        for name in others:
-            if found is None or found.submodule_search_locations is None:
-                return None
-            # Without the package's name: with it, a folder without __init__.py looks for its parent in sys.modules.
-            found = PathFinder.find_spec(name, found.submodule_search_locations)
-    except (ImportError, ValueError, AttributeError):
-        return None
-    finally:
-        sys.path[:] = here
-    return found
-
-
 def _source(path: str) -> str:
     with tokenize.open(path) as file:
         return file.read()
+
+
+HASH_SEEDS = (28, 80)
+"""Of the hashes of neighbouring ranks. A set of two strings has only two orders: with these it has one here and the
+other there for most of the usual names (weight and bias, train and val, x and y)."""
+
+
+def start_of_programs(alike: bool) -> Start:
+    """How ranks of a program start."""
+    return Start(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
 
 
 def environment_of_function(rank: int, world_size: int) -> dict[str, str]:

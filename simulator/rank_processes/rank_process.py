@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.kernel.states import Ending
@@ -76,6 +77,9 @@ class Terms(NamedTuple):
     """The program has started its ranks itself."""
     is_forked_by_program: bool = False
     """It has forked them, so that they begin as it stood then."""
+    start: Start = Start(is_alike=True)
+    preload: tuple[str, ...] = ()
+    """Modules that are loaded before ranks of a program are forked."""
 
 
 def sent(terms: Terms) -> dict[str, Any]:
@@ -142,10 +146,10 @@ def make_own_process(setting: Setting) -> None:
             os.environ.update(environment(setting.rank, setting.terms.world_size))
         if not setting.terms.is_forked_by_program:
             _forget_the_callers_settings()
-            _seed(_UNLIKE_SEED + setting.rank, _UNLIKE_SEED + setting.rank)
+            _seed(setting)
     else:
         os.environ.update(environment_of_function(setting.rank, setting.terms.world_size))
-        _seed(START_SEED, DEFAULT_SEED)
+        _seed(setting)
 
 
 def _forget_what_the_caller_left_for_its_end() -> None:
@@ -181,8 +185,11 @@ def _forget_the_callers_settings() -> None:
         warnings.simplefilter("default", UserWarning, append=True)  # lets `warnings` notice
 
 
-def _seed(seed: int, seed_of_torch: int) -> None:
+def _seed(setting: Setting) -> None:
     """Let the random numbers of a rank begin at the same place in each run."""
+    seed = seed_of_torch = _UNLIKE_SEED + setting.rank
+    if setting.terms.start.is_alike:
+        seed, seed_of_torch = START_SEED, DEFAULT_SEED
     random.seed(seed)
     torch.manual_seed(seed_of_torch)
     if (numpy := sys.modules.get("numpy")) is not None:

@@ -65,6 +65,9 @@ def shrink(
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)
 
+    if failed.schedule.start is not None:
+        options["alike"] = failed.schedule.start.is_alike
+
     def attempt(choices: Choices) -> Attempt[Choices]:
         result = simulate(program, world_size, policy=Guided(choices), **options)
         return Attempt(stripped(result.schedule.choices) if failure.is_that_of(result) else None)
@@ -78,6 +81,6 @@ def shrink(
         on_progress=on_progress,
     )
     result = simulate(program, world_size, policy=Guided(shrunk.value), **options)
-    simplest = Schedule(shrunk.value, result.schedule.program)
+    simplest = Schedule(shrunk.value, result.schedule.program, result.schedule.start)
     end = shrunk.end if failure.is_that_of(result) else End.FLAKY
     return ShrunkSchedule(simplest, result, shrunk.executions, end, shrunk.seconds)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import mmap
+import os
 import sys
 
 _GPUS, _COMPILE = range(2)
 
 
 class Announcement:
-    """Lines that ranks print on standard error, each once. Made before ranks are forked."""
+    """Lines that ranks print on standard error, each once."""
 
-    def __init__(self) -> None:
-        self._said = mmap.mmap(-1, mmap.PAGESIZE)
+    def __init__(self, file: int | None = None) -> None:
+        """What has been said is noted in a file of memory that all ranks have; a new one unless it is given."""
+        self.file = os.memfd_create("said") if file is None else file
+        os.ftruncate(self.file, mmap.PAGESIZE)
+        self._said = mmap.mmap(self.file, mmap.PAGESIZE)
+
+    def close(self) -> None:
+        """Let go of the file here."""
+        self._said.close()
+        os.close(self.file)
 
     def say_gpus(self, asked_for: str) -> None:
         """There are virtual GPUs because the program asked for something."""

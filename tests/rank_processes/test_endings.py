@@ -14,16 +14,11 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, Crash, RankLostError, UsageError, Verdict, simulate
+from tests.rank_processes.left_behind import what_there_is
 
 
 def run(program, world_size=2, **options):
     return simulate(program, world_size, isolation="process", **options)
-
-
-def what_there_is():
-    """The open files and the children of this process."""
-    children = [path.read_text().split() for path in Path("/proc/self/task").glob("*/children")]
-    return set(os.listdir("/proc/self/fd")), sorted(number for numbers in children for number in numbers)
 
 
 @pytest.fixture(autouse=True)

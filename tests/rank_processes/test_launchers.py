@@ -1,12 +1,12 @@
 """Programs that start their ranks themselves: `mp.spawn`, and the tutorial's loop over `Process`."""
 
-import os
 import textwrap
 
 import pytest
 
 from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
+from tests.rank_processes.left_behind import what_there_is, with_servers
 
 WORKER = """
 import os, sys
@@ -63,15 +63,14 @@ if __name__ == "__main__":
 @pytest.fixture
 def write(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    files = set(os.listdir("/proc/self/fd"))
+    with_servers()
+    before = what_there_is()
 
     def writes(source):
         (tmp_path / "train.py").write_text(textwrap.dedent(source))
 
     yield writes
-    assert set(os.listdir("/proc/self/fd")) == files
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+    assert what_there_is() == before
 
 
 def ranks(count, module, total):

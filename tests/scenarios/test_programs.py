@@ -35,7 +35,8 @@ def folder(tmp_path, monkeypatch):
     (tmp_path / "project" / "__init__.py").write_text("")
     (tmp_path / "project" / "helper.py").write_text("def twice(x):\n    return 2 * x\n")
     (tmp_path / "project" / "train.py").write_text(
-        "import sys\nfrom project.helper import twice\nprint(twice(21), sys.argv[1:])\n"
+        "import sys, torch.distributed as dist\nfrom project.helper import twice\n"
+        "dist.init_process_group('gloo')\nprint(twice(21), sys.argv[1:])\n"
     )
     return tmp_path
 
@@ -76,6 +77,7 @@ def test_a_module_runs_with_its_own_arguments(folder, capfd):
 )
 def test_how_a_script_ends(folder, end, code):
     result = simulate_program(write(folder, f"import sys\n{end}\n"), 2)
+    assert result.returns == ((0, 0) if code is None else (None, None))
     assert [finding.code for finding in result.findings] == ([] if code is None else [code])
 
 
@@ -144,6 +146,26 @@ def test_a_hang_is_diagnosed_at_the_users_line(folder, capfd):
             ["-m", "no.such"],
             "there is no module 'no.such', expected one that `python -m no.such` finds: correct the name",
         ),
+        (
+            ["-m", "project.no.such"],
+            "there is no module 'project.no.such', expected one that `python -m project.no.such` finds: "
+            "correct the name",
+        ),
+        (
+            ["-m", "project"],
+            "module 'project' is a package without __main__.py, expected a module that `python -m project` runs: "
+            "name one of the package's",
+        ),
+        (
+            ["-m", "project.bad"],
+            "'project/bad.py' does not compile (unmatched ')' (bad.py, line 1)): "
+            "mend it first, `python project/bad.py` says where",
+        ),
+        (
+            ["bytes.py"],
+            "'bytes.py' is no Python (invalid or missing encoding declaration for 'bytes.py'), "
+            "expected a program in Python",
+        ),
         (["-m"], "-m is the last word, expected a module after it: name one"),
         (["folder.py"], "'folder.py' cannot be read (Is a directory), expected a program: correct the path"),
     ],
@@ -151,6 +173,8 @@ def test_a_hang_is_diagnosed_at_the_users_line(folder, capfd):
 def test_what_is_no_program(folder, capfd, words, line):
     (folder / "bad.py").write_text("x = (\n")
     (folder / "folder.py").mkdir()
+    (folder / "bytes.py").write_bytes(b"\x7fELF\x80\x81\n")
+    (folder / "project" / "bad.py").write_text("x = )\n")
     assert main(["run", *words]) == 2
     assert capfd.readouterr() == ("", f"ddpsim: {line}\n")
     with pytest.raises(UsageError) as error:
@@ -165,12 +189,117 @@ def test_what_simulate_program_refuses(folder):
         simulate_program(["train.py"], 2, isolation="thread")
 
 
+def test_what_a_package_does_is_left_to_the_ranks(folder, capfd):
+    (folder / "project" / "__init__.py").write_text('import os\nprint("rank", os.environ["RANK"])\n')
+    assert main(["run", "--world-size", "2", "-m", "project.train"]) == 0
+    assert sorted(capfd.readouterr().out.splitlines()[:4]) == ["42 []", "42 []", "rank 0", "rank 1"]
+
+
+APART = (
+    "ddpsim: own.py made no process group and used no store: all 2 ranks ran to their ends, each for itself; expected "
+    "init_process_group on each: call it{}, or run one rank (--world-size 1)\n"
+)
+
+
+LEFT = "ddpsim: own.py made no process group and used no store: ranks 0, 1 left by sys.exit(0)\n"
+STORE = "import os, torch.distributed as d\nd.TCPStore('', 29500, 2, os.environ['RANK'] == '0').set('a', '1')"
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "status", "error"),
+    [
+        ("x = 1", [], 2, APART.format("")),
+        ("x = 'cuda'", [], 2, APART.format(", give --gpus N if it does so only with GPUs")),
+        ("x = 'cuda'", ["--gpus", "1"], 2, APART.format("")),
+        ("x = 1", ["--world-size", "1"], 0, ""),
+        (
+            "import sys\nsys.exit(0)",
+            [],
+            0,
+            LEFT,
+        ),
+        ("import torch.distributed as d\nd.init_process_group('gloo')", [], 0, ""),
+        (
+            STORE,
+            [],
+            0,
+            "",
+        ),
+    ],
+)
+def test_a_program_whose_ranks_do_not_meet(folder, capfd, source, words, status, error):
+    write(folder, source)
+    assert main(["run", "--world-size", "2", *words, "own.py"]) == status
+    assert capfd.readouterr().err == error
+
+
+@pytest.mark.parametrize("command", ["explore", "shrink", "fuzz"])
+def test_ranks_that_do_not_meet_are_no_case_for(folder, capfd, command):
+    write(folder, "x = 1")
+    assert main([command, "--world-size", "2", "own.py"]) == 2
+    assert capfd.readouterr() == ("", APART.format(""))
+
+
+TAKES = "import argparse\np = argparse.ArgumentParser()\np.add_argument('--seed')\np.add_argument('--data')\n"
+TAKES += "p.parse_args()\n"
+MEETS = "import torch.distributed as dist\ndist.init_process_group('gloo')\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "words", "error"),
+    [
+        (
+            MEETS,
+            "run own.py --world-size 2",
+            "--world-size 2 stands behind own.py, which does not look at its arguments",
+        ),
+        (TAKES + MEETS, "run own.py --data x --gpus=2", "--gpus=2 stands behind own.py, which does not know it"),
+        (
+            MEETS,
+            "explore -m own --policy dfs",
+            "--policy dfs stands behind -m own, which does not look at its arguments",
+        ),
+    ],
+)
+def test_an_option_of_ours_behind_the_program_is_told(folder, capfd, source, words, error):
+    write(folder, source)
+    assert main(words.split()) == 2
+    line = capfd.readouterr().err.splitlines()[-1]
+    option, _, program = error.split(", ")[0].partition(" stands behind ")
+    assert line == f"ddpsim: {error}; ddpsim {words.split()[0]} has such an option: put {option} before {program}"
+
+
+@pytest.mark.parametrize(("source", "words"), [(TAKES + MEETS, "--seed 3 --data x"), (MEETS, "--lr 2"), (MEETS, "")])
+def test_an_option_of_the_programs_own_is_not(folder, capfd, source, words):
+    write(folder, source)
+    assert main(["run", "--world-size", "2", "own.py", *words.split()]) == 0
+    assert capfd.readouterr().err == ""
+
+
+def test_a_token_behind_the_program_is_told(folder, capfd):
+    write(folder, MEETS)
+    assert main(["replay", "own.py", "s1:0:e2f90957"]) == 2
+    assert capfd.readouterr().err == (
+        "ddpsim: s1:0:e2f90957 stands behind own.py, where it is the program's own: put it before\n"
+    )
+
+
+def test_real_processes_are_torchruns(folder, capfd):
+    write(folder, MEETS)
+    assert main(["run", "--transport", "processes", "own.py"]) == 2
+    assert capfd.readouterr().err == (
+        "ddpsim: transport is 'processes', but own.py is a program, which torchrun runs on real processes: take "
+        "`torchrun --nproc-per-node 4 ...`, or transport 'memory' or 'gloo'\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "taken"),
     [
         (["run", "a.py", "--x", "1"], ["run", "--", "a.py --x 1"]),
         (["run", "--seed", "3", "a.py", "b c"], ["run", "--seed", "3", "--", "a.py 'b c'"]),
         (["replay", "s1:0:1", "--world-size", "2", "a.py"], ["replay", "--world-size", "2", "--", "a.py", "s1:0:1"]),
+        (["fuzz", "--jobs", "2", "a.py", "--jobs", "3"], ["fuzz", "--jobs", "2", "--", "a.py --jobs 3"]),
         (["explore", "-m", "a.b", "-m"], ["explore", "--", "-m a.b -m"]),
         (["run", "a.py:f", "--seed", "3"], ["run", "a.py:f", "--seed", "3"]),
         (["report", "a.py"], ["report", "a.py"]),

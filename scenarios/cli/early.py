@@ -1,0 +1,35 @@
+"""What a command starts before it imports torch: the servers that a program's ranks are forked from.
+
+Both take a second or two, and so go on beside each other. This only guesses from the words of the command: what it
+starts in vain does no harm, and what it does not start is started later.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ddpsim.simulator.choices import start_in
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.rank_processes.program import Program, start_of_programs
+from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
+
+_WITHOUT = ("-h", "--help", "processes", "--transport=processes")
+
+
+def start_servers(words: Sequence[str]) -> None:
+    """Start them if the words, as `with_program_as_one_word` gives them, name a program to run."""
+    if "--" not in words or any(word in words for word in _WITHOUT):
+        return
+    end = words.index("--")
+    options, program = words[:end], Program(tuple(shlex.split(words[end + 1])))
+    tokens = words[end + 2 :]
+    try:
+        program.check()
+        start = start_in(tokens[0]) if tokens else None
+        start = start or start_of_programs("--alike" in options)
+        preload = [value for option, value in pairwise(options) if option == "--preload"]
+        STANDING.start(kinds_of(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
+    except (UsageError, OSError):  # as the command will say
+        return

@@ -1,0 +1,81 @@
+"""Options of a command that stand behind a program, and so are the program's: told if it has no use for them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from typer.models import OptionInfo
+
+from ddpsim.scenarios.cli import output
+
+if TYPE_CHECKING:
+    from ddpsim import Result
+    from ddpsim.scenarios.model import Scenario
+
+
+@contextmanager
+def own_arguments(scenario: Scenario, command: Callable[..., Any]) -> Iterator[Scenario]:
+    """The scenario to run, by a command. Raises UsageError if options of the command turn out to stand behind it."""
+    from ddpsim import UsageError
+    from ddpsim.simulator.rank_processes.misplaced import Misplaced
+    from ddpsim.simulator.rank_processes.program import Program
+
+    program = scenario.program
+    words = misplaced_words(program.arguments, options_of(command)) if isinstance(program, Program) else []
+    if not isinstance(program, Program) or not words:
+        yield scenario
+        return
+    misplaced = Misplaced(words)
+    try:
+        try:
+            yield replace(scenario, program=replace(program, misplaced=misplaced))
+        except UsageError:
+            if not misplaced.why:
+                raise
+        if misplaced.why:
+            what = " ".join(words)
+            raise UsageError(
+                f"{what} stands behind {program.target}, which {misplaced.why}; ddpsim {command.__name__} has such an "
+                f"option: put {what} before {program.target}"
+            )
+    finally:
+        misplaced.close()
+
+
+def misplaced_words(arguments: Sequence[str], options: Mapping[str, bool]) -> list[str]:
+    """The options among the arguments, with their values."""
+    found: list[str] = []
+    takes_value = False
+    for word in arguments:
+        name, equals, _ = word.partition("=")
+        if takes_value or name in options:
+            found.append(word)
+        takes_value = name in options and options[name] and not equals
+    return found
+
+
+def options_of(command: Callable[..., Any]) -> dict[str, bool]:
+    """The options of a command by name; True for those that take a value."""
+    hints = get_type_hints(command, include_extras=True)
+    found = {}
+    for parameter in inspect.signature(command).parameters.values():
+        kind, *marks = get_args(hints[parameter.name])
+        for mark in marks:
+            if isinstance(mark, OptionInfo):
+                # Beside Annotated, typer takes the first name of an option for its default.
+                names = [each for each in (mark.default, *(mark.param_decls or ())) if isinstance(each, str)]
+                for name in names or [f"--{parameter.name.replace('_', '-')}"]:
+                    found[name] = kind is not bool
+    return found
+
+
+def show_note(scenario: Scenario, result: Result) -> None:
+    """Say beside a run what is strange about a program that may be meant so."""
+    from ddpsim.scenarios.running.meeting import note_of
+
+    if line := note_of(scenario, result):
+        output.note(line)

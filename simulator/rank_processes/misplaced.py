@@ -1,0 +1,133 @@
+"""Options of another command that stand behind a program, where they are the program's own.
+
+The program may have an option of the same name, and nobody can read that off its text. So it is run, and its ranks
+tell: nobody looked at the arguments, or who looked at them refused just that word. Of anything else nothing is said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from types import MethodType, TracebackType
+from typing import Any, SupportsIndex
+
+_WATCHED, _READ, _REFUSED = range(3)
+
+_REFUSAL = re.compile(r"unrecogni[sz]ed|unknown|unexpected|not recogni[sz]ed|not used|no such option", re.IGNORECASE)
+"""How argparse, click, absl, fire and transformers say that there is no such option."""
+
+
+class Misplaced:
+    """What stands behind a program. Ranks tell what they make of it, in a file in memory of who made this."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self.words = tuple(words)
+        self._file = os.memfd_create("misplaced")
+        os.ftruncate(self._file, 3)
+        self._path = f"/proc/{os.getpid()}/fd/{self._file}"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_file": None}
+
+    def close(self) -> None:
+        """Forget what was told."""
+        os.close(self._file)
+
+    def arguments(self, command: Sequence[str]) -> list[str]:
+        """What `sys.argv` is to be in a rank."""
+        self._tell(_WATCHED)
+        return _Arguments(command, partial(self._tell, _READ))
+
+    def look_at(self, error: BaseException) -> None:
+        """Notice if the error that ended a rank refuses one of the words."""
+        options = [word.partition("=")[0] for word in self.words if word.startswith("-")]
+        for text in _texts(error):
+            if _REFUSAL.search(text) and any(re.search(rf"(?<![\w-]){option}(?![\w-])", text) for option in options):
+                self._tell(_REFUSED)
+
+    def _tell(self, what: int) -> None:
+        with suppress(OSError), open(self._path, "r+b", buffering=0) as file:
+            file.seek(what)
+            file.write(b"\1")
+
+    @property
+    def why(self) -> str:
+        """How the program shows that the words are not meant for it; "" if it does not."""
+        told = os.pread(self._file, 3, 0)
+        if told[_REFUSED]:
+            return "does not know it"
+        return "does not look at its arguments" if told[_WATCHED] and not told[_READ] else ""
+
+
+def _texts(error: BaseException) -> Iterator[str]:
+    """What was said when a program refused its arguments; argparse and click end it by a SystemExit that is silent."""
+    each: BaseException | None = error
+    while each is not None:
+        yield str(each)
+        yield from _said_by_parsers(each.__traceback__)
+        each = each.__cause__ or each.__context__
+
+
+def _said_by_parsers(traceback: TracebackType | None) -> Iterator[str]:
+    while traceback is not None:
+        frame = traceback.tb_frame
+        if frame.f_code.co_name == "error" and "message" in frame.f_locals:  # ArgumentParser.error(message)
+            yield str(frame.f_locals["message"])
+        for value in frame.f_locals.values():  # click's Command.main has a method of the error, to show it
+            if type(value) is MethodType and issubclass(type(value.__self__), Exception):
+                yield str(value.__self__)
+        traceback = traceback.tb_next
+
+
+class _Arguments(list[str]):
+    """A list that tells when anything but its first item, which is the program's name, is looked at."""
+
+    def __init__(self, items: Sequence[str], tell: Callable[[], None]) -> None:
+        super().__init__(items)
+        self._tell = tell
+
+    def __getitem__(self, index: SupportsIndex | slice) -> Any:
+        if index != 0:
+            self._tell()
+        return super().__getitem__(index)
+
+    def __iter__(self) -> Iterator[str]:
+        self._tell()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._tell()
+        return super().__len__()
+
+    def __contains__(self, item: object) -> bool:
+        self._tell()
+        return super().__contains__(item)
+
+    def __add__(self, other: Any) -> Any:
+        self._tell()
+        return list(self) + other
+
+    def __radd__(self, other: Any) -> Any:
+        self._tell()
+        return other + list(self)
+
+    def pop(self, index: SupportsIndex = -1) -> str:
+        self._tell()
+        return super().pop(index)
+
+    def copy(self) -> list[str]:
+        return list(self)
+
+    def index(self, *arguments: Any) -> int:
+        self._tell()
+        return super().index(*arguments)
+
+    def remove(self, item: str) -> None:
+        self._tell()
+        super().remove(item)
+
+    def __reduce__(self) -> Any:  # a process that a rank starts gets a plain one
+        return list, (list(list.__iter__(self)),)

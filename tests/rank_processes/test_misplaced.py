@@ -1,0 +1,96 @@
+"""Options that stand behind a program, which nobody there has a use for: told by what the ranks do with them."""
+
+import argparse
+import pickle
+
+import pytest
+
+from ddpsim.scenarios.cli.explore import explore
+from ddpsim.scenarios.cli.program_options import misplaced_words, options_of
+from ddpsim.scenarios.cli.run import run
+from ddpsim.simulator.rank_processes.misplaced import Misplaced
+
+UNSEEN = "does not look at its arguments"
+REFUSED = "does not know it"
+
+
+@pytest.mark.parametrize(
+    ("use", "why"),
+    [
+        (lambda words: None, UNSEEN),
+        (lambda words: words[0], UNSEEN),
+        (lambda words: words[1:], ""),
+        (lambda words: words[1], ""),
+        (len, ""),
+        (list, ""),
+        (lambda words: "--gpus" in words, ""),
+        (lambda words: ["x", *words], ""),
+        (lambda words: ["x"] + words, ""),  # noqa: RUF005
+        (lambda words: words + ["x"], ""),  # noqa: RUF005
+        (lambda words: words.copy(), ""),
+        (lambda words: words.pop(), ""),
+        (lambda words: words.index("2"), ""),
+        (lambda words: words.remove("2"), ""),
+        (lambda words: words == ["a.py"], UNSEEN),
+    ],
+)
+def test_who_looks_at_arguments_may_use_them(use, why):
+    misplaced = Misplaced(["--gpus", "2"])
+    words = misplaced.arguments(["a.py", "--gpus", "2"])
+    use(words)
+    assert misplaced.why == why
+
+
+def test_a_process_of_a_ranks_own_gets_a_plain_list():
+    words = Misplaced(["--gpus"]).arguments(["a.py", "--gpus", "2"])
+    again = pickle.loads(pickle.dumps(words))
+    assert (type(again), again) == (list, ["a.py", "--gpus", "2"])
+
+
+def raised(run):
+    try:
+        run()
+    except (Exception, SystemExit) as error:
+        return error
+    raise AssertionError("it raised nothing")
+
+
+def parser():
+    own = argparse.ArgumentParser()
+    own.add_argument("--seed", type=int)
+    own.add_argument("--data", required=True)
+    return own
+
+
+def by_click():
+    import click
+
+    click.command()(lambda: None).main(["--gpus", "2"])
+
+
+@pytest.mark.parametrize(
+    ("parse", "words", "is_refused"),
+    [
+        (lambda: parser().parse_args(["--data", "x", "--gpus", "2"]), ["--gpus", "2"], True),
+        (lambda: parser().parse_args(["--data", "x", "--gpus=2"]), ["--gpus=2"], True),
+        (lambda: parser().parse_args(["--seed", "3"]), ["--seed", "3"], False),  # --data is missing
+        (lambda: parser().parse_args(["--data", "x", "--seed", "y"]), ["--seed", "y"], False),
+        (lambda: parser().parse_args(["--data", "x", "--gpus-of", "2"]), ["--gpus", "2"], False),
+        (by_click, ["--gpus", "2"], True),
+        (lambda: 1 / 0, ["--gpus", "2"], False),
+    ],
+)
+def test_who_refuses_just_that_word_does_not_know_it(parse, words, is_refused, capsys):
+    misplaced = Misplaced(words)
+    len(misplaced.arguments(["a.py", *words]))
+    misplaced.look_at(raised(parse))
+    assert misplaced.why == (REFUSED if is_refused else "")
+
+
+def test_options_are_those_of_the_command():
+    of_run, of_explore = options_of(run), options_of(explore)
+    assert [of_run[name] for name in ("--world-size", "--nproc_per_node", "--open")] == [True, True, False]
+    assert "--keep-going" in of_explore
+    assert "--keep-going" not in of_run
+    words = ["--lr", "0.1", "--gpus", "2", "--open", "x", "--seed=3", "2"]
+    assert misplaced_words(words, of_run) == ["--gpus", "2", "--open", "--seed=3"]
