@@ -68,6 +68,8 @@ class Options:
     """A Budget, or a mapping of what it takes."""
     isolation: str | None = None
     """What a rank is, "thread" or "process"."""
+    gpus: int | None = None
+    """Virtual ones, for ranks that are processes."""
 
 
 OPTIONS = tuple(each.name for each in fields(Options) if each.name != "world_size")

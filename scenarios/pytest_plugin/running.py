@@ -159,6 +159,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
         "budget": _budget(item, options),
         "name": program_name(item),
         "isolation": options.isolation,
+        "gpus": options.gpus,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:

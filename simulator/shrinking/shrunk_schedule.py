@@ -41,7 +41,7 @@ class ShrunkSchedule:
 
 
 def shrink(
-    program: Callable[..., Any],
+    program: Callable[..., Any] | Sequence[str],
     world_size: int,
     schedule: str | Schedule,
     *,
@@ -51,17 +51,30 @@ def shrink(
     check: str | None = None,
     budget: Budget | None = None,
     name: str | None = None,
+    isolation: str | None = None,
+    gpus: int | None = None,
+    preload: Sequence[str] = (),
     on_progress: OnShrinkProgress | None = None,
 ) -> ShrunkSchedule:
-    """Find the simplest schedule under which `program` fails as it does under `schedule`: with the same leading code.
+    """Find the simplest schedule under which `program`, a function or a command, fails as it does under `schedule`.
 
-    The fewer switches, the simpler; then the shorter, then the smaller choices. The budget, 5000 executions and 60
-    seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest so far is returned. Only the
-    schedule is made simpler; `ddpsim.scenarios.shrink_scenario` does the same for the program, where it is declared.
+    It fails so with the same leading code. The fewer switches, the simpler; then the shorter, then the smaller choices.
+    The budget, 5000 executions and 60 seconds unless given, is for all runs together. Ctrl-C ends it, and the simplest
+    so far is returned. Only the schedule is made simpler; `ddpsim.scenarios.shrink_scenario` also takes fewer ranks,
+    and makes the program simpler where it is declared.
 
     Raises UsageError as `simulate` and `replay` do, and if the program does not fail under `schedule`.
     """
-    options: dict[str, Any] = {"args": args, "transport": transport, "faults": faults, "check": check, "name": name}
+    options: dict[str, Any] = {
+        "args": args,
+        "transport": transport,
+        "faults": faults,
+        "check": check,
+        "name": name,
+        "isolation": isolation,
+        "gpus": gpus,
+        "preload": preload,
+    }
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)
 

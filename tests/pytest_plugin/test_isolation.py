@@ -50,3 +50,11 @@ def test_what_there_is_no_such_thing_of(run):
     result = run(marked("pass", 'ranks(2, isolation="container")'))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*isolation is 'container', expected 'thread' or 'process': give one of these*"])
+
+
+def test_ranks_find_the_gpus_that_a_marker_gives(run):
+    body = "assert torch.cuda.device_count() == 3 and torch.zeros(1).cuda(2).is_cuda"
+    run(marked(body, 'ranks(2, isolation="process", gpus=3)')).assert_outcomes(passed=1)
+    result = run(marked("pass", "ranks(2, gpus=3)"))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*gpus is 3, but ranks are threads, which share torch.cuda: *"])

@@ -183,5 +183,5 @@ def test_the_page_names_every_option_and_no_other():
     ]
 
 
-TABLE = ("policy", "seed", "seeds", "explore", "expect", "check", "transport", "faults", "budget", "isolation")
+TABLE = ("policy", "seed", "seeds", "explore", "expect", "check", "transport", "faults", "budget", "isolation", "gpus")
 ROOT = Path(__file__).parents[2]

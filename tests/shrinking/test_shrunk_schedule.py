@@ -101,3 +101,21 @@ def test_what_does_not_fail_again_is_flaky():
     shrunk = shrink(fails_once, 1, Schedule((), f"{fails_once.__qualname__} on 1 ranks"))
     assert (shrunk.end, shrunk.is_minimal) == (End.FLAKY, False)
     assert not shrunk.result.errors
+
+
+@pytest.mark.tier("nightly")
+def test_the_schedule_of_a_command_is_shrunk_alike(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "order.py").write_text(
+        "import torch, torch.distributed as dist\n"
+        'dist.init_process_group("gloo")\n'
+        "if dist.get_rank():\n"
+        "    dist.send(torch.zeros(1), 0)\n"
+        "else:\n"
+        "    assert [dist.recv(torch.zeros(1)), dist.recv(torch.zeros(1))] == [2, 1]\n"
+    )
+    schedule = failing(["order.py"], 3)
+    shrunk = shrink(["order.py"], 3, schedule)
+    assert shrunk.is_minimal
+    assert sum(map(bool, shrunk.schedule.choices)) <= sum(map(bool, schedule.choices))
+    assert replay(["order.py"], 3, shrunk.schedule).trace.digest() == shrunk.result.trace.digest()
