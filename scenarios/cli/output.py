@@ -120,7 +120,7 @@ def bar(
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, auto_refresh=False) as bars:  # no thread, as above
+    with Progress(console=Console(file=sys.stderr), transient=True, auto_refresh=False) as bars:  # no thread, as above
         task = bars.add_task(name, total=total)
 
         def advance(progress: Each) -> None:

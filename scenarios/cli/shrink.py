@@ -90,6 +90,7 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
     """The scenario under the schedule that it is said to fail under."""
     from ddpsim import UsageError
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
+    from ddpsim.scenarios.running.silence import silent
 
     if token is not None and policy is not None:
         raise UsageError(
@@ -97,11 +98,12 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
         )
     if token is None and policy is None:
         return scenario
-    result = (
-        replay_scenario(scenario, token, engine)
-        if token is not None
-        else run_scenario(scenario, engine, policy=policy, seed=seed)
-    )
+    with silent(scenario):
+        result = (
+            replay_scenario(scenario, token, engine)
+            if token is not None
+            else run_scenario(scenario, engine, policy=policy, seed=seed)
+        )
     return replace(scenario, choices=result.schedule.choices)
 
 

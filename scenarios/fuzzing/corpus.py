@@ -17,6 +17,7 @@ from ddpsim.scenarios.fuzzing.campaign_report import Execution, Failure
 from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.scenarios.running.silence import silent
 
 
 class State(Enum):
@@ -102,7 +103,9 @@ def run_command(path: Path) -> str:
 def record(path: Path) -> str:
     """Run a file, write down in it what came of that, and return the command that replays it."""
     try:
-        result = run_scenario(load(str(path)))
+        scenario = load(str(path))
+        with silent(scenario):
+            result = run_scenario(scenario)
     except Exception:  # of ours: that is what the file is kept for
         return run_command(path)
     _write(path, with_outcome(path.read_text(encoding="utf-8"), result))

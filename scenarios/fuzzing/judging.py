@@ -21,6 +21,7 @@ from ddpsim.scenarios.fuzzing.campaign_report import NO_CODE, Execution, Failure
 from ddpsim.scenarios.model import Scenario, found_text
 from ddpsim.scenarios.ranks.interpreter import site_of
 from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.strategies.whole import Kind
 from ddpsim.scenarios.training.reference import Reference, first_differences
 from ddpsim.simulator.calls import ANY_SOURCE
@@ -81,7 +82,8 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
     if left <= 0:
         raise TimeIsUpError
     try:
-        result = run_scenario(scenario, engine, budget=Budget(seconds=min(left, Budget().seconds)))
+        with silent(scenario):
+            result = run_scenario(scenario, engine, budget=Budget(seconds=min(left, Budget().seconds)))
     except Exception as error:
         return error
     if result.verdict is Verdict.UNKNOWN and time.perf_counter() >= deadline:

@@ -14,6 +14,7 @@ from ddpsim.scenarios.files.value_scenarios import program_in, training_in
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.scenarios.running.silence import silent
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from ddpsim.simulator.policies.round_robin import RoundRobin
 
@@ -52,7 +53,8 @@ def first_look(scenario: Scenario, engine: Engine, seconds: float) -> AlwaysFail
     deadline, results = time.monotonic() + seconds, list[Result]()
     left = seconds
     for policy in _policies():
-        results.append(run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left)))
+        with silent(scenario):
+            results.append(run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left)))
         left = deadline - time.monotonic()
         if _is_stuck(results[-1]) or (results[-1].verdict is Verdict.UNKNOWN and left <= 0):
             results = results[-1:]

@@ -12,6 +12,7 @@ from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.runner import check_engine_options, check_simulated, replay_command
+from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
@@ -46,7 +47,7 @@ def explore_scenario(
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)
     strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
-    with engines.installed(engine):
+    with engines.installed(engine), silent(chosen):
         exploration = explore(
             engines.run_under(chosen.program, engine),
             chosen.world_size,

@@ -10,6 +10,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.scenarios.running.silence import silent
 from ddpsim.scenarios.shrinking.attempts import SameWay, attempt
 from ddpsim.scenarios.shrinking.candidate import Candidate, key_of, passes_for, size_of
 from ddpsim.simulator.rank_processes.program import Program
@@ -63,6 +64,13 @@ def shrink_scenario(
     Raises UsageError for a scenario that does not fail, and for what cannot be run.
     """
     own = load(scenario) if isinstance(scenario, str) else scenario
+    with silent(own):
+        return _shrunk(own, engine, budget, on_progress)
+
+
+def _shrunk(
+    own: Scenario, engine: str | Engine | None, budget: Budget | None, on_progress: OnShrinkProgress | None
+) -> ShrunkScenario:
     chosen = replace(own, engine=own.engine if engine is None else Engine.named(engine))
     failure = run_scenario(chosen)
     if isinstance(chosen.program, Program):  # it may have started its ranks itself, as many as it says

@@ -19,6 +19,7 @@ import torch, torch.distributed as dist
 
 dist.init_process_group("gloo")
 rank = dist.get_rank()
+print("noise")
 if rank:
     dist.send(torch.tensor(rank), dst=0)
 else:
@@ -93,6 +94,7 @@ def test_what_fuzz_finds_in_a_program_is_kept_and_replayed(folder, console):
     status, out, _ = console(*words)
     assert status == 1
     assert "scenario on torch" in out
+    assert "noise" not in out
     (kept,) = (folder / ".ddpsim" / "corpus").glob("*.toml")
     (line,) = [line for line in out.splitlines() if line.startswith("  replay  ")]
     assert line.split()[-1] == str(kept.relative_to(folder))
@@ -113,6 +115,7 @@ def test_a_program_is_shrunk_to_the_fewest_ranks_and_switches(folder, console):
     status, out, _ = console("shrink", "--world-size", "4", "--policy", "random", "--seed", "2", "shares.py")
     assert status == 0, out
     assert "4 ranks, " in out
+    assert out.count("noise") == 3  # of the run that is told
     assert "  ->  3 ranks, 0 switches" in out
     assert "minimal: no single step makes it simpler" in out
     assert main(["run", "shares-shrunk.toml"]) == 1
@@ -167,3 +170,9 @@ def test_replicas_of_programs_are_compared_unless_told(folder, console):
     with_check = simulate_program(["drifts.py"], 2, check="replicas")
     assert [each.code for each in with_check.findings] == [Code.DIVERGENCE_PARAMETERS]
     assert simulate_program(["drifts.py"], 2).verdict is Verdict.PASS
+
+
+def test_what_programs_print_is_kept_from_who_runs_them_often(folder, console):
+    status, out, err = console("explore", "--world-size", "2", "shares.py")
+    assert (status, err) == (0, "")
+    assert out.startswith("PASS  shares.py on 2 ranks\n")
