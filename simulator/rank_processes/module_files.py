@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 
 from ddpsim.simulator.errors import UsageError
 
@@ -56,7 +56,8 @@ def _spec_in(name: str, locations: Sequence[str] | None) -> ModuleSpec | None:
     try:
         for finder in sys.meta_path:
             try:
-                spec = finder.find_spec(name, locations)
+                # Told the package, it looks that up in sys.modules for what is in a folder without __init__.py.
+                spec = finder.find_spec(name.rpartition(".")[2] if finder is PathFinder else name, locations)
             except (ImportError, ValueError, AttributeError, KeyError):
                 spec = None
             if spec is not None:

@@ -73,13 +73,13 @@ def test_a_module_that_pytest_would_take_for_a_test(tmp_path, monkeypatch):
 
 
 def test_a_package_is_imported_by_its_ranks_alone(tmp_path, monkeypatch):
-    (tmp_path / "a_project").mkdir()
+    (tmp_path / "a_project" / "inner").mkdir(parents=True)
     (tmp_path / "a_project" / "__init__.py").write_text("import os\nRANK = os.environ['RANK']\n")
-    (tmp_path / "a_project" / "train.py").write_text(
+    (tmp_path / "a_project" / "inner" / "train.py").write_text(
         "import os\nfrom a_project import RANK\nassert RANK == os.environ['RANK']\n"
     )
     monkeypatch.chdir(tmp_path)
-    result = simulate_program(["-m", "a_project.train"], 2)
+    result = simulate_program(["-m", "a_project.inner.train"], 2)
     assert result.verdict is Verdict.PASS, str(result)
     assert "a_project" not in sys.modules
 
