@@ -24,10 +24,13 @@ def loses_a_value(rank, program):
     return outputs
 
 
-@pytest.mark.tier("ci")
-def test_sixty_programs(capsys, server):
-    assert command.main(["--programs", "60"]) == Status.AS_EXPECTED
-    assert "\n60 programs, no disagreements, " in capsys.readouterr().out
+@pytest.mark.parametrize(
+    "programs",
+    [pytest.param(15, marks=pytest.mark.tier("ci")), pytest.param(60, marks=pytest.mark.tier("nightly"))],
+)
+def test_simulator_and_gloo_agree(capsys, server, programs):
+    assert command.main(["--programs", str(programs)]) == Status.AS_EXPECTED
+    assert f"\n{programs} programs, no disagreements, " in capsys.readouterr().out
 
 
 @pytest.mark.tier("ci")

@@ -60,11 +60,15 @@ def drawn(random):
 DRAWN = [drawn(Random(seed)) for seed in range(90)]
 
 
-@pytest.mark.tier("ci")
-def test_as_on_gloo(server):
-    programs = [program(*[waited(calls[rank]) if rank in calls else () for rank in range(n)]) for calls, n in DRAWN]
+@pytest.mark.parametrize(
+    "drawn",
+    [pytest.param(DRAWN[:9], marks=pytest.mark.tier("ci")), pytest.param(DRAWN, marks=pytest.mark.tier("nightly"))],
+    ids=len,
+)
+def test_as_on_gloo(drawn, server):
+    programs = [program(*[waited(calls[rank]) if rank in calls else () for rank in range(n)]) for calls, n in drawn]
     counts = set()
-    for (calls, size), reports in zip(DRAWN, on_gloo((each, 0.5) for each in programs), strict=True):
+    for (calls, size), reports in zip(drawn, on_gloo((each, 0.5) for each in programs), strict=True):
         ended = {rank for rank in calls if reports[rank].ending is Ending.RETURNED}
         assert ended == who_ends(calls, range(size)), calls
         counts.add((len(ended) == 0, len(ended) == len(calls)))

@@ -53,6 +53,9 @@ def both(*calls):
     return program(*map(waited, calls))
 
 
+NIGHTLY = pytest.mark.tier("nightly")
+"""It is the table that is tested on gloo, and it does not change; programs that are drawn look at the rest in CI."""
+
 A = reduced("a")
 
 OF_NOTHING = (
@@ -201,7 +204,7 @@ def compared(broken, reports):
     return compare(LabelledProgram(0, broken, Kind.OPERATION), simulated(broken), reports)
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 @pytest.mark.parametrize(("silence", "broken"), PROVED.values(), ids=PROVED)
 def test_gloo_completes_it(silence, broken, reported):
     comparison = compared(broken, reported[broken])
@@ -210,7 +213,7 @@ def test_gloo_completes_it(silence, broken, reported):
     assert (comparison.silence, comparison.disagreement) == (silence, "")
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 @pytest.mark.parametrize(("who", "broken"), TOO_LONG.values(), ids=TOO_LONG)
 def test_gloo_completes_it_for_those_who_wait(who, broken, reported):
     comparison = compared(broken, reported[broken])
@@ -228,7 +231,7 @@ def test_every_silence_is_proved():
     assert set(SILENT) == set(Silence)
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 @pytest.mark.parametrize("broken", NOTICED.values(), ids=NOTICED)
 def test_gloo_does_not_complete_it(broken, reported):
     comparison = compared(broken, reported[broken])
@@ -244,7 +247,7 @@ def test_it_would_be_a_disagreement_had_gloo_completed_it(broken):
     assert comparison.disagreement == f"the simulator finds {codes}, but on gloo every rank returned"
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 def test_another_reduction_gives_a_mixture_of_both(reported):
     mixed = pickle.loads(reported[PROVED["reduction"][1]][0].value)
     for reduction in ("SUM", "MAX"):
@@ -252,7 +255,7 @@ def test_another_reduction_gives_a_mixture_of_both(reported):
         assert mixed != repaired
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 def test_gloo_adds_bools_as_bytes(reported):
     contents = [pickle.loads(report.value)["a"][0].content for report in reported[BOOLS]]
     assert max(contents[0]) > 1
@@ -260,13 +263,13 @@ def test_gloo_adds_bools_as_bytes(reported):
     assert (comparison.found, comparison.disagreement) == ((), "")
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 def test_gloo_waits_for_good_when_it_waits_twice_for_a_message(reported):
     assert {report.ending for report in reported[WAITED_TWICE]} == {Ending.HUNG}
     assert simulated(WAITED_TWICE).verdict is Verdict.PASS
 
 
-@pytest.mark.tier("ci")
+@NIGHTLY
 def test_gloo_refuses_to_receive_nothing_from_any_source(reported):
     refused = reported[NOTHING_FROM_ANY][1]
     assert refused.ending is Ending.RAISED

@@ -24,7 +24,7 @@ from tests.kit import oracle
 from tests.kit.running import assert_equal, calls, run
 from tests.kit.training import TINY, Training, ramp, seeded, steps, trained
 
-pytestmark = pytest.mark.tier("ci")
+pytestmark = pytest.mark.tier("nightly")
 
 SOURCE = """
 #include <torch/nn/module.h>

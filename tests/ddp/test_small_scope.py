@@ -217,10 +217,14 @@ def cases_of(engine: Engine, world_size: int, options: Options):
 @pytest.mark.parametrize("by_initial_size", [False, True], ids=["by-present", "by-all"])
 @pytest.mark.parametrize("has_unused", [False, True], ids=["all-used", "unused"])
 @pytest.mark.parametrize(
-    "world_size",
-    [1, 2, pytest.param(3, marks=pytest.mark.tier("ci")), pytest.param(4, marks=pytest.mark.tier("nightly"))],
+    ("name", "world_size"),
+    [
+        *((name, size) for name in ENGINES for size in (1, 2)),
+        pytest.param("ddp", 3, marks=pytest.mark.tier("ci")),
+        pytest.param("torch", 3, marks=pytest.mark.tier("nightly")),
+        *(pytest.param(name, 4, marks=pytest.mark.tier("nightly")) for name in ENGINES),
+    ],
 )
-@pytest.mark.parametrize("name", ENGINES)
 def test_every_join(name, world_size, has_unused, by_initial_size):
     engine = ENGINES[name]
     for options in OPTIONS:

@@ -15,7 +15,7 @@ from tests.tiers import sweep
 
 
 @pytest.mark.parametrize(
-    ("seed", "executions"), sweep([(0, None), (10_000, 80), (20_000, 1400)], lambda each: each[0] < 20_000)
+    ("seed", "executions"), sweep([(0, None), (10_000, 80), (20_000, 1400)], lambda each: each[0] == 0)
 )
 def test_nothing_is_found(pytestconfig, tmp_path, seed, executions):
     seconds = pytestconfig.getoption("--fuzz-seconds") if executions is None else 3600

@@ -23,7 +23,7 @@ from ddpsim.scenarios.strategies.torch_limits import possible_for_torch
 from ddpsim.scenarios.strategies.whole import Kind
 from tests.fuzzing.replaying import planted, told
 
-pytestmark = pytest.mark.tier("ci")
+pytestmark = pytest.mark.tier("nightly")
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAMS, TRAININGS = 190, 5

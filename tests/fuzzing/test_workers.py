@@ -54,6 +54,7 @@ def test_batches_are_handed_out_as_workers_are_free(monkeypatch):
             stream.close()
 
 
+@pytest.mark.tier("nightly")
 def test_workers_with_several_threads_run_one_batch_at_a_time(alone):
     with joblib.parallel_config(backend="threading", n_jobs=2):
         reports = list(workers._in_waves(PLAN, range(5), lambda: 600.0))
@@ -73,7 +74,7 @@ def ddpsim(folder, *words):
     )
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.tier("nightly")), "2"])
 def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
     (tmp_path / "own.py").write_text(RACY)
     process = ddpsim(tmp_path, "own.py:racy", "--engine", "torch", "--seconds", "600", "--jobs", jobs)
@@ -95,6 +96,7 @@ def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
 # --- clusters ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.tier("nightly")
 def test_a_dask_cluster_that_loses_a_worker_loses_nothing(alone, tmp_path):
     distributed = pytest.importorskip("distributed")
     told = []

@@ -14,9 +14,26 @@ from ddpsim.scenarios.processes.launcher import standing_by
 PROGRAMS = Path(__file__).with_name("programs.py")
 
 
+IN_CI = {
+    "test_returns_come_back",
+    "test_killed_rank_is_named",
+    "test_hang_tells_where_each_rank_stands",
+    "test_join_trains_what_it_trains_in_memory[uneven-linear-ddp]",
+    "test_what_fails_in_memory_fails[exception-on-one-rank-rank_error, rank 1-torch]",
+    "test_nothing_is_left_behind[reduces_alone-1.0]",
+    "test_without_a_launcher",
+    "test_nothing_outlives_the_command[2-130]",
+    "test_run",
+}
+"""One of each: a return, an end, a hang, a training, an error, what is left, a script, Ctrl-C, the console.
+
+The others are variants of these; none of them looks at what the simulator does with its ranks.
+"""
+
+
 def pytest_itemcollected(item):
     if {"server", "stack"} & {*item.fixturenames}:  # it starts processes
-        item.add_marker(pytest.mark.tier("ci"))
+        item.add_marker(pytest.mark.tier("ci" if item.name in IN_CI else "nightly"))
 
 
 @pytest.fixture(scope="session")

@@ -55,6 +55,7 @@ def test_a_set_in_its_own_order_is_found_and_replayed(program):
     assert simulate_program(program(SETS % "sorted(sizes)"), 4).findings == ()
 
 
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("draw", ["random.random()", "torch.rand(1).item()"])
 def test_layers_that_are_dropped_unseeded_are_found(program, draw):
     command = program(DROPS % ("", draw))
@@ -78,6 +79,7 @@ def test_a_token_says_how_ranks_start(program):
         replay(Program(tuple(command)), 2, str(alike.schedule).replace(":a28:", ":u28:"))
 
 
+@pytest.mark.tier("ci")
 def test_an_exploration_keeps_the_seeds(program, capfd):
     command = program(SETS % "sorted(sizes)" + "import random\nprint(random.random(), hash('a'))\n")
     digests = set()

@@ -37,7 +37,7 @@ def memory_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads memory and open files from /proc")
 def test_a_thousand_deadlocks_leave_nothing_behind():
     threads, files = threading.active_count(), open_files()

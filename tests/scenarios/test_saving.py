@@ -211,7 +211,10 @@ def test_the_engine_of_the_file_runs_it_and_stands_in_no_command(saved):
         ('runs_on = "nccl"', "runs_on is 'nccl', expected one of torch, ddp"),
         ('scenario = "send-send"\n[[rank]]\nsteps = []', "rank stands beside `scenario`, expected one thing to run"),
         ('scenario = "no-such-one"', "scenario is 'no-such-one', expected a name"),
-        ('scenario = "saved.toml"', "scenario is 'saved.toml', expected a name in `ddpsim list` or FILE.py:FUNCTION"),
+        (
+            'scenario = "saved.toml"',
+            "scenario is 'saved.toml', expected a name in `ddpsim list`, FILE.py:FUNCTION or a program",
+        ),
         ('scenario = "send-send"\nworld_size = 1', "world size is 1, send-send expects 2"),
         ("[[rank]]\n[[rank]]\nsteps = 3", "ranks[0]: found None, expected a list"),
         ('[[rank]]\nsteps = [{wait = "a"}]', "wait"),

@@ -8,6 +8,7 @@ import torch
 from ddpsim import Code, Verdict, explore, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from ddpsim.simulator.rank_processes.program import Program
+from tests.tiers import sweep
 
 pytestmark = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 
@@ -21,6 +22,8 @@ ASKS = {
     "device 'cuda' of a module": 'assert next(torch.nn.Linear(1, 1).to(torch.device("cuda")).parameters()).is_cuda',
     "device 'cuda' by default": 'torch.set_default_device("cuda"); assert torch.ones(1).is_cuda',
 }
+BY_DEFAULT = ("backend 'nccl'", "torch.cuda.set_device", ".cuda()", "device 'cuda'")
+"""One of each kind: a backend, a function of torch.cuda, a method, a device."""
 
 
 @pytest.fixture
@@ -42,7 +45,7 @@ def line(asked_for):
     )
 
 
-@pytest.mark.parametrize("asked_for", ASKS)
+@pytest.mark.parametrize("asked_for", sweep(ASKS, lambda each: each in BY_DEFAULT))
 def test_a_program_that_asks(program, capfd, asked_for):
     command = program(ASKS[asked_for], "assert torch.cuda.is_available() and torch.cuda.device_count() == 3")
     assert simulate_program(command, 3).verdict is Verdict.PASS
@@ -101,6 +104,7 @@ def test_a_hang_on_the_console(program, capfd):
     assert "deadlock.missing_rank" in capfd.readouterr().out
 
 
+@pytest.mark.tier("ci")
 def test_exploring(program):
     command = program(*HANG[:4], "dist.all_reduce(loss)", "assert loss.is_cuda and loss.item() == 2")
     exploration = explore(Program(tuple(command)), 2, gpus=2)

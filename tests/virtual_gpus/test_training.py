@@ -42,6 +42,7 @@ def test_it_comes_to_the_numbers_of_the_cpu(tmp_path, capfd):
     assert again.trace.digest() == result.trace.digest()
 
 
+@pytest.mark.tier("nightly")
 def test_and_to_those_of_real_processes(tmp_path, capfd):
     _, out, model = train(tmp_path, capfd, gpus=4)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4", str(TRAINING)]

@@ -85,6 +85,7 @@ def with_broken_arrow(data):
     return json.dumps(trace).encode()
 
 
+@pytest.mark.tier("nightly")
 def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
     runs = [document(name).runs[0] for name in NAMES]
     kinds = [event.kind.value for run in runs for event in run.events]
@@ -104,6 +105,7 @@ def test_perfetto_finds_every_call_and_every_arrow(told_by_perfetto):
     assert int(told["calls"]) == 39 + 92 + 12 + 4
 
 
+@pytest.mark.tier("nightly")
 def test_the_query_of_the_page(told_by_perfetto):
     """Calls that never ended: of each rank but the one that is missing."""
     lines = f"select name || ' ' || \"name:1\" as line from ({EXAMPLE}) order by 1"
