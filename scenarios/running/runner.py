@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import shlex
 from collections.abc import Callable
 from contextlib import nullcontext
 from inspect import signature
@@ -12,6 +11,7 @@ from ddpsim import Budget, Policy, Result, Schedule, UsageError, Verdict, replay
 from ddpsim.ddp import DistributedDataParallel
 from ddpsim.scenarios import engines
 from ddpsim.scenarios.engines import Engine
+from ddpsim.scenarios.files.program_line import as_typed, words_of_program
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.processes.cache import own_cache
@@ -204,8 +204,8 @@ def replay_command(
 ) -> str:
     """The command that runs it again; on real processes, as freely as before."""
     is_free = transport == PROCESSES
-    is_program = isinstance(scenario.program, Program)
-    name = scenario.name if is_program else shlex.quote(scenario.name)
+    is_program = bool(words_of_program(scenario.name))  # not so where a file names one
+    name = as_typed(scenario.name)
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
     words += words_of(scenario)

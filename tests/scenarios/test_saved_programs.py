@@ -97,7 +97,8 @@ def test_what_fuzz_finds_in_a_program_is_kept_and_replayed(folder, console):
     assert "noise" not in out
     (kept,) = (folder / ".ddpsim" / "corpus").glob("*.toml")
     (line,) = [line for line in out.splitlines() if line.startswith("  replay  ")]
-    assert line.split()[-1] == str(kept.relative_to(folder))
+    assert line.split()[2:4] == ["replay", str(kept.relative_to(folder))]
+    assert console(*line.split()[2:])[0] == 1
     status, out, _ = console("replay", str(kept))
     assert status == 1  # as recorded, and not as expected
     assert "they came in the order [2, 1]" in out
