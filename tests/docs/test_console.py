@@ -15,9 +15,10 @@ TEXT = PAGE.read_text(encoding="utf-8")
 OF_OTHERS = {
     *("--bugs", "--fuzz-seconds", "--tier"),
     *("--lf", "--pdb", "--tb", "--trace"),
+    "--epochs",
     *("--nnodes", "--nproc-per-node", "--rdzv-backend", "--rdzv-endpoint", "--local-addr"),
 }
-"""Of a benchmark and our tests, of pytest, and of torchrun."""
+"""Of a benchmark and our tests, of pytest, of programs, and of torchrun."""
 
 
 COMMAND = re.compile(r"`ddpsim\s+([a-z]\w*)")
