@@ -22,6 +22,7 @@ from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.rank_processes.launch import Launch, launched
+from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.process_run import ProcessRun
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_process import Terms
@@ -87,6 +88,8 @@ def run_once(
     with ExitStack() as stack:
         stack.callback(_ONE_AT_A_TIME.release)
         launch = None
+        outsiders = Outsiders()
+        stack.callback(outsiders.close)
         if isinstance(program, Program):
             launch = launched(
                 program,
@@ -95,6 +98,7 @@ def run_once(
                 gpus=options.gpus,
                 start=options.start or Start(),
                 preload=options.preload,
+                outsiders=outsiders,
             )
         if launch is not None:
             stack.callback(launch.close)
@@ -106,7 +110,7 @@ def run_once(
         stack.callback(mover.close)
         kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan)
         if options.isolation_of(program) == "process":
-            ran = _as_processes(program, kernel, mover, options, launch)
+            ran = _as_processes(program, kernel, mover, options, launch, outsiders)
         else:
             ran = _as_threads(program, kernel, mover, options)
     schedule = Schedule(kernel.choices, options.identity, options.start)
@@ -202,7 +206,12 @@ def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> Non
 
 
 def _as_processes(
-    program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions, launch: Launch | None
+    program: Callable[..., Any],
+    kernel: Kernel,
+    mover: Transport,
+    options: RunOptions,
+    launch: Launch | None,
+    outsiders: Outsiders,
 ) -> _Ran:
     terms = Terms(
         coordinator=os.getpid(),
@@ -216,6 +225,7 @@ def _as_processes(
         is_launched=launch is not None,
         start=options.start or Start(is_alike=True),
         preload=options.preload,
+        outsiders=outsiders.address,
     )
     execution = ProcessRun(terms, kernel, move_data=mover.move, started=None if launch is None else launch.children)
     try:
@@ -227,6 +237,7 @@ def _as_processes(
         raised = launch.end_well(kernel.run.budget.seconds)
         if raised is not None and not execution.errors():
             findings = (*outcome.raised({0: raised}), *findings)
+    outsiders.check()
     has_failed = combine(findings) is not Verdict.PASS
     return _Ran(findings, execution.returns(has_failed=has_failed), execution.errors())
 

@@ -18,6 +18,7 @@ from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
 from ddpsim.simulator.rank_processes.may_launch import may_launch
+from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.program_ranks import start_launcher
@@ -38,7 +39,13 @@ class Launch:
     """A program that runs as its own launcher, and the ranks that it has started."""
 
     def __init__(
-        self, program: Program, world_size: int, gpus: int | None, start: Start, preload: tuple[str, ...]
+        self,
+        program: Program,
+        world_size: int,
+        gpus: int | None,
+        start: Start,
+        preload: tuple[str, ...],
+        outsiders: str,
     ) -> None:
         """Start it. Raises UsageError if the system gives no process."""
         self.children: list[Child] = []
@@ -57,6 +64,7 @@ class Launch:
             gpus=gpus,
             start=start,
             preload=preload,
+            outsiders=outsiders,
         )
         _adopt_orphans(True)
         try:
@@ -156,12 +164,19 @@ class Launch:
 
 
 def launched(
-    program: Program, world_size: int, seconds: float, *, gpus: int | None, start: Start, preload: tuple[str, ...]
+    program: Program,
+    world_size: int,
+    seconds: float,
+    *,
+    gpus: int | None,
+    start: Start,
+    preload: tuple[str, ...],
+    outsiders: Outsiders,
 ) -> Launch | None:
     """The program with the ranks that it has started; None if it leaves that to others."""
     if not may_launch(program):
         return None
-    launch = Launch(program, world_size, gpus, start, preload)
+    launch = Launch(program, world_size, gpus, start, preload, outsiders.address)
     try:
         if launch.await_ranks(seconds):
             if len(launch.children) == world_size or program.counts_ranks:
@@ -172,6 +187,7 @@ def launched(
                 f"the program starts {count} ranks itself, expected {world_size}: take world size {count} "
                 f"(--world-size {count})"
             )
+        outsiders.check()
     except BaseException:
         launch.close()
         raise

@@ -30,8 +30,10 @@ from torch.distributed import distributed_c10d
 
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 from ddpsim.simulator.rank_processes.launched import Body, Command, Worker, is_worker_of_spawn
 from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, MakesGroup, Refused, StartsAgain
+from ddpsim.simulator.rank_processes.outsiders import watch_children
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program, environment
 from ddpsim.simulator.rank_processes.rank_files import Files
@@ -45,11 +47,13 @@ def main(setting: Setting, line: Line) -> NoReturn:
     raised = None
     try:
         rank_process.make_own_process(setting)
+        watch_children(setting.terms.outsiders, "the program")
         launcher = Launcher(line, setting.terms)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
         try:
             with launcher:
                 setting.terms.program(0)
+                rank_process.end_executors_of_processes()
                 util._exit_function()  # type: ignore[attr-defined]
         except BaseException as error:
             raised = outcome.told(0, error)
@@ -199,7 +203,9 @@ class Launcher:
         """For what a program calls that makes a group itself; it would wait here for ranks that do not run."""
 
         def make(*arguments: Any, **options: Any) -> Any:
-            if os.getpid() == self._pid and not self._ranks:
+            if os.getpid() != self._pid:
+                in_children.refuse()
+            if not self._ranks:
                 self.line.send(MakesGroup(), [])
                 os._exit(0)
             return original(*arguments, **options)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
 
 _NAMES = ("ALRM", "CHLD", "HUP", "INT", "IO", "PROF", "QUIT", "TERM", "USR1", "USR2", "VTALRM", "WINCH")
 _OF_PROGRAMS = frozenset(getattr(signal, f"SIG{name}") for name in _NAMES)
@@ -24,10 +25,12 @@ class RankChannel:
     def send(self, value: Any) -> None:
         """Say something that is not answered."""
         if os.getpid() != self._process:
-            raise UsageError(
+            line = (
                 f"a process that rank {self._rank} has forked communicates, expected the rank alone: "
                 "communicate in the rank, or make the process a rank of its own (mp.spawn)"
             )
+            in_children.tell(line)
+            raise UsageError(line)
         self._channel.send(value)
 
     def receive(self) -> Any:

@@ -33,6 +33,7 @@ from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.made_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended
+from ddpsim.simulator.rank_processes.outsiders import refuse_groups_in_forks, watch_children
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import environment, environment_of_function
 from ddpsim.simulator.rank_processes.rank_files import Files, write_stack
@@ -53,6 +54,9 @@ from ddpsim.simulator.virtual_gpus.doors import Doors
 from ddpsim.simulator.virtual_gpus.install import VirtualGpus
 
 _PR_SET_PDEATHSIG = 1
+
+_OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
+"""The modules of executors whose workers are processes."""
 
 _UNLIKE_SEED = 1_000_003
 """Of rank 0 of a program: the ranks of torchrun start unlike, too, but anew each time."""
@@ -75,6 +79,8 @@ class Terms(NamedTuple):
     """Virtual ones; None for those that a program asks for on a machine that has none."""
     is_launched: bool = False
     """The program has started its ranks itself."""
+    outsiders: str = ""
+    """Where processes are told of that are no ranks and make a group (`Outsiders.address`)."""
     is_forked_by_program: bool = False
     """It has forked them, so that they begin as it stood then."""
     start: Start = Start(is_alike=True)
@@ -104,6 +110,7 @@ def main(setting: Setting) -> NoReturn:
     status = 1
     try:
         make_own_process(setting)
+        watch_children(setting.terms.outsiders, f"rank {setting.rank}")
         _RankProcess(setting).run()
         status = 0
     except BaseException:  # of the machinery: a program's come out in `Ended`
@@ -238,6 +245,7 @@ class _RankProcess:
 
     def _run_what_is_for_the_end(self) -> None:
         if self._setting.terms.is_program:
+            end_executors_of_processes()
             atexit._run_exitfuncs()
 
     def _enter_thread(self) -> None:
@@ -266,6 +274,7 @@ class _RankProcess:
             lambda: (host.me.rank, float(host.ask(ReadClock()))),
         )
         self._listen()
+        refuse_groups_in_forks()
         with self._backend.installed():
             serve_made_stores(host)
             time.install()
@@ -306,6 +315,14 @@ class _RankProcess:
             changed=tuple(self._hazards.changed),
             thread_errors=tuple(self._host.threads.errors),
         )
+
+
+def end_executors_of_processes() -> None:
+    """What Python does before it runs what is registered for its end; threads of the simulation have ended already."""
+    register: Any = threading
+    for call in reversed(register._threading_atexits):
+        if call.func.__module__.startswith(_OF_PROCESSES):
+            call()
 
 
 def _moves_elsewhere(*arguments: Any) -> NoReturn:

@@ -9,7 +9,7 @@ from contextlib import suppress
 import pytest
 import torch.distributed as dist
 
-from ddpsim import Budget, Code, Verdict, simulate, simulate_program
+from ddpsim import Budget, Code, UsageError, Verdict, simulate, simulate_program
 
 
 def run(program, world_size=2, **options):
@@ -126,7 +126,8 @@ def test_what_a_rank_forks_does_not_speak_for_it(capfd):
         os.waitpid(child, 0)
         dist.barrier()
 
-    assert run(program).verdict is Verdict.PASS
+    with pytest.raises(UsageError, match=r"a process that rank [01] has forked communicates, expected the rank alone"):
+        run(program)
     told = capfd.readouterr().out
     assert "a process that rank 0 has forked communicates, expected the rank alone" in told
     assert "a process that rank 1 has forked communicates, expected the rank alone" in told

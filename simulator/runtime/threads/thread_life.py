@@ -57,10 +57,17 @@ from ddpsim.simulator.runtime.threads.waiting import is_importing, is_importing_
 from ddpsim.simulator.verdict import Finding
 from ddpsim.simulator.waits import ThreadWait
 
-_OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm")
+_LOKY = ("loky", "joblib.externals.loky")
+_OUTSIDE = ("multiprocessing", "concurrent.futures.process", "torch.utils.data", "tqdm", *_LOKY)
 """The modules whose threads are left outside."""
 
-_SILENT = ("multiprocessing.queues", "multiprocessing.resource_sharer", "torch.utils.data", "tqdm")
+_SILENT = (
+    "multiprocessing.queues",
+    "multiprocessing.resource_sharer",
+    "torch.utils.data",
+    "tqdm",
+    *[f"{package}.backend.queues" for package in _LOKY],
+)
 """Those of them for which no rank waits at a lock."""
 
 _EXECUTOR: Any = executors.ThreadPoolExecutor

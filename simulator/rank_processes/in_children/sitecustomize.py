@@ -1,0 +1,70 @@
+"""Imported by every Python that a rank or a launcher has started: there `init_process_group` is refused.
+
+It lets the `sitecustomize` come after it that would have been imported without it.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import os
+import socket
+import sys
+from contextlib import suppress
+from typing import Any
+
+NAME = "DDPSIM_OUTSIDERS"
+"""The variable that says whom to tell, and who has started the process."""
+
+_TORCH = "torch.distributed.distributed_c10d"
+
+
+class _Finder:
+    """Finds one module of torch, in order to know when it has been imported."""
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        if name != _TORCH:
+            return None
+        spec: Any = importlib.machinery.PathFinder.find_spec(name, path)
+        execute = spec.loader.exec_module
+
+        def execute_and_replace(module: Any) -> None:
+            execute(module)
+            module._new_process_group_helper = refuse
+
+        spec.loader.exec_module = execute_and_replace
+        return spec
+
+
+def refuse(*arguments: Any, **options: Any) -> None:
+    """In the place of what makes a group."""
+    who = os.environ.get(NAME, "").partition(" ")[2]
+    line = (
+        f"a process that {who or 'a rank'} has started makes a process group, expected only ranks to: start it by "
+        "mp.spawn, or by Process with its number among the arguments, so that it is a rank, or run it without ddpsim"
+    )
+    tell(line)
+    raise RuntimeError(line)
+
+
+def tell(line: str) -> None:
+    """Let the coordinator know, which ends the run with this line."""
+    address = os.environ.get(NAME, "").partition(" ")[0]
+    with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.sendto(line.encode(), f"\0{address}")
+
+
+def _watch() -> None:
+    folder = os.path.dirname(os.path.abspath(__file__))
+    sys.path[:] = [each for each in sys.path if os.path.abspath(each or ".") != folder]
+    finder: Any = _Finder()
+    sys.meta_path.insert(0, finder)
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize")
+    if spec is not None and spec.loader is not None:
+        module = importlib.util.module_from_spec(spec)
+        sys.modules["sitecustomize"] = module
+        spec.loader.exec_module(module)
+
+
+if __name__ == "sitecustomize":
+    _watch()
