@@ -138,6 +138,10 @@ class Scenario:
     """What a rank is, "thread" or "process"; None for what goes with the program."""
     gpus: int | None = None
     """Virtual ones, for ranks that are processes."""
+    alike: bool = False
+    """Ranks of a program start with the same seeds."""
+    preload: tuple[str, ...] = ()
+    """Modules that are loaded before the ranks of a program are forked."""
     check: str | None = "replicas"
     """What is compared besides; None for nothing."""
     choices: tuple[int, ...] = ()

@@ -75,8 +75,10 @@ def simulate(
         preload=preload,
     )
     _check_budget(budget)
-    run = partial(run_once, runnable, world_size, options, budget=budget)
     chosen = _policy(policy, seed)
+    if isinstance(chosen, Replay):
+        options = options._replace(start=chosen.start or options.start)
+    run = partial(run_once, runnable, world_size, options, budget=budget)
     return run_twice(lambda each: run(policy=each), chosen) if check_determinism else run(policy=chosen)
 
 
@@ -132,9 +134,8 @@ def replay(
         preload=preload,
     )
     _check_budget(budget)
-    parsed = Schedule.parse(str(schedule), program=options.identity)
-    options = options._replace(start=parsed.start or options.start)
-    recorded = Replay(parsed)
+    recorded = Replay(Schedule.parse(str(schedule), program=options.identity))
+    options = options._replace(start=recorded.start or options.start)
     result = run_once(runnable, world_size, options, policy=recorded, budget=budget)
     if strict:
         recorded.check(result.trace)

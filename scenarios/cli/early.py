@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ddpsim.simulator.choices import start_in
-from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.errors import ReplayError, UsageError
 from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.rank_processes.servers import STANDING, kinds_of
 
@@ -31,5 +31,5 @@ def start_servers(words: Sequence[str]) -> None:
         start = start or start_of_programs("--alike" in options)
         preload = [value for option, value in pairwise(options) if option == "--preload"]
         STANDING.start(kinds_of(program, start.hash_seeds, preload), wants_dynamo=program.may_need_dynamo())
-    except (UsageError, OSError):  # as the command will say
+    except (UsageError, ReplayError, OSError):  # as the command will say
         return

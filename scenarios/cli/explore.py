@@ -8,12 +8,14 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Alike,
     Checks,
     Gpus,
     IsolationName,
     Name,
     Opens,
     OwnOrEngine,
+    Preload,
     ReportFolder,
     Seed,
     SimulatedTransport,
@@ -39,6 +41,8 @@ def explore(
     transport: SimulatedTransport = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    alike: Alike = False,
+    preload: Preload = None,
     check: Checks = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
@@ -65,7 +69,7 @@ def explore(
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or ()).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
         with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:

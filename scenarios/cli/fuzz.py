@@ -10,11 +10,13 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Alike,
     BothOrEngine,
     Checks,
     Gpus,
     IsolationName,
     Opens,
+    Preload,
     ReportFolder,
     WorldSize,
     engines_named,
@@ -55,6 +57,8 @@ def fuzz(
     world_size: WorldSize = None,
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    alike: Alike = False,
+    preload: Preload = None,
     check: Checks = None,
     documented: Annotated[
         bool,
@@ -87,9 +91,19 @@ def fuzz(
     from ddpsim.scenarios.running.run_as import RunAs
 
     _check_alone(name, generate=generate, documented=documented)
-    _check_named(name, {"--world-size": world_size, "--isolation": isolation, "--gpus": gpus, "--check": check})
+    _check_named(
+        name,
+        {
+            "--world-size": world_size,
+            "--isolation": isolation,
+            "--gpus": gpus,
+            "--check": check,
+            "--alike": alike or None,
+            "--preload": preload,
+        },
+    )
     workers = _workers(jobs, backend, cluster)
-    run_as = RunAs(isolation, gpus, check)
+    run_as = RunAs(isolation, gpus, check, alike, preload or ())
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
     plan = _plan(name, engines, corpus, world_size, documented, seed, executions, run_as)
     check_budget(plan, seconds)

@@ -62,6 +62,19 @@ Checks = Annotated[
         show_default=False,
     ),
 ]
+Alike = Annotated[
+    bool,
+    typer.Option("--alike", help="Start all ranks of a program with the same seeds, which torchrun does not."),
+]
+Preload = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--preload",
+        metavar="MODULE",
+        help="Load a module once, before the ranks of a program are forked; may be given again.",
+        show_default=False,
+    ),
+]
 _WHO = "Who synchronises the replicas:"
 _OWN_ENGINE = "[default: torch, unless a file says otherwise]"
 EngineOrBoth = Annotated[str, typer.Option("--engine", help=f"{_WHO} torch, ddp or both.")]

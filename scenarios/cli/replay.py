@@ -15,6 +15,7 @@ from ddpsim.scenarios.cli.options import (
     Name,
     Opens,
     OwnOrEngine,
+    Preload,
     ReportFolder,
     SimulatedTransport,
     WorldSize,
@@ -46,6 +47,7 @@ def replay(
     transport: SimulatedTransport = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    preload: Preload = None,
     check: Checks = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
@@ -72,7 +74,7 @@ def replay(
     from ddpsim.scenarios.running.replaying import replay_run
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, preload=preload or ()).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    Alike,
     Checks,
     Gpus,
     IsolationName,
@@ -15,6 +16,7 @@ from ddpsim.scenarios.cli.options import (
     Opens,
     OwnOrEngines,
     OwnOrPolicy,
+    Preload,
     ReportFolder,
     Seed,
     Timeout,
@@ -45,6 +47,8 @@ def run(
     transport: TransportName = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    alike: Alike = False,
+    preload: Preload = None,
     check: Checks = None,
     timeout: Timeout = None,
     report: ReportFolder = None,
@@ -66,7 +70,7 @@ def run(
             timeout_seconds=timeout,
         )
 
-    scenario = RunAs(isolation, gpus, check).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or ()).applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:

@@ -11,7 +11,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ddpsim.scenarios.cli import output
-from ddpsim.scenarios.cli.options import Checks, Gpus, IsolationName, Name, OwnOrEngine, Seed, WorldSize
+from ddpsim.scenarios.cli.options import (
+    Alike,
+    Checks,
+    Gpus,
+    IsolationName,
+    Name,
+    OwnOrEngine,
+    Preload,
+    Seed,
+    WorldSize,
+)
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.policies.named import RUNNING, listed
@@ -41,6 +51,8 @@ def shrink(
     seed: Seed = 0,
     isolation: IsolationName = None,
     gpus: Gpus = None,
+    alike: Alike = False,
+    preload: Preload = None,
     check: Checks = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[
@@ -69,7 +81,7 @@ def shrink(
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    own = RunAs(isolation, gpus, check).applied_to(load(name).with_world_size(world_size))
+    own = RunAs(isolation, gpus, check, alike, preload or ()).applied_to(load(name).with_world_size(world_size))
     with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
         scenario = _failing(watched, token, engine, policy, seed)
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
@@ -104,7 +116,9 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
             if token is not None
             else run_scenario(scenario, engine, policy=policy, seed=seed)
         )
-    return replace(scenario, choices=result.schedule.choices)
+    start = result.schedule.start
+    alike = start.is_alike if start is not None else scenario.alike
+    return replace(scenario, choices=result.schedule.choices, alike=alike)
 
 
 def _flaky(name: str) -> str:

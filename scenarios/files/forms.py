@@ -112,6 +112,8 @@ class ScenarioForm(Form, frozen=True):
     schedule: str = ""
     isolation: Literal["thread", "process"] | None = None
     gpus: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
+    alike: bool = False
+    preload: tuple[str, ...] = ()
     check: Check | None = None
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()

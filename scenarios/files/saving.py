@@ -61,6 +61,8 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "schedule": choices_text(scenario.choices) if scenario.choices else "",
         "isolation": scenario.isolation,
         "gpus": scenario.gpus,
+        "alike": scenario.alike,
+        "preload": scenario.preload,
         "check": Check.NONE if scenario.check is None else None,
         "tags": scenario.tags,
         "reports": scenario.reports,

@@ -111,6 +111,8 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
         choices=choices,
         isolation=form.isolation or scenario.isolation,
         gpus=form.gpus or scenario.gpus,
+        alike=form.alike or scenario.alike,
+        preload=form.preload or scenario.preload,
         check=None if form.check is Check.NONE else scenario.check,
     )
 

@@ -62,6 +62,8 @@ def explore_scenario(
             name=chosen.name,
             isolation=chosen.isolation,
             gpus=chosen.gpus,
+            alike=chosen.alike,
+            preload=chosen.preload,
             on_progress=on_progress,
         )
 

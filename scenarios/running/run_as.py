@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim import UsageError
@@ -18,6 +19,8 @@ class RunAs:
     isolation: str | None = None
     gpus: int | None = None
     check: str | None = None
+    alike: bool = False
+    preload: Sequence[str] = ()
 
     def applied_to(self, scenario: Scenario) -> Scenario:
         """The scenario, run so. Raises UsageError for a check that there is not."""
@@ -27,6 +30,10 @@ class RunAs:
             scenario = replace(scenario, isolation=self.isolation)
         if self.gpus is not None:
             scenario = replace(scenario, gpus=self.gpus)
+        if self.alike:
+            scenario = replace(scenario, alike=True)
+        if self.preload:
+            scenario = replace(scenario, preload=tuple(self.preload))
         if self.check is not None:
             scenario = replace(scenario, check=_REPLICAS if self.check == _REPLICAS else None)
         return scenario
@@ -39,4 +46,5 @@ def words_of(scenario: Scenario) -> list[str]:
     """The options that a command has to say for a scenario to run as it does, where a file does not say them."""
     words = [] if scenario.isolation is None else ["--isolation", scenario.isolation]
     words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
+    words += [word for name in scenario.preload for word in ("--preload", name)]
     return words + ([] if scenario.check == _REPLICAS else ["--check", _NOTHING])

@@ -77,6 +77,8 @@ def run_scenario(
             name=chosen.name,
             isolation=chosen.isolation,
             gpus=chosen.gpus,
+            alike=chosen.alike,
+            preload=chosen.preload,
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
@@ -153,6 +155,7 @@ def replay_scenario(
             name=chosen.name,
             isolation=chosen.isolation,
             gpus=chosen.gpus,
+            preload=chosen.preload,
         )
 
     return _run(scenario, engine, transport, world_size, run)

@@ -57,6 +57,8 @@ class Replay:
 
     def __init__(self, schedule: Schedule, *, keeps_choices: bool = False) -> None:
         self._recorded = schedule.choices
+        self.start = schedule.start
+        """How the ranks of the recorded execution started."""
         self._keeps_choices = keeps_choices
         """Whose options take time and room: in a world of a thousand ranks, there are as many at each choice."""
         self.choices: list[Choice] = []
