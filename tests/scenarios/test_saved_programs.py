@@ -65,7 +65,9 @@ def test_where_what_was_shrunk_is_saved(name, path):
 
 
 def test_a_saved_program_is_the_same_program_from_another_folder(folder):
-    own = RunAs("process", 3, "none", alike=True, preload=["json"]).applied_to(load("shares.py --any 'other order'").with_world_size(5))
+    own = RunAs("process", 3, "none", alike=True, preload=["json"]).applied_to(
+        load("shares.py --any 'other order'").with_world_size(5)
+    )
     save_shrunk(own, "shares.py --any 'other order'", folder / "sub" / "shrunk.toml")
     text = (folder / "sub" / "shrunk.toml").read_text()
     assert "scenario = \"../shares.py --any 'other order'\"" in text
