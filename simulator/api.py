@@ -47,6 +47,7 @@ def simulate(
     gpus: int | None = None,
     alike: bool = False,
     preload: Sequence[str] = (),
+    one_at_a_time: bool = False,
 ) -> Result:
     """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
 
@@ -70,6 +71,7 @@ def simulate(
         check=check,
         name=name,
         gpus=gpus,
+        one_at_a_time=one_at_a_time,
         isolation=isolation,
         alike=alike,
         preload=preload,
@@ -113,6 +115,7 @@ def replay(
     isolation: str | None = None,
     gpus: int | None = None,
     preload: Sequence[str] = (),
+    one_at_a_time: bool = False,
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
@@ -130,6 +133,7 @@ def replay(
         check=check,
         name=name,
         gpus=gpus,
+        one_at_a_time=one_at_a_time,
         isolation=isolation,
         preload=preload,
     )
@@ -163,6 +167,7 @@ def explore(
     gpus: int | None = None,
     alike: bool = False,
     preload: Sequence[str] = (),
+    one_at_a_time: bool = False,
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
@@ -187,6 +192,7 @@ def explore(
         check=check,
         name=name,
         gpus=gpus,
+        one_at_a_time=one_at_a_time,
         isolation=isolation,
         alike=alike,
         preload=preload,
@@ -222,6 +228,7 @@ def _options(
     check: Any,
     name: str | None,
     gpus: Any,
+    one_at_a_time: bool,
     isolation: Any,
     alike: bool = False,
     preload: Any = (),
@@ -256,7 +263,9 @@ def _options(
         _check_gpus(gpus, program, isolation)
     identity = program_on(_name_of(program, name), world_size)
     start = start_of_programs(alike) if isinstance(program, Program) else None
-    return RunOptions(identity, args, transport, faults, check, name, gpus, isolation, start, tuple(preload))
+    return RunOptions(
+        identity, args, transport, faults, check, name, gpus, one_at_a_time, isolation, start, tuple(preload)
+    )
 
 
 def _check_program(program: Program, args: Sequence[Any], isolation: str | None) -> None:

@@ -64,6 +64,8 @@ class RunOptions(NamedTuple):
     name: str | None = None
     gpus: int | None = None
     """Virtual ones, for ranks that are processes."""
+    one_at_a_time: bool = False
+    """Ranks that are processes compute one at a time, too."""
     isolation: str | None = None
     """None for what goes with the program: a process for a `Program`, a thread for a function."""
     start: Start | None = None
@@ -222,6 +224,7 @@ def _as_processes(
         is_program=isinstance(program, Program),
         announcement=Announcement(),
         gpus=options.gpus,
+        runs_ahead=_may_run_ahead(options, launch),
         is_launched=launch is not None,
         start=options.start or Start(is_alike=True),
         preload=options.preload,
@@ -246,6 +249,16 @@ def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Laun
     if launch is not None:
         return _sent
     return program if isinstance(program, Program) else partial(_call, program, tuple(options.args))
+
+
+def _may_run_ahead(options: RunOptions, launch: Launch | None) -> bool:
+    """True if ranks may compute beside each other.
+
+    One core is of no use to them. A fault is to strike a rank where it stands. Ranks that a program has started itself
+    may have got memory, locks and queues from it that they share.
+    """
+    has_cores = len(os.sched_getaffinity(0)) > 1
+    return has_cores and launch is None and not options.faults and not options.one_at_a_time
 
 
 def _sent(rank: int) -> None:

@@ -114,6 +114,10 @@ class Kernel:
         me.scripts.append(script)
         return self._advance(me, None)
 
+    def watch(self, handle: int) -> bool:
+        """Something hangs on the completion of a call from here on. False: each one is delivered as it comes."""
+        return False
+
     def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
         """As `handle` of `WaitFor`."""
         me = self.run.running

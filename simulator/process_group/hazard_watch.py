@@ -114,7 +114,11 @@ class HazardWatch:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
         if watched is not None and watched[1] and any(tensor.has_changed(pending) for tensor in watched[1]):
-            self.changed.append(pending.call)
+            self.changed_in_flight(pending.call)
+
+    def changed_in_flight(self, call: Call) -> None:
+        """The owner of a call changed its tensors before it had waited."""
+        self.changed.append(call)
 
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""

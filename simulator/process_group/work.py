@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
+from ddpsim.simulator.calls import Origin, Phase
 from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll
 from ddpsim.simulator.runtime.host import Host, Pending
 
@@ -108,6 +109,8 @@ class SimulatedWork(Work):
         if self.pending.call.origin.by_hook:
             self._host.hazards.settled(self.pending)  # the wrapper waits for it, unless the backward fails
         if self._future is None:
+            if not _is_the_reducers_alone(self.pending.call.origin):
+                self._host.watch(self.pending)
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
             if self._is_delivered:
                 self._finish(self._future)
@@ -124,6 +127,11 @@ class SimulatedWork(Work):
             future.set_result(self._result)
         else:
             future.set_exception(self.pending.error)  # type: ignore[arg-type]  # torch's stub
+
+
+def _is_the_reducers_alone(origin: Origin) -> bool:
+    """True for a bucket without a hook: its future stays in C++, and nothing hangs on it. (For shadows, join waits.)"""
+    return origin.phase is Phase.BUCKET and not origin.by_hook and not origin.shadow
 
 
 class FailedWork(Work):

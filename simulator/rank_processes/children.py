@@ -16,7 +16,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import StackTold
 from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.messages import Ended
+from ddpsim.simulator.rank_processes.messages import Ended, Written
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
 from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
@@ -64,14 +64,19 @@ class Child:
         except OSError:
             return False
 
-    def new_output(self) -> tuple[str, str]:
-        """What it has written to its standard output and error since the last call."""
-        out, err = [self._new(index, file) for index, file in enumerate((self._files.output, self._files.errors))]
+    def new_output(self, until: Written | None = None) -> tuple[str, str]:
+        """What it has written to its standard output and error since the last call, or until then."""
+        files, ends = (self._files.output, self._files.errors), until or (sys.maxsize, sys.maxsize)
+        out, err = [self._new(index, file, end) for index, (file, end) in enumerate(zip(files, ends, strict=True))]
         return out, err
 
-    def _new(self, index: int, file: int) -> str:
+    def skip_output(self, until: Written) -> None:
+        """Nobody is to have what it has written until then."""
+        self._read = [max(read, end) for read, end in zip(self._read, until, strict=True)]
+
+    def _new(self, index: int, file: int, end: int) -> str:
         parts = []
-        while part := os.pread(file, 1 << 16, self._read[index]):
+        while part := os.pread(file, max(0, min(1 << 16, end - self._read[index])), self._read[index]):
             self._read[index] += len(part)
             parts.append(part)
         return b"".join(parts).decode(errors="replace") if parts else ""

@@ -1,4 +1,8 @@
-"""The coordinator: lets the ranks, which are processes, go on as the kernel says, one at a time."""
+"""The coordinator: lets the ranks, which are processes, go on as the kernel says.
+
+One rank has the baton, and its messages are handled. What others say meanwhile waits in their inboxes until they have
+it. `advance.py` says who may compute before.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,6 @@ import select
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -14,36 +17,76 @@ from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, LookOutside, Move, Switch
-from ddpsim.simulator.kernel.requests import Finish, Issue, Looked, Moved, Raised, RankError, Returned
-from ddpsim.simulator.kernel.states import Ending, Phase, State
+from ddpsim.simulator.kernel.answers import (
+    GO_ON,
+    UNWIND,
+    Answer,
+    Deliver,
+    GoOn,
+    LookOutside,
+    Move,
+    Switch,
+    TellStack,
+)
+from ddpsim.simulator.kernel.requests import (
+    BeginCall,
+    Block,
+    Checkpoint,
+    Delivered,
+    Finish,
+    IsComplete,
+    Issue,
+    Looked,
+    Moved,
+    Poll,
+    Raised,
+    RankError,
+    Request,
+    Returned,
+    Sleep,
+    StoreOperation,
+    WaitFor,
+)
+from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.process_group.call_hazards import CallHazards
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
 from ddpsim.simulator.process_group.wrapper import WrapperKey
+from ddpsim.simulator.rank_processes.advance import Advance
 from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.completions import Known
+from ddpsim.simulator.rank_processes.inbox import Entry, Inbox
 from ddpsim.simulator.rank_processes.messages import (
     Ask,
+    AwaitTurn,
     Broke,
+    ChangedInFlight,
     Count,
     CountTasks,
-    Ended,
     GiveUpRequest,
     LatestStep,
-    Message,
     Outcome,
     Post,
     ReplicaMoved,
     ReplicaSeen,
     ReplicasLeft,
     Say,
+    Seen,
+    Tell,
     Turn,
+    Watch,
+    Written,
 )
 from ddpsim.simulator.rank_processes.parcels import Parcel, left_over
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
 from ddpsim.simulator.transport.payload import Payload
 
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
+
+_BRINGING = (Poll, Sleep, IsComplete, Block, StoreOperation)
+"""Requests that are only ever answered in the rank's turn, by an answer that brings completions."""
+
+_DELIVERED = Delivered()
 
 _WATCH_SECONDS = 0.05
 
@@ -66,7 +109,16 @@ class Posted:
 class Coordinator:
     """Runs one execution."""
 
-    def __init__(self, kernel: Kernel, children: Sequence[Child], *, move_data: MoveData, ctrl_c: CtrlC) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        children: Sequence[Child],
+        *,
+        move_data: MoveData,
+        ctrl_c: CtrlC,
+        runs_ahead: bool = False,
+    ) -> None:
+        """`runs_ahead`: ranks compute beside each other where it is certain what they are answered."""
         self.hazards = CallHazards(len(children))
         self.raisers: list[int] = []
         """The ranks that raised, in the order in which they did."""
@@ -75,26 +127,31 @@ class Coordinator:
         self._move_data = move_data
         self._posted: dict[tuple[int, int], Posted] = {}
         """By rank and handle."""
-        self._outcomes: dict[tuple[int, int], Outcome] = {}
-        """Of the calls that are complete, and not delivered."""
+        self.changed: list[Call] = []
+        """Those whose tensors their owner changed before it had waited."""
         self._steps: dict[tuple[str, int], int] = {}
         """The latest step of each wrapper, by the label of its group and its number there."""
-        self._replicas: dict[WrapperKey, dict[int, ReplicaMoved]] = {}
+        replicas: dict[WrapperKey, dict[int, ReplicaMoved]] = {}
+        self._replicas = replicas
         """Where each wrapper stands on each rank that has told."""
-        self.judge = ReplicaJudge(lambda key: tuple(self._replicas.get(key, {}).values()))
+        self.judge = ReplicaJudge(lambda key: tuple(replicas.get(key, {}).values()))  # which does not keep us alive
         self._watchdog = Watchdog(kernel)
         self.lost: dict[int, str] = {}
         """How the processes of ranks ended that did not say so themselves."""
         self._ctrl_c = ctrl_c
         self._presses = 0
         """Of Ctrl-C, that were heeded."""
-        self._by_file = {child.channel.fileno(): child for child in children}
+        self._inboxes = [Inbox(child) for child in children]
+        self._advance = Advance(kernel, is_allowed=runs_ahead)
+        self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
         self._poll = select.poll()
         for file in self._by_file:
             self._poll.register(file, select.POLLIN)
 
     def run(self) -> None:
         """Run to the end."""
+        for inbox in self._inboxes:
+            self._advance.let_go_on(inbox)
         answer: Answer | None = self._switch(self._kernel.start())
         while answer is not None:
             answer = self._carry_out(answer)
@@ -106,27 +163,76 @@ class Coordinator:
         if isinstance(answer, Switch):
             return self._switch(answer.to)
         if isinstance(answer, Move):
-            return self._kernel.reply(self._move(answer))
+            return self._move(answer)
         if isinstance(answer, LookOutside):
             return self._kernel.reply(Looked(woke_somebody=False))
+        mine = self._mine
+        if isinstance(answer, Deliver) and not self._hangs_on(mine, answer.handle):
+            mine.completions.postpone(answer.handle)
+            return self._kernel.reply(_DELIVERED)
+        if isinstance(answer, TellStack) and mine.handled is not None and mine.handled.is_answered:
+            return self._kernel.reply(mine.child.stack())
         self._let_go_on(answer)
         return self._serve()
 
     def _switch(self, number: int | None) -> Answer | None:
+        giver = self._kernel.run.running
         self._kernel.give_baton(number)
+        if giver is not None and not giver.rank.main.is_finished:
+            self._leave_behind(self._inboxes[giver.rank_number])
         return None if number is None else self._kernel.resume(self._kernel.run.tasks[number])
 
+    def _leave_behind(self, inbox: Inbox) -> None:
+        """A rank has given the baton away, if it is not to another thread of its own."""
+        running = self._kernel.run.running
+        if running is not None and running.rank_number == inbox.child.rank:
+            return
+        if inbox.is_lost:
+            self._lose(inbox)
+        else:
+            self._advance.let_go_on(inbox)
+
+    def _hangs_on(self, inbox: Inbox, handle: int) -> bool:
+        """True if the rank has to be told of a completion where the kernel delivers it."""
+        return inbox.completions.is_watched(handle) or self._me.rank.has_started_threads
+
     def _let_go_on(self, answer: Answer, error: Exception | None = None) -> None:
-        run, me = self._kernel.run, self._me
-        outcome = None
+        mine = self._mine
+        entry, mine.handled = mine.handled, None
+        if entry is None or not entry.is_answered:
+            self._send(self._turn(answer, self._brought(mine, entry, answer), error))
+        elif not isinstance(answer, GoOn):
+            mine.is_astray = True
+
+    def _brought(self, mine: Inbox, entry: Entry | None, answer: Answer) -> Known:
+        """The completions that an answer brings: see Note [What an answer delivers]."""
+        completions = mine.completions
         if isinstance(answer, Deliver):
-            outcome = self._outcomes.pop((me.rank_number, answer.handle))
+            return completions.deliver(answer.handle)
+        if entry is None or isinstance(entry.message, Say):
+            return completions.all_due()
+        request = entry.message.request if isinstance(entry.message, Ask) else None
+        if completions.has_watched or self._me.rank.has_started_threads:
+            is_bringing = isinstance(request, (BeginCall, Checkpoint, WaitFor, *_BRINGING))
+            return completions.all_due() if is_bringing else ()
+        if isinstance(request, WaitFor) and isinstance(answer, GoOn) and answer.value:
+            return completions.up_to(request.handles)
+        return completions.all_due() if isinstance(request, (WaitFor, *_BRINGING)) else ()
+
+    def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> Turn:
+        run, me = self._kernel.run, self._me
         record = me.rank
         states = tuple([(task.number, task.state) for task in record.tasks]) if record.has_started_threads else ()
-        is_stopping = run.life.phase is not Phase.RUNNING
-        self._send(Turn(me.number, answer, run.steps, is_stopping, states, outcome, error))
+        return Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
 
-    def _move(self, move: Move) -> Moved:
+    def _move(self, move: Move) -> Answer:
+        answer = self._kernel.reply(self._move_data_of(move))
+        for rank, _ in move.calls:
+            if rank != self._me.rank_number:
+                self._advance.let_go_on(self._inboxes[rank])
+        return answer
+
+    def _move_data_of(self, move: Move) -> Moved:
         posted = [self._posted.pop(name) for name in move.calls]
         calls = [each.call for each in posted]
         is_message = calls[0].peer is not None
@@ -135,14 +241,15 @@ class Coordinator:
         for (rank, _), each in zip(move.calls, posted, strict=True):
             each.payload = self._children[rank].arena.unpack(each.parcel)
         error = self._move_data(move.signature, posted, move.members)
-        for name, each in zip(move.calls, posted, strict=True):
+        for (rank, handle), each in zip(move.calls, posted, strict=True):
             assert each.payload is not None
-            self._outcomes[name] = Outcome(
+            outcome = Outcome(
                 error and copy(error),
                 calls[0].rank if is_message else None,
                 move.members if is_message else (),
                 left_over(each.payload),
             )
+            self._inboxes[rank].completions.add(handle, outcome)
         return Moved(None if error is None else str(error))
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -154,57 +261,100 @@ class Coordinator:
         return me
 
     @property
-    def _child(self) -> Child:
-        return self._children[self._me.rank_number]
+    def _mine(self) -> Inbox:
+        return self._inboxes[self._me.rank_number]
 
     def _send(self, value: object) -> None:
-        with suppress(OSError):  # it is gone, as we shall see where we wait for what it says
-            self._child.channel.send(value)
+        self._mine.answer(value)
 
     def _serve(self) -> Answer:
         """Wait for what the running task says, and serve it."""
         while True:
-            message = self._receive()
-            if isinstance(message, Ask):
-                return self._ask(message)
-            if isinstance(message, Say):
-                return self._kernel.reply(message.reply)
-            if isinstance(message, Post):
-                self._post(message)
-            elif isinstance(message, CountTasks):
-                self._send(Count(self._kernel.run.started))
-            elif isinstance(message, LatestStep):
-                self._send(Count(self._steps.get((message.group, message.wrapper), 0)))
-            elif isinstance(message, (ReplicaMoved, ReplicaSeen, ReplicasLeft)):
-                self._judge(message)
-            elif isinstance(message, GiveUpRequest):
-                self._kernel.drop()
-            elif isinstance(message, Broke):
-                self._break_off(message)
+            mine = self._mine
+            entry = self._next_entry(mine)
+            if entry is None:
+                answer = self._lose(mine)
+            elif mine.is_astray:
+                answer = self._lead_back(mine, entry)
             else:
-                answer = self._lose(self._child)
-                assert answer is not None, "it was running"
+                answer = self._hear(mine, entry)
+            if answer is not None:
                 return answer
 
-    def _ask(self, message: Ask) -> Answer:
-        request, me = message.request, self._me
+    def _hear(self, mine: Inbox, entry: Entry) -> Answer | None:
+        """Serve a message; None if there is one more to be served."""
+        message = entry.message
+        if isinstance(message, Ask):
+            mine.handled = entry
+            return self._ask(message.request)
+        if isinstance(message, Say):
+            mine.handled = entry
+            return self._kernel.reply(message.reply)
+        if isinstance(message, Tell):
+            self._serve_at_once(message.request)
+        elif isinstance(message, Post):
+            self._post(message)
+        elif isinstance(message, AwaitTurn):
+            self._send(self._turn(GO_ON))
+        elif isinstance(message, CountTasks):
+            self._send(Count(self._kernel.run.started))
+        elif isinstance(message, LatestStep):
+            self._send(Count(self._steps.get((message.group, message.wrapper), 0)))
+        elif isinstance(message, Watch):
+            self._send(Seen(mine.completions.watch(message.handle)))
+        elif isinstance(message, (ReplicaMoved, ReplicaSeen, ReplicasLeft)):
+            self._judge(message)
+        elif isinstance(message, ChangedInFlight):
+            self.changed.append(message.call)
+        elif isinstance(message, GiveUpRequest):
+            self._kernel.drop()
+        elif isinstance(message, Broke):
+            self._break_off(message)
+        return None
+
+    def _lead_back(self, mine: Inbox, entry: Entry) -> Answer | None:
+        """A rank has gone too far: let it leave its program where it stands, and nobody hear what it did meanwhile."""
+        message = entry.message
+        if isinstance(message, Broke):
+            self._break_off(message)
+        elif entry.is_answered:
+            pass
+        elif isinstance(message, Ask) and isinstance(message.request, Finish):
+            mine.is_astray, mine.handled = False, entry
+            return self._finish(Finish(Change.UNWIND))
+        elif isinstance(message, (Ask, Say, AwaitTurn)):
+            mine.is_astray = False
+            if isinstance(message, Say):
+                self._kernel.drop()
+            self._send(self._turn(UNWIND))
+        elif isinstance(message, (CountTasks, LatestStep)):
+            self._send(Count(0))
+        elif isinstance(message, Watch):
+            self._send(Seen(None))
+        return None
+
+    def _ask(self, request: Request) -> Answer:
         if isinstance(request, Finish):
             return self._finish(request)
         if isinstance(request, Raised):
-            self.raisers.append(me.rank_number)
-        elif isinstance(request, Returned):
-            self.hazards.rank_ended()
+            self.raisers.append(self._me.rank_number)
         try:
             return self._kernel.handle(request)
         except Exception as error:
             self._let_go_on(GO_ON, error)
             return self._serve()
 
+    def _serve_at_once(self, request: Request) -> None:
+        if isinstance(request, Returned):
+            self.hazards.rank_ended()
+        self._kernel.handle(request)
+
     def _finish(self, request: Finish) -> Answer:
         rank = self._me.rank
         answer = self._kernel.handle(request)
         if rank.main.is_finished and len(rank.tasks) == 1:  # else there are threads of it to be unwound
-            self._send(Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
+            self._inboxes[rank.rank].handled = None
+            self._inboxes[rank.rank].answer(Turn(None, GO_ON, self._kernel.run.steps, is_stopping=True))
         return answer
 
     def _post(self, message: Post) -> None:
@@ -213,10 +363,11 @@ class Coordinator:
             wrapper = group, origin.wrapper
             self._steps[wrapper] = max(origin.step, self._steps.get(wrapper, 0))
         self._posted[me.rank_number, message.handle] = Posted(message.call, message.parcel)
+        self._mine.last_posted = message.handle
         self.hazards.issued.append((message.call, me.number))
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
-            answer = self._kernel.reply(self._move(answer))
+            answer = self._move(answer)
         # Anything else than GoOn its next request is answered by, too.
 
     def _judge(self, message: ReplicaMoved | ReplicaSeen | ReplicasLeft) -> None:
@@ -234,10 +385,11 @@ class Coordinator:
         else:
             life.break_off(message.error, self._me.rank_number)
 
-    def _lose(self, child: Child) -> Answer | None:
+    def _lose(self, inbox: Inbox) -> Answer | None:
         """The process of a rank is gone; the answer is for whoever comes after it, if it was running."""
-        self._poll.unregister(child.channel.fileno())
+        child = inbox.child
         rank = self._kernel.run.ranks[child.rank]
+        inbox.handled = None
         if rank.main.is_finished:
             return None
         self.lost[child.rank] = child.how_it_ended()
@@ -247,35 +399,33 @@ class Coordinator:
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
-    def _receive(self) -> Message | None:
+    def _next_entry(self, mine: Inbox) -> Entry | None:
         """What the running task's process says; None if it is gone."""
-        child = self._child
         since = time.monotonic()
-        while (message := child.channel.take()) is None:
+        while not mine.entries:
+            if mine.is_gone:
+                return None
             ready = self._poll.poll(_WATCH_SECONDS * 1000)
             self._heed_ctrl_c()
             if not ready:
-                self._forward(child)
-                self._watchdog.look(self._me, child, since)
+                self._forward(mine)
+                self._watchdog.look(self._me, mine.child, since)
             for file, _ in ready:
-                speaker = self._by_file[file]
-                try:
-                    speaker.channel.read()
-                except EOFError:
-                    if speaker is child:
-                        return None
-                    self._lose(speaker)
-                else:
-                    if speaker is not child:
-                        self._hear(speaker)
-        self._forward(child)
-        return message  # type: ignore[no-any-return]
+                self._read(self._by_file[file])
+        entry = mine.entries.popleft()
+        self._forward(mine, entry.written)
+        return entry
 
-    def _hear(self, child: Child) -> None:
-        """A rank that is over says one thing more."""
-        if (message := child.channel.take()) is not None:
-            assert isinstance(message, Ended), f"rank {child.rank} says {message} out of turn"
-            child.ended = message
+    def _read(self, inbox: Inbox) -> None:
+        inbox.read()
+        if inbox.is_gone:
+            self._poll.unregister(inbox.child.channel.fileno())
+        if inbox.child.rank == self._me.rank_number:
+            return
+        if inbox.is_lost:
+            self._lose(inbox)
+        else:
+            self._advance.let_go_on(inbox)
 
     def _heed_ctrl_c(self) -> None:
         """At the first one the ranks are unwound; at the second one they are killed."""
@@ -287,9 +437,12 @@ class Coordinator:
             for child in self._children:
                 child.kill()
 
-    def _forward(self, child: Child) -> None:
-        """Let the caller's own streams have what the rank has written to its."""
-        for stream, text in zip((sys.stdout, sys.stderr), child.new_output(), strict=True):
+    def _forward(self, inbox: Inbox, until: Written | None = None) -> None:
+        """Let the caller's own streams have what the rank has written to its, until then if it is not all."""
+        if inbox.is_astray:
+            inbox.child.skip_output(until or Written(0, 0))
+            return
+        for stream, text in zip((sys.stdout, sys.stderr), inbox.child.new_output(until), strict=True):
             if text and not stream.closed:
                 encoding = stream.encoding or "utf-8"
                 stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
@@ -297,29 +450,26 @@ class Coordinator:
 
     def collect(self) -> None:
         """Wait for the last words of all ranks, and for the ends of their processes."""
-        for child in self._children:
-            if child.ended is None and child.rank not in self.lost:
-                self._await_last_word(child)
-            child.leave()
+        for inbox in self._inboxes:
+            if inbox.child.ended is None and inbox.child.rank not in self.lost:
+                self._await_last_word(inbox)
+            inbox.child.leave()
 
-    def _await_last_word(self, child: Child) -> None:
-        end = time.monotonic() + _LAST_WORD_SECONDS
-        try:
-            while (message := child.channel.take()) is None:
-                if select.select([child.channel], [], [], _WATCH_SECONDS)[0]:
-                    child.channel.read()
-                elif time.monotonic() > end:
-                    child.kill()
-                self._heed_ctrl_c()
-        except (EOFError, OSError):
+    def _await_last_word(self, inbox: Inbox) -> None:
+        child, end = inbox.child, time.monotonic() + _LAST_WORD_SECONDS
+        while child.ended is None and not inbox.is_gone:
+            if select.select([child.channel], [], [], _WATCH_SECONDS)[0]:
+                inbox.read()
+            elif time.monotonic() > end:
+                child.kill()
+            self._heed_ctrl_c()
+        if child.ended is None:
             self.lost[child.rank] = f"{child.how_it_ended()} before it could say what came of its program"
             has_returned = self._kernel.run.ranks[child.rank].main.state is State.RETURNED
             if has_returned and child.rank not in self.raisers:
                 self.raisers.append(child.rank)
-        else:
-            child.ended = message
 
     def forward_output(self) -> None:
         """Let the caller's own streams have all that is left of what the ranks have written."""
-        for child in self._children:
-            self._forward(child)
+        for inbox in self._inboxes:
+            self._forward(inbox)

@@ -1,7 +1,8 @@
 """What travels between a rank's process and the coordinator, as frozen values.
 
 A rank sends `Ask` for each request, and `Say` for what it says to an answer that asks for more. Each is answered by one
-`Turn`, but those that stand under "not answered". `Ended` is a rank's last word.
+`Turn`, but those that stand under "not answered". `Ended` is a rank's last word. With each message goes how much the
+rank has written by then (`rank_channel.py`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,20 @@ from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.answers import Answer
-from ddpsim.simulator.kernel.requests import Reply, Request
+from ddpsim.simulator.kernel.requests import (
+    Acquire,
+    Declare,
+    Destroy,
+    GiveUp,
+    Note,
+    Release,
+    Reply,
+    Request,
+    Returned,
+    SawEnd,
+    StepDone,
+    Touch,
+)
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.process_group.replica_judge import Look
 from ddpsim.simulator.process_group.replica_tensors import Named
@@ -34,6 +48,10 @@ class Say(NamedTuple):
     reply: Reply | None
 
 
+class AwaitTurn(NamedTuple):
+    """The rank, which may run ahead, waits until it has the baton."""
+
+
 class CountTasks(NamedTuple):
     """What number has the next thread that is started?"""
 
@@ -45,7 +63,19 @@ class LatestStep(NamedTuple):
     wrapper: int
 
 
+class Watch(NamedTuple):
+    """Something hangs on the completion of a call from here on. Answered by `Seen`."""
+
+    handle: int
+
+
 # --- from a rank, not answered ----------------------------------------------------------------------------------------
+
+
+class Tell(NamedTuple):
+    """A request whose answer carries nothing (`UNANSWERED`)."""
+
+    request: Request
 
 
 class Post(NamedTuple):
@@ -84,6 +114,12 @@ class ReplicasLeft(NamedTuple):
     left: tuple[tuple[WrapperKey, tuple[Named, ...]], ...]
 
 
+class ChangedInFlight(NamedTuple):
+    """The rank wrote to the tensors of a call before it had waited for it."""
+
+    call: Call
+
+
 class GiveUpRequest(NamedTuple):
     """What the last answer asked for could not be done."""
 
@@ -104,15 +140,25 @@ class Ended(NamedTuple):
     """What it raised, pickled; b"" if it did not."""
     raised: Raised | None
     unwaited: tuple[Call, ...]
-    changed: tuple[Call, ...]
     thread_errors: tuple[ThreadError, ...]
     """Of threads that it started, each kind once."""
 
 
 Message = (
-    Ask | Say | CountTasks | LatestStep | Post | ReplicaMoved | ReplicaSeen | ReplicasLeft | GiveUpRequest
-    | Broke | Ended
+    Ask | Say | AwaitTurn | CountTasks | LatestStep | Watch | Tell | Post | ReplicaMoved | ReplicaSeen | ReplicasLeft
+    | ChangedInFlight | GiveUpRequest | Broke | Ended
 )  # fmt: skip
+
+UNANSWERED = frozenset({Acquire, Declare, Destroy, GiveUp, Note, Release, Returned, SawEnd, StepDone, Touch})
+"""Requests that are served at once whatever stands, by an answer without a value."""
+
+
+class Written(NamedTuple):
+    """How much a rank has written to its standard output and error."""
+
+    output: int
+    errors: int
+
 
 # --- from the coordinator ---------------------------------------------------------------------------------------------
 
@@ -139,13 +185,21 @@ class Turn(NamedTuple):
     is_stopping: bool
     states: tuple[tuple[int, State], ...] = ()
     """Where the rank's threads stand, if it has started any."""
-    outcome: Outcome | None = None
-    """With `Deliver`."""
+    outcomes: tuple[tuple[int, Outcome], ...] = ()
+    """What came of calls that the rank learns of now, by handle; of the one that the answer delivers last."""
     error: Exception | None = None
     """In the place of an answer: what the kernel raised."""
+    is_ahead: bool = False
+    """The rank goes on before it has the baton: what it asks for is served in its turn."""
 
 
 class Count(NamedTuple):
     """The number of the next thread, or of a step."""
 
     number: int
+
+
+class Seen(NamedTuple):
+    """What came of a call, if its rank should know by now."""
+
+    outcome: Outcome | None

@@ -10,7 +10,7 @@ from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
-from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.states import Ending, State
 from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
 from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
 from ddpsim.simulator.rank_processes.guardian import Guardian
@@ -60,7 +60,13 @@ class ProcessRun:
             for child in self._children:
                 with suppress(OSError):  # it is gone, as the coordinator will see
                     child.channel.send(sent(self._terms))
-        self._coordinator = Coordinator(self._kernel, self._children, move_data=self._move_data, ctrl_c=ctrl_c)
+        self._coordinator = Coordinator(
+            self._kernel,
+            self._children,
+            move_data=self._move_data,
+            ctrl_c=ctrl_c,
+            runs_ahead=self._terms.runs_ahead,
+        )
         try:
             self._coordinator.run()
             self._coordinator.collect()
@@ -82,7 +88,7 @@ class ProcessRun:
         Raises UsageError for what could not travel, unless the run has failed: then the findings matter more, and None
         stands for it.
         """
-        return tuple([_returned(child, is_needed=not has_failed) for child in self._children])
+        return tuple([self._returned(child, is_needed=not has_failed) for child in self._children])
 
     def errors(self) -> dict[int, BaseException]:
         """What ranks raised, in the order in which they did."""
@@ -91,6 +97,9 @@ class ProcessRun:
     def findings(self) -> tuple[Finding, ...]:
         """As of an execution whose ranks are threads."""
         ended = [child.ended for child in self._children if child.ended is not None]
+        unwaited = [
+            call for each in self._children if self._has_returned(each) and each.ended for call in each.ended.unwaited
+        ]
         every = (*self._kernel.run.findings, *self._coordinator.judge.findings())
         found = sorted(every, key=lambda finding: finding.code.value.startswith("hazard."))
         return (
@@ -98,12 +107,19 @@ class ProcessRun:
             *found,
             *thread_findings(error for each in ended for error in each.thread_errors),
             *self._coordinator.hazards.findings(
-                unwaited=[call for each in ended for call in each.unwaited],
-                changed=[call for each in ended for call in each.changed],
+                unwaited=unwaited,
+                changed=self._coordinator.changed,
             ),
         )
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _has_returned(self, child: Child) -> bool:
+        """One that ran ahead and was called back has not, whatever it says."""
+        return self._kernel.run.ranks[child.rank].main.state is State.RETURNED
+
+    def _returned(self, child: Child, *, is_needed: bool) -> Any:
+        return _returned(child, is_needed=is_needed) if self._has_returned(child) else None
 
     def _raised(self, rank: int) -> outcome.Raised:
         ended = self._children[rank].ended

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.in_children import sitecustomize as in_children
+from ddpsim.simulator.rank_processes.messages import Written
+from ddpsim.simulator.rank_processes.rank_files import Files
 
 _NAMES = ("ALRM", "CHLD", "HUP", "INT", "IO", "PROF", "QUIT", "TERM", "USR1", "USR2", "VTALRM", "WINCH")
 _OF_PROGRAMS = frozenset(getattr(signal, f"SIG{name}") for name in _NAMES)
+_ALL = Written(sys.maxsize, sys.maxsize)
 
 
 class RankChannel:
     """What a rank says to the coordinator and hears from it."""
 
-    def __init__(self, channel: Channel, rank: int) -> None:
+    def __init__(self, channel: Channel, rank: int, files: Files) -> None:
         self._channel = channel
         self._rank = rank
+        self._files = files
         self._process = os.getpid()
+        self.is_in_use = False
+        """Something is being said or heard: what that needs of Python may import a module."""
 
     def send(self, value: Any) -> None:
         """Say something that is not answered."""
@@ -31,14 +40,27 @@ class RankChannel:
             )
             in_children.tell(line)
             raise UsageError(line)
-        self._channel.send(value)
+        self.is_in_use = True
+        try:
+            self._channel.send((value, self._written()))
+        finally:
+            self.is_in_use = False
+
+    def _written(self) -> Written:
+        try:
+            return Written(*[os.lseek(file, 0, os.SEEK_CUR) for file in (self._files.output, self._files.errors)])
+        except OSError:  # the program has closed whatever was open
+            return _ALL
 
     def receive(self) -> Any:
         """Wait for what the coordinator says; where it is gone there is nobody to run for."""
+        self.is_in_use = True
         try:
             return self._channel.receive()
         except EOFError:
             os._exit(1)
+        finally:
+            self.is_in_use = False
 
     def exchange(self, value: Any) -> Any:
         """Say something, and wait for the answer."""
@@ -61,6 +83,18 @@ class Signals:
         """A thread's request begins, or goes on."""
         if number not in self._before:
             self._before[number] = signal.pthread_sigmask(signal.SIG_BLOCK, _OF_PROGRAMS)
+
+    @contextmanager
+    def held_back(self, number: int) -> Iterator[None]:
+        """While a thread says something; a request of it may be under way, and goes on then."""
+        if number in self._before:
+            yield
+            return
+        self.hold_back(number)
+        try:
+            yield
+        finally:
+            self.let_in(number)
 
     def let_in(self, number: int) -> None:
         """A thread's request is served. What its program's handlers raise comes out of here."""

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
@@ -32,10 +33,12 @@ from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
 from ddpsim.simulator.process_group.made_stores import serve_made_stores
 from ddpsim.simulator.rank_processes.channel import Channel
-from ddpsim.simulator.rank_processes.messages import Ended
+from ddpsim.simulator.rank_processes.messages import ChangedInFlight, Ended
+from ddpsim.simulator.rank_processes.outside import wait_before_looking_outside
 from ddpsim.simulator.rank_processes.outsiders import refuse_groups_in_forks, watch_children
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import environment, environment_of_function
+from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 from ddpsim.simulator.rank_processes.rank_files import Files, write_stack
 from ddpsim.simulator.rank_processes.remote_judge import RemoteJudge
 from ddpsim.simulator.rank_processes.remote_kernel import RemoteKernel
@@ -77,6 +80,8 @@ class Terms(NamedTuple):
     announcement: Announcement
     gpus: int | None = None
     """Virtual ones; None for those that a program asks for on a machine that has none."""
+    runs_ahead: bool = False
+    """It may compute before it has the baton."""
     is_launched: bool = False
     """The program has started its ranks itself."""
     outsiders: str = ""
@@ -203,13 +208,25 @@ def _seed(setting: Setting) -> None:
         numpy.random.seed(seed)
 
 
+class _Hazards(HazardWatch):
+    """Says what it finds where it finds it: who runs ahead may be on a way that nobody is to hear of."""
+
+    def __init__(self, world_size: int, channel: RankChannel) -> None:
+        super().__init__(world_size)
+        self._own_channel = channel
+
+    def changed_in_flight(self, call: Call) -> None:
+        self._own_channel.send(ChangedInFlight(call))
+
+
 class _RankProcess:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._error: BaseException | None = None
-        self._kernel = RemoteKernel(setting.channel, setting.rank, setting.arena, is_observed=setting.terms.is_observed)
+        self._own_channel = channel = RankChannel(setting.channel, setting.rank, setting.files)
+        self._kernel = RemoteKernel(channel, setting.rank, setting.arena, is_observed=setting.terms.is_observed)
         self._gpus = VirtualGpus(setting.terms.announcement)
-        self._hazards = HazardWatch(setting.terms.world_size)
+        self._hazards = _Hazards(setting.terms.world_size, channel)
         body = RankBody(setting.terms.program, enter_rank=self._enter_rank, record_error=self._record_error)
         self._host = ThreadHost(
             self._kernel,
@@ -223,7 +240,7 @@ class _RankProcess:
         )
         self._backend = Backend(
             self._host,
-            make_judge=(lambda wrappers: RemoteJudge(setting.channel)) if setting.terms.checks_replicas else None,
+            make_judge=(lambda wrappers: RemoteJudge(channel)) if setting.terms.checks_replicas else None,
             steps_elsewhere=self._kernel.latest_step,
             makes_groups=not setting.terms.is_program,
         )
@@ -275,6 +292,9 @@ class _RankProcess:
         )
         self._listen()
         refuse_groups_in_forks()
+        if self._setting.terms.runs_ahead:
+            self._setting.terms.announcement.wait_before(self._await_turn)
+            wait_before_looking_outside(self._await_turn)
         with self._backend.installed():
             serve_made_stores(host)
             time.install()
@@ -286,7 +306,14 @@ class _RankProcess:
             host.baton.over.acquire()  # threads of the rank may still be on their way out
             host.threads.uninstall()
             time.uninstall()
-        self._setting.channel.send(self._ended())
+        self._own_channel.send(self._ended())
+
+    def _await_turn(self) -> None:
+        """Before the rank touches what it shares with others."""
+        if not self._kernel.is_ahead or self._own_channel.is_in_use or not self._host.is_rank_thread():
+            return
+        if not self._kernel.await_turn():
+            raise RankUnwound
 
     def _listen(self) -> None:
         """Heed the signals of the coordinator."""
@@ -312,7 +339,6 @@ class _RankProcess:
             error=b"" if error is None else _pickled_error(error),
             raised=None if error is None else told(rank.rank, error, self._backend.parameter_names),
             unwaited=tuple(self._hazards.left_unwaited),
-            changed=tuple(self._hazards.changed),
             thread_errors=tuple(self._host.threads.errors),
         )
 

@@ -7,19 +7,19 @@ from collections.abc import Sequence
 from ddpsim.simulator.process_group.replica_judge import Look
 from ddpsim.simulator.process_group.replica_tensors import Named
 from ddpsim.simulator.process_group.wrapper import Wrapper, WrapperKey
-from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import ReplicaMoved, ReplicaSeen, ReplicasLeft
+from ddpsim.simulator.rank_processes.rank_channel import RankChannel
 
 
 class RemoteJudge:
     """The judge of the execution that the rank of this process belongs to."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def __init__(self, channel: RankChannel) -> None:
+        self._own_channel = channel
 
     def moved(self, wrapper: Wrapper) -> None:
         """A wrapper is at another step, or has joined the others."""
-        self._channel.send(
+        self._own_channel.send(
             ReplicaMoved(
                 wrapper.key, wrapper.rank, wrapper.step, wrapper.aligned_step, wrapper.is_joined, wrapper.reduced
             )
@@ -27,11 +27,11 @@ class RemoteJudge:
 
     def look(self, look: Look) -> None:
         """A replica, at a moment at which it should be equal to the others."""
-        self._channel.send(ReplicaSeen(look._replace(tensors=_packed(look.tensors))))
+        self._own_channel.send(ReplicaSeen(look._replace(tensors=_packed(look.tensors))))
 
     def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]]) -> None:
         """The rank's program returned, and left its models' parameters like this."""
-        self._channel.send(ReplicasLeft(rank, tuple((key, _packed(tensors)) for key, tensors in left)))
+        self._own_channel.send(ReplicasLeft(rank, tuple((key, _packed(tensors)) for key, tensors in left)))
 
 
 def _packed(tensors: Sequence[Named]) -> tuple[Named, ...]:

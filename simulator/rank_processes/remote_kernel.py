@@ -2,22 +2,27 @@
 
 Whichever thread of the rank asked last waits at the channel. If an answer is for another thread of the rank, that is a
 `Switch` for the host of threads here, as if the kernel were at hand; switches between ranks are the coordinator's.
+
+What one turn carries may be several answers: calls to deliver, and then the one that the kernel gave. They are taken
+one by one.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
 from ddpsim.simulator.accesses import Accesses
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Refuse, Strike, Switch, Unwind
+from ddpsim.simulator.kernel.answers import GO_ON, Answer, Deliver, GoOn, Refuse, Strike, Switch, TellStack, Unwind
 from ddpsim.simulator.kernel.requests import BeginCall, Finish, Reply, Request, StartThread, WaitFor
 from ddpsim.simulator.kernel.states import Ending, Life, Phase, State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
-from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import (
+    UNANSWERED,
     Ask,
+    AwaitTurn,
     Broke,
     CountTasks,
     GiveUpRequest,
@@ -25,7 +30,9 @@ from ddpsim.simulator.rank_processes.messages import (
     Outcome,
     Post,
     Say,
+    Tell,
     Turn,
+    Watch,
 )
 from ddpsim.simulator.rank_processes.parcels import Arena, Parcel
 from ddpsim.simulator.rank_processes.rank_channel import RankChannel, Signals
@@ -40,9 +47,9 @@ Open = dict[int, Pending]
 class _Life(Life):
     """The life of an execution that is lived elsewhere: what breaks here is told there."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: RankChannel) -> None:
         super().__init__()
-        self._channel = channel
+        self._own_channel = channel
 
     def break_off(self, error: BaseException, under: int | None) -> None:
         self._break(error, is_bug=False)
@@ -52,20 +59,20 @@ class _Life(Life):
 
     def _break(self, error: BaseException, *, is_bug: bool) -> None:
         self.stop(Ending.BROKEN)
-        self._channel.send(Broke(error, is_bug))
+        self._own_channel.send(Broke(error, is_bug))
 
 
 class RemoteRun:
     """The execution, as of the last answer."""
 
-    def __init__(self, rank: int, channel: Channel, *, is_observed: bool) -> None:
+    def __init__(self, rank: int, channel: RankChannel, *, is_observed: bool) -> None:
         record = RankRecord(rank)
         self.ranks = [record]
         self.tasks = {rank: record.main}
         self.steps = 0
         self.is_observed = is_observed
         self.life: Life = _Life(channel)
-        self._own_channel = RankChannel(channel, rank)
+        self._own_channel = channel
 
     @property
     def started(self) -> int:
@@ -77,17 +84,21 @@ class RemoteRun:
 class RemoteKernel:
     """The kernel of the execution that the rank of this process belongs to."""
 
-    def __init__(self, channel: Channel, rank: int, arena: Arena, *, is_observed: bool) -> None:
+    def __init__(self, channel: RankChannel, rank: int, arena: Arena, *, is_observed: bool) -> None:
         self.run = RemoteRun(rank, channel, is_observed=is_observed)
-        self._own_channel = RankChannel(channel, rank)
+        self._own_channel = channel
         self._signals = Signals()
         self._arena = arena
         self._open: Open = {}
         self._before_delivery: Callable[[Pending], None] = lambda pending: None
         self._parcels: dict[int, Parcel] = {}
         self._running = self.run.ranks[0].main
-        self._answer: Answer = GO_ON
-        """For the thread that is about to get the baton."""
+        self._answers: deque[Answer] = deque()
+        """Of the last turn, those that are not taken yet. A thread that only begins takes none."""
+        self._is_final = True
+        """The last turn ends the request that it is for."""
+        self.is_ahead = False
+        """The rank may run before it has the baton."""
 
     def attach(self, calls: Open, before_delivery: Callable[[Pending], None]) -> None:
         """Say where the rank's calls are, and who is told before the tensors of one are written."""
@@ -107,6 +118,9 @@ class RemoteKernel:
 
     def handle(self, request: Request) -> Answer:
         """Serve a request of the running thread."""
+        if type(request) in UNANSWERED:
+            self._tell(Tell(request))
+            return GO_ON
         if type(request) is Finish:
             self._running.change(request.how)
         answer = self._next(Ask(request))
@@ -121,8 +135,22 @@ class RemoteKernel:
     def issue(self, handle: int, call: Call) -> Answer:
         """Post a call: what comes of it, its rank learns with a later answer."""
         parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
-        self._own_channel.send(Post(handle, call, parcel))
+        self._tell(Post(handle, call, parcel))
         return GO_ON
+
+    def watch(self, handle: int) -> bool:
+        """From here on something hangs on the completion of a call. True if its rank should know of that by now."""
+        outcome = self._exchange(Watch(handle)).outcome
+        if outcome is not None:
+            self._take(handle, outcome)
+        return outcome is not None
+
+    def await_turn(self) -> bool:
+        """Wait until the rank has the baton, if it may run ahead. False if it is to leave its program instead."""
+        if self.is_ahead:
+            self._heed(self._exchange(AwaitTurn()))
+            return type(self._answers.popleft()) is GoOn
+        return True
 
     def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
         """As `handle` of `WaitFor`."""
@@ -130,17 +158,19 @@ class RemoteKernel:
 
     def reply(self, said: Reply | None) -> Answer:
         """Go on with the running thread's request."""
-        return self._next(Say(said))
+        return self._taken() if self._answers else self._next(Say(said))
 
     def drop(self) -> None:
         """Give up the running thread's request."""
-        self._own_channel.send(GiveUpRequest())
+        self._answers.clear()
+        if not self._is_final:
+            self._own_channel.send(GiveUpRequest())
         self._signals.let_in(self._running.number)
 
     def resume(self, task: Task) -> Answer:
         """A thread of the rank has the baton."""
         self._running = task
-        return self._final(self._answer)
+        return self._taken()
 
     def give_baton(self, number: int | None) -> None:
         """The host hands the baton over."""
@@ -160,26 +190,37 @@ class RemoteKernel:
             if turn.error is not None:
                 self._signals.let_in(self._running.number)
                 raise turn.error
-            return self._final(turn.answer)
-        self._answer = turn.answer
+            return self._taken()
         return Switch(turn.number)
 
-    def _final(self, answer: Answer) -> Answer:
-        """An answer; with one that ends a request, the program's signal handlers may run again."""
+    def _taken(self) -> Answer:
+        """The next answer; with one that ends a request, the program's signal handlers may run again."""
+        answer = self._answers.popleft()
         if type(answer) in _ENDING:
             self._signals.let_in(self._running.number)
         return answer
 
+    def _tell(self, message: Tell | Post) -> None:
+        with self._signals.held_back(self._running.number):
+            self._own_channel.send(message)
+
+    def _exchange(self, message: Watch | AwaitTurn) -> Any:
+        with self._signals.held_back(self._running.number):
+            return self._own_channel.exchange(message)
+
     def _heed(self, turn: Turn) -> Turn:
         self.run.steps = turn.steps
+        self.is_ahead = turn.is_ahead
         if turn.is_stopping:
             self.run.life.stop(Ending.FINISHED)
         for number, state in turn.states:
             if number in self.run.tasks:
                 self.run.tasks[number].state = state
-        if turn.outcome is not None:
-            assert isinstance(turn.answer, Deliver)
-            self._take(turn.answer.handle, turn.outcome)
+        for handle, outcome in turn.outcomes:
+            self._take(handle, outcome)
+        delivered = [Deliver(handle) for handle, _ in turn.outcomes]
+        self._is_final = not isinstance(turn.answer, (Deliver, TellStack))
+        self._answers = deque(delivered if isinstance(turn.answer, Deliver) else [*delivered, turn.answer])
         return turn
 
     def _take(self, handle: int, outcome: Outcome) -> None:

@@ -143,6 +143,9 @@ class Host(Protocol):
     def issue(self, pending: Pending) -> None:
         """Make a call of the running thread."""
 
+    def watch(self, pending: Pending) -> None:
+        """Something is about to hang on the completion of a call."""
+
     def is_complete(self, pending: Pending) -> bool:
         """Look whether a call is complete. To look in vain lets the others run."""
 

@@ -57,6 +57,9 @@ class KernelPort(Protocol):
     def issue(self, handle: int, call: Call) -> Answer:
         """As `handle` of `Issue`."""
 
+    def watch(self, handle: int) -> bool:
+        """Something hangs on the completion of a call from here on. True if it is to be delivered now."""
+
     def wait_for(self, handles: tuple[int, ...], timeout_seconds: float | None) -> Answer:
         """As `handle` of `WaitFor`."""
 

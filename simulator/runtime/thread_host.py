@@ -189,6 +189,13 @@ class ThreadHost:
             return True
         return bool(self.ask(Block(CallWait(tuple([pending.call for pending in pendings])), timeout_seconds)))
 
+    def watch(self, pending: Pending) -> None:
+        """Something is about to hang on the completion of a call, so that it matters when that is delivered."""
+        if not self.is_rank_thread() or pending.owner is not self.me.of or pending.is_complete:
+            return
+        if self.kernel.watch(pending.handle):
+            self._deliver(self.me, pending.handle)
+
     def is_complete(self, pending: Pending) -> bool:
         """Look whether a call is complete. To look in vain lets the others run."""
         look = Access(call_object(pending.call), Mode.READ)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import sys
+from collections.abc import Callable
 
 _GPUS, _COMPILE = range(2)
 
@@ -17,6 +18,11 @@ class Announcement:
         self.file = os.memfd_create("said") if file is None else file
         os.ftruncate(self.file, mmap.PAGESIZE)
         self._said = mmap.mmap(self.file, mmap.PAGESIZE)
+        self._wait: Callable[[], None] = lambda: None
+
+    def wait_before(self, wait: Callable[[], None]) -> None:
+        """Call something before it is decided who is first."""
+        self._wait = wait
 
     def close(self) -> None:
         """Let go of the file here."""
@@ -36,6 +42,8 @@ class Announcement:
         self._say(_COMPILE, "torch.compile is left out on virtual GPUs: functions run as they are written")
 
     def _say(self, number: int, line: str) -> None:
+        if not self._said[number]:
+            self._wait()
         if not self._said[number]:
             self._said[number] = 1
             print(f"ddpsim: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,85 @@
+"""What a rank has said and nobody has handled yet."""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import suppress
+
+from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.completions import Completions
+from ddpsim.simulator.rank_processes.messages import (
+    Ask,
+    AwaitTurn,
+    CountTasks,
+    Ended,
+    LatestStep,
+    Message,
+    Say,
+    Watch,
+    Written,
+)
+
+_WAITING = (Ask, Say, AwaitTurn, CountTasks, LatestStep, Watch)
+"""After these a rank waits for an answer."""
+
+
+class Entry:
+    """A message, and what has become of it."""
+
+    __slots__ = ("is_answered", "message", "written")
+
+    def __init__(self, message: Message | None, written: Written, *, is_answered: bool = False) -> None:
+        self.message = message
+        """None stands for the beginning of the rank."""
+        self.written = written
+        self.is_answered = is_answered
+        """The rank knows already what the kernel is going to say."""
+
+
+class Inbox:
+    """Of one rank."""
+
+    def __init__(self, child: Child) -> None:
+        self.child = child
+        self.completions = Completions()
+        self.last_posted = 0
+        """The handle of the latest call that the kernel has."""
+        self.entries: deque[Entry] = deque()
+        """In the order in which they were said."""
+        self.handled: Entry | None = Entry(None, Written(0, 0))
+        """What the kernel serves, until it has said all that ends it."""
+        self.is_gone = False
+        """Its process is; what it has said before is served all the same."""
+        self.is_astray = False
+        """It ran ahead on a way that it would not have gone: nobody hears what it says until it is told to leave."""
+
+    def read(self) -> None:
+        """Read what has come, or find that nothing comes any more."""
+        channel = self.child.channel
+        try:
+            channel.read()
+        except EOFError:
+            self.is_gone = True
+        while (said := channel.take()) is not None:
+            message, written = said
+            if isinstance(message, Ended):  # for whoever asks what came of the rank
+                self.child.ended = message
+            else:
+                self.entries.append(Entry(message, written))
+
+    def unanswered(self) -> Entry | None:
+        """What the rank waits for an answer to, if it does."""
+        entry = self.entries[-1] if self.entries else self.handled
+        if entry is None or entry.is_answered or not (entry.message is None or isinstance(entry.message, _WAITING)):
+            return None
+        return entry
+
+    @property
+    def is_lost(self) -> bool:
+        """True if its process is gone, and nothing that it said is left to be heard."""
+        return self.is_gone and not self.entries and (self.handled is None or not self.handled.is_answered)
+
+    def answer(self, turn: object) -> None:
+        """Say something to the rank."""
+        with suppress(OSError):  # it is gone, as we shall see where we wait for what it says
+            self.child.channel.send(turn)

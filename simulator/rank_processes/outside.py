@@ -1,0 +1,80 @@
+"""What ranks share although they are processes of their own: files, and what else is outside of them.
+
+A rank that runs ahead waits for the baton before it looks there or changes something, so that it finds what the ranks
+before it have left, and leaves what the ones after it find, as when one runs at a time. Python says itself where it
+does so (`sys.addaudithook`); that it looks at a file's properties it does not, so there attributes of `os` say it.
+
+Not noticed is what native code does by itself, but for torch's own writer of files; nor memory that ranks map together.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType, ModuleType
+from typing import Any
+
+import torch
+
+_CHANGING = frozenset({
+    "fcntl.flock", "fcntl.lockf", "os.chmod", "os.chown", "os.fork", "os.kill", "os.killpg", "os.link", "os.listdir",
+    "os.listxattr", "os.mkdir", "os.posix_spawn", "os.remove", "os.rename", "os.rmdir", "os.scandir", "os.symlink",
+    "os.system", "os.truncate", "os.utime", "shutil.rmtree", "socket.bind", "socket.connect", "sqlite3.connect",
+    "subprocess.Popen",
+})  # fmt: skip
+_LOOKING = ("access", "lstat", "readlink", "stat", "statvfs")
+_CODE = (".py", ".pyc", ".so")
+
+
+def wait_before_looking_outside(wait: Callable[[], None]) -> None:
+    """Let this process call `wait` before it touches what is not its own. For good: the process is the rank's."""
+
+    def heed(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open":
+            if not _is_code(*arguments):
+                wait()
+        elif event in _CHANGING and not (event == "os.listdir" and _imports(sys._getframe(1))):
+            wait()
+
+    sys.addaudithook(heed)
+    _watch_attributes(os, _LOOKING, wait)
+    serialization: Any = torch.serialization
+    opens = serialization._open_zipfile_writer
+
+    def open_zipfile_writer(name_or_buffer: Any) -> Any:
+        if not hasattr(name_or_buffer, "write"):
+            wait()
+        return opens(name_or_buffer)
+
+    serialization._open_zipfile_writer = open_zipfile_writer
+
+
+def _imports(frame: FrameType) -> bool:
+    """True for what Python does by itself to find a module."""
+    return frame.f_code.co_filename.startswith("<frozen importlib")
+
+
+def _is_code(path: Any, mode: Any, flags: int) -> bool:
+    """True for what an import reads, which no rank writes; and what it keeps of that comes out the same."""
+    if isinstance(path, int):
+        return True  # it is open already
+    name = os.fsdecode(path)
+    return "__pycache__" in name or (name.endswith(_CODE) and not flags & (os.O_WRONLY | os.O_RDWR))
+
+
+def _watch_attributes(module: ModuleType, names: tuple[str, ...], wait: Callable[[], None]) -> None:
+    """Call `wait` where functions of a module are looked up from outside of it."""
+
+    def watched(name: str) -> property:
+        def look(self: ModuleType) -> Any:
+            wait()
+            return self.__dict__[name]
+
+        def replace(self: ModuleType, value: Any) -> None:
+            self.__dict__[name] = value
+
+        return property(look, replace)
+
+    kind = type("module", (type(module),), {name: watched(name) for name in names})
+    module.__class__ = kind
