@@ -49,7 +49,7 @@ def simulate(
     preload: Sequence[str] = (),
     one_at_a_time: bool = False,
 ) -> Result:
-    """Run `program(rank, *args)` on every rank, one rank at a time, and return what came of it.
+    """Run `program(rank, *args)` on every rank, by turns, and return what came of it.
 
     torch.distributed's default group is initialised in each rank. Nothing a rank raises comes out of here: it stands in
     the result, as do deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it. `name`
@@ -57,6 +57,7 @@ def simulate(
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
     `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `alike` and
     `preload` are for `simulate_program`.
+    Ranks that are processes may compute beside each other, which comes to the same; `one_at_a_time` forbids it.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
