@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 
@@ -12,6 +13,16 @@ IN_CI = bool(os.environ.get("CI"))
 
 PACKAGES = {"chromium": "chromium", "dot": "graphviz"}
 """Commands that tests need, and Debian's packages that have them: .ci/run installs these."""
+
+
+FRAMEWORKS = ("accelerate", "ignite", "lightning", "torchmetrics", "transformers")
+"""What is imported of the extra `frameworks`, which CI does not install."""
+
+
+def not_installed(*modules: str) -> str | None:
+    """Why a test cannot run that imports some of them; None if all are there."""
+    absent = [name for name in modules if importlib.util.find_spec(name) is None]
+    return f"{', '.join(absent)} not installed: pip install 'ddpsim[frameworks]'" if absent else None
 
 
 def missing(command: str) -> str | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.outside import FRAMEWORKS, not_installed
 
 FOLDER = Path(__file__).resolve().parents[2] / "examples" / "programs"
 
@@ -20,9 +21,6 @@ _OTHER_COMMANDS = {
     "sys_exit.py": ("sys_exit.py", "sys_exit.py --check"),
 }
 """How they are started where that is not by their name alone."""
-
-FRAMEWORKS = frozenset({"accelerate", "ignite", "lightning", "torchmetrics", "transformers"})
-"""What is imported of the extra `frameworks`."""
 
 _PROJECTS = ("-m project.train --epochs 2",)
 
@@ -69,9 +67,8 @@ def lacking(source: str) -> str | None:
     nodes = list(ast.walk(ast.parse(source)))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
-    needed = FRAMEWORKS & {name.partition(".")[0] for name in names}
-    missing = sorted(name for name in needed if importlib.util.find_spec(name) is None)
-    return f"{', '.join(missing)} not installed: pip install 'ddpsim[frameworks]'" if missing else None
+    imported = {name.partition(".")[0] for name in names}
+    return not_installed(*(name for name in FRAMEWORKS if name in imported))
 
 
 def _cases() -> tuple[Case, ...]:

@@ -61,7 +61,7 @@ def torchrun(command, world_size):
     words = ("-m", "torch.distributed.run", "--standalone", "--local-addr", "127.0.0.1", *ranks, *command)
     for _ in range(4):
         shutil.rmtree("logs_of_torchrun", ignore_errors=True)
-        ran = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=60)
+        ran = subprocess.run([sys.executable, *words], capture_output=True, text=True, timeout=300)
         if CRASH_AT_EXIT not in ran.stderr:
             break
     lines = [line for log in Path("logs_of_torchrun").rglob("stdout.log") for line in log.read_text().splitlines()]

@@ -15,7 +15,7 @@ from typing import Any
 from ddpsim.scenarios import load
 from tests.docs.blocks import ROOT, Block
 from tests.docs.commands import run
-from tests.outside import PACKAGES, missing
+from tests.outside import FRAMEWORKS, PACKAGES, missing, not_installed
 
 TIMES = ((r"\b\d+ ms$", "[] ms"), (r"(, |\b(?:in|for) )\d+\.\d+ ?s$", r"\1[] s"))
 """What differs from one run to the next, at the end of a line. Virtual times do not differ."""
@@ -37,6 +37,8 @@ class PageRun:
         """The files that the page shows, as it shows them first."""
         self.left_out: list[str] = []
         """The blocks that did not run, as this machine lacks what they need, and why."""
+        self.without_frameworks: set[str] = set()
+        """Why other blocks did not run, for want of what CI lacks, too."""
 
     def problems(self, block: Block) -> list[str]:
         """What is wrong with a block, which is run; in general nothing."""
@@ -45,9 +47,13 @@ class PageRun:
         if "not run" in block.notes:
             return [] if block.notes["not run"] else ["is not run, expected a reason"]
         if "needs" in block.notes:
-            if (needed := block.notes["needs"]) not in PACKAGES:
-                return [f"needs {needed!r}, expected one of {', '.join(PACKAGES)}"]
-            if reason := missing(needed):
+            if (needed := block.notes["needs"]) not in (*PACKAGES, *FRAMEWORKS):
+                return [f"needs {needed!r}, expected one of {', '.join((*PACKAGES, *FRAMEWORKS))}"]
+            if needed in FRAMEWORKS:
+                if reason := not_installed(needed):
+                    self.without_frameworks.add(reason)
+                    return []
+            elif reason := missing(needed):
                 self.left_out.append(f"{block.place}: {reason}")
                 return []
         for name in filter(None, map(block.notes.get, ("file", "again"))):
