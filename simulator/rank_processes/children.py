@@ -25,6 +25,9 @@ from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STAC
 _LEAVE_SECONDS = 5.0
 """How long a process may take from its last word to its end."""
 
+_LEAST_BYTES = 8 << 20
+"""Of memory that a rank has for itself: no program does with less."""
+
 _STACK_SECONDS = 0.5
 """How long to wait for its stack, in Python's way and then without it."""
 
@@ -146,7 +149,7 @@ class Child:
             self.status = 0
 
 
-def check_system(*, forks_from_here: bool = True) -> None:
+def check_system(world_size: int, *, forks_from_here: bool = True) -> None:
     """Raise UsageError where ranks cannot be processes, or cannot be forked from this one."""
     if not hasattr(os, "fork") or not hasattr(os, "memfd_create"):
         raise UsageError("ranks as processes need fork and memfd_create, expected Linux: take isolation='thread'")
@@ -155,6 +158,22 @@ def check_system(*, forks_from_here: bool = True) -> None:
             "CUDA is initialised in this process, which no process that is forked from it can use: run before anything "
             "uses a GPU here, or in another process"
         )
+
+    available = _available_bytes()
+    if available is not None and world_size * _LEAST_BYTES > available:
+        raise UsageError(
+            f"{world_size} ranks as processes need {world_size * _LEAST_BYTES >> 20} MiB of memory or more, and this "
+            f"machine has {available >> 20} MiB free: take fewer ranks, or free memory"
+        )
+
+
+def _available_bytes() -> int | None:
+    """The memory that is free; None if the system does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            return next(int(line.split()[1]) << 10 for line in file if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return None
 
 
 def fork_ranks(terms: Terms) -> list[Child]:

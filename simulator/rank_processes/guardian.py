@@ -11,6 +11,8 @@ import os
 import signal
 from contextlib import suppress
 
+from ddpsim.simulator.errors import UsageError
+
 _ENTRY_BYTES = 8
 
 
@@ -18,9 +20,18 @@ class Guardian:
     """The guardian of one run."""
 
     def __init__(self) -> None:
-        """Raises OSError if the system gives no process or no file."""
-        reading, self._writing = os.pipe()
-        self._pid = os.fork()
+        """Raises UsageError if the system gives no process or no file."""
+        pipe: tuple[int, ...] = ()
+        try:
+            pipe = reading, self._writing = os.pipe()
+            self._pid = os.fork()
+        except OSError as error:
+            for file in pipe:
+                os.close(file)
+            raise UsageError(
+                f"the system does not give a process that looks after the ranks ({error.strerror}), expected room for "
+                "it: raise the limits of processes and files (ulimit -u, -n)"
+            ) from None
         if not self._pid:
             os.close(self._writing)
             _guard(reading)

@@ -38,7 +38,7 @@ class ProcessRun:
 
     def run(self) -> None:
         """Run to the end. Raises UsageError if the system gives no processes, and what broke the machinery."""
-        check_system(forks_from_here=not self._terms.is_program)
+        check_system(self._terms.world_size, forks_from_here=not self._terms.is_program)
         guardian = Guardian() if self._terms.is_program else None  # functions seldom start processes
         # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
         ctrl_c = CtrlC(raises=False)

@@ -95,9 +95,8 @@ def _start(terms: Terms, count: int, guardian: Guardian, more: list[int]) -> lis
             child.close()
         if isinstance(error, OSError):
             raise UsageError(
-                f"the system starts no process for rank {len(children)} ({error.strerror}), expected one for each of "
-                f"{count} ranks: take fewer ranks, or raise the limits of processes, files and address space "
-                "(ulimit -u, -n, -v)"
+                f"the system does not give {count} processes for ranks ({error.strerror}), expected one for each: take "
+                "fewer ranks, or raise the limits of processes, files and address space (ulimit -u, -n, -v)"
             ) from None
         raise
     return children

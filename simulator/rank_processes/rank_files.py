@@ -17,12 +17,24 @@ class Files:
 
     def __init__(self, made: tuple[int, int, int] | None = None) -> None:
         """Of files that are made already, if they are given. Raises OSError if the system gives no more."""
-        self.output, self.errors, self.stack = made or [os.memfd_create(name) for name in ("output", "errors", "stack")]
+        self.output, self.errors, self.stack = made or _made()
 
     def close(self) -> None:
         """Close them here."""
         for file in (self.output, self.errors, self.stack):
             os.close(file)
+
+
+def _made() -> tuple[int, ...]:
+    files: list[int] = []
+    try:
+        for name in ("output", "errors", "stack"):
+            files.append(os.memfd_create(name))
+    except OSError:
+        for file in files:
+            os.close(file)
+        raise
+    return tuple(files)
 
 
 def write_stack(file: int, told: StackTold) -> None:

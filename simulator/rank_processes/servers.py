@@ -186,12 +186,17 @@ class Servers:
 
     @contextmanager
     def in_use(self, kinds: Sequence[Kind], *, wants_dynamo: bool) -> Iterator[list[Server]]:
-        """Servers that are ready. They do not stay if something goes wrong meanwhile."""
+        """Servers that are ready. They do not stay if they break, or what they are asked for is broken off.
+
+        An OSError is of the caller's own system, and none of theirs.
+        """
         servers = self.start(kinds, wants_dynamo=wants_dynamo)
         try:
             for server in servers:
                 server.settle()
             yield servers
+        except OSError:
+            raise
         except BaseException:
             for kind in kinds:
                 self._servers.pop(kind).close()

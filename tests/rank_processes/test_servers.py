@@ -1,10 +1,25 @@
 """Ranks of a program start unlike, as under torchrun, and yet the same in each run; and alike where that is wanted."""
 
+import os
+import resource
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from ddpsim import Budget, Code, ReplayError, Schedule, Verdict, explore, replay, simulate_program
+from ddpsim import (
+    Budget,
+    Code,
+    ReplayError,
+    Schedule,
+    UsageError,
+    Verdict,
+    explore,
+    replay,
+    simulate,
+    simulate_program,
+)
+from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.rank_processes.program import Program
 from tests.rank_processes.left_behind import what_there_is, with_servers
 
@@ -31,14 +46,15 @@ for layer in range(8):
 def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with_servers()
-    before = what_there_is()
+    before = list(map(len, what_there_is()))
 
     def written(source):
         (tmp_path / "train.py").write_text(textwrap.dedent(source).lstrip("\n"))
         return ["train.py"]
 
     yield written
-    assert what_there_is() == before
+    with_servers()  # which end where something goes wrong, and are others then
+    assert list(map(len, what_there_is())) == before
 
 
 def test_a_set_in_its_own_order_is_found_and_replayed(program):
@@ -80,6 +96,79 @@ def test_a_token_says_how_ranks_start(program):
 
 
 @pytest.mark.tier("ci")
+@pytest.mark.parametrize(("limit", "files"), [(resource.RLIMIT_NOFILE, 20), (resource.RLIMIT_AS, None)])
+def test_a_system_that_gives_no_more(program, limit, files):
+    command = program(SETS % "sorted(sizes)")
+    before = resource.getrlimit(limit)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    least = len(os.listdir("/proc/self/fd")) + files if files else size + (1 << 30)
+    resource.setrlimit(limit, (least, before[1]))
+    try:
+        with pytest.raises(
+            UsageError, match=r"^the system does not give 16 processes for ranks .*: take fewer ranks, or"
+        ):
+            simulate_program(command, 16)
+    finally:
+        resource.setrlimit(limit, before)
+
+
+def test_more_ranks_than_memory(program):
+    line = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemAvailable"))
+    count = (int(line.split()[1]) >> 10) // 8 * 2
+    if count > MOST_RANKS:
+        pytest.skip("this machine has the memory for all ranks there may be")
+    for run, isolation in ((Program(tuple(program("pass"))), None), (lambda rank: None, "process")):
+        with pytest.raises(UsageError, match=rf"^{count} ranks as processes need \d+ MiB of memory or more, and this"):
+            simulate(run, count, isolation=isolation)
+
+
+SLOW = "import os; process = os.getpid()\n"
+
+
+@pytest.mark.tier("ci")
+def test_modules_are_loaded_before_the_ranks(program, tmp_path, capfd):
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = program("import os, slow; print(slow.process == os.getpid())")
+    result = simulate_program(command, 1, preload=("slow",))
+    assert capfd.readouterr().out == "False\n"
+    assert "preload=('slow',)" in result.replay
+    simulate_program(command, 1)
+    assert capfd.readouterr().out == "True\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("raise ValueError('no')", r"^slow cannot be preloaded \(ValueError: no\), expected a module that can be"),
+        (
+            "import threading; threading.Thread(target=threading.Event().wait, daemon=True).start()",
+            r"^slow starts 1 thread when it is imported, which no process that is forked afterwards has",
+        ),
+        ("import torch; torch.cuda.is_initialized = lambda: True", r"^slow initialises CUDA when it is imported"),
+        (None, r"^there is no module 'slow' to preload, expected one that the program can import: correct the name$"),
+    ],
+)
+@pytest.mark.tier("nightly")
+def test_modules_that_cannot_be_forked(program, tmp_path, source, problem):
+    if source is not None:
+        (tmp_path / "slow.py").write_text(source)
+    with pytest.raises(UsageError, match=problem):
+        simulate_program(program("pass"), 1, preload=("slow",))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"preload": "json"}, r"^preload is 'json', expected names of modules: write"),
+        ({"alike": True}, r"^alike is True, but ranks of functions start alike in any case: leave it out$"),
+        ({"preload": ["json"]}, r"^preload is \('json',\), but ranks of functions have what this process has imported"),
+    ],
+)
+def test_options_of_programs_are_refused(options, problem):
+    with pytest.raises(UsageError, match=problem):
+        simulate(lambda rank: None, 2, isolation="process", **options)
+
+
 def test_an_exploration_keeps_the_seeds(program, capfd):
     command = program(SETS % "sorted(sizes)" + "import random\nprint(random.random(), hash('a'))\n")
     digests = set()
