@@ -10,8 +10,9 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from io import TextIOWrapper
+from typing import Any
 
 import typer
 
@@ -21,6 +22,7 @@ from ddpsim.scenarios.cli.early import start_servers
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
+from ddpsim.scenarios.cli.program_options import options_of
 from ddpsim.scenarios.cli.program_words import with_program_as_one_word
 from ddpsim.scenarios.cli.replay import replay
 from ddpsim.scenarios.cli.report import report
@@ -29,6 +31,15 @@ from ddpsim.scenarios.cli.shrink import shrink
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.scenarios.cli.zoo import zoo
 from ddpsim.scenarios.names import shadow
+
+_OF_PROGRAMS: dict[str, Callable[..., Any]] = {
+    "run": run,
+    "explore": explore,
+    "fuzz": fuzz,
+    "replay": replay,
+    "shrink": shrink,
+}
+"""The commands that take programs."""
 
 app = typer.Typer(
     add_completion=False,
@@ -54,7 +65,7 @@ def _status_of(arguments: Sequence[str] | None) -> int:
         output.note(line)
         return Status.USAGE_ERROR
     try:
-        words = with_program_as_one_word(sys.argv[1:] if arguments is None else arguments)
+        words = _with_program(sys.argv[1:] if arguments is None else arguments)
         start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # one that comes while typer makes a status of another
@@ -66,6 +77,11 @@ def _status_of(arguments: Sequence[str] | None) -> int:
         output.note(message)
         return Status.USAGE_ERROR
     return int(status or 0)
+
+
+def _with_program(words: Sequence[str]) -> list[str]:
+    options = options_of(_OF_PROGRAMS[words[0]]) if words and words[0] in _OF_PROGRAMS else {}
+    return with_program_as_one_word(words, [name for name, takes_value in options.items() if takes_value])
 
 
 @app.callback(epilog="Example: ddpsim run uneven-inputs-without-join")

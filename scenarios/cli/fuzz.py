@@ -181,11 +181,11 @@ def _first_look(name: str, plan: Plan, seconds: float, report: Report) -> Status
     from ddpsim.scenarios.lookup.loader import load
 
     size = plan.world_sizes[0] if plan.world_sizes[0] == plan.world_sizes[1] else None
-    scenario = plan.run_as.applied_to(load(name).with_world_size(size))
+    scenario = plan.run_as.applied_to(load(name))
     deadline, left, found = time.monotonic() + seconds, seconds, list[AlwaysFails]()
     for engine in plan.engines:
         with own_arguments(scenario, fuzz) as own:
-            look = first_look(own, engine, left) if left > 0 else None
+            look = first_look(own, engine, left, world_size=size) if left > 0 else None
         if look is None:
             return None
         found.append(look)

@@ -45,7 +45,9 @@ class AlwaysFails:
         return f"fails under every schedule tried ({self.schedules}){expected}: no search is needed"
 
 
-def first_look(scenario: Scenario, engine: Engine, seconds: float) -> AlwaysFails | None:
+def first_look(
+    scenario: Scenario, engine: Engine, seconds: float, *, world_size: int | None = None
+) -> AlwaysFails | None:
     """Run it under round robin, and if it fails, under a few other schedules; None if it passes under one of them.
 
     One that hangs is looked at no further: it may have left a thread that spins. Nor is any once the seconds are up.
@@ -54,7 +56,9 @@ def first_look(scenario: Scenario, engine: Engine, seconds: float) -> AlwaysFail
     left = seconds
     for policy in _policies():
         with silent(scenario):
-            results.append(run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left)))
+            results.append(
+                run_scenario(scenario, engine, policy=policy, budget=Budget(seconds=left), world_size=world_size)
+            )
         left = deadline - time.monotonic()
         if _is_stuck(results[-1]) or (results[-1].verdict is Verdict.UNKNOWN and left <= 0):
             results = results[-1:]

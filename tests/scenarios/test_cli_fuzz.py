@@ -90,6 +90,9 @@ def test_what_fails_under_every_schedule_is_said_at_once(fuzz, tmp_path):
     assert out.count("--- ") == 2
     assert out.endswith("send-send fails under every schedule tried (11), as expected: no search is needed\n")
     assert not (tmp_path / ".ddpsim").exists()
+    _, out, _ = fuzz("send-send", "--seconds", "1000", "--engine", "torch", "--world-size", "3")
+    (line,) = [line for line in out.splitlines() if line.startswith("  replay  ")]
+    assert line.endswith(" --world-size 3")
 
 
 def test_what_does_not_end_is_one_run_as_long_as_the_campaign(fuzz, tmp_path):

@@ -301,6 +301,7 @@ def test_real_processes_are_torchruns(folder, capfd):
         (["run", "--seed", "3", "a.py", "b c"], ["run", "--seed", "3", "--", "a.py 'b c'"]),
         (["replay", "s1:0:1", "--world-size", "2", "a.py"], ["replay", "--world-size", "2", "--", "a.py", "s1:0:1"]),
         (["fuzz", "--jobs", "2", "a.py", "--jobs", "3"], ["fuzz", "--jobs", "2", "--", "a.py --jobs 3"]),
+        (["fuzz", "--corpus", "a.py", "b.py"], ["fuzz", "--corpus", "a.py", "--", "b.py"]),
         (["explore", "-m", "a.b", "-m"], ["explore", "--", "-m a.b -m"]),
         (["run", "a.py:f", "--seed", "3"], ["run", "a.py:f", "--seed", "3"]),
         (["report", "a.py"], ["report", "a.py"]),
@@ -308,4 +309,4 @@ def test_real_processes_are_torchruns(folder, capfd):
     ],
 )
 def test_what_follows_a_program_is_its_own(words, taken):
-    assert with_program_as_one_word(words) == taken
+    assert with_program_as_one_word(words, ["--seed", "--jobs", "--corpus"]) == taken
