@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 import textwrap
 from pathlib import Path
 
@@ -110,6 +111,21 @@ def test_a_system_that_gives_no_more(program, limit, files):
             simulate_program(command, 16)
     finally:
         resource.setrlimit(limit, before)
+
+
+@pytest.mark.tier("ci")
+def test_a_server_that_was_killed_is_started_again(program, capfd):
+    command = program("import os; print(os.getppid())")
+    for _ in range(2):
+        assert simulate_program(command, 2).verdict is Verdict.PASS
+        assert capfd.readouterr().out == f"{os.getpid()}\n" * 2
+        for number in what_there_is()[1]:
+            if "rank_processes.server" in Path(f"/proc/{number}/cmdline").read_text():
+                os.kill(int(number), signal.SIGKILL)
+                os.waitid(os.P_PID, int(number), os.WEXITED | os.WNOWAIT)
+                break
+        else:
+            raise AssertionError("there is no server")
 
 
 def test_more_ranks_than_memory(program):
