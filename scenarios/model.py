@@ -142,6 +142,8 @@ class Scenario:
     """Ranks of a program start with the same seeds."""
     preload: tuple[str, ...] = ()
     """Modules that are loaded before the ranks of a program are forked."""
+    one_at_a_time: bool = False
+    """Ranks that are processes do not compute beside each other."""
     check: str | None = "replicas"
     """What is compared besides; None for nothing."""
     choices: tuple[int, ...] = ()

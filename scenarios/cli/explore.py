@@ -13,6 +13,7 @@ from ddpsim.scenarios.cli.options import (
     Gpus,
     IsolationName,
     Name,
+    OneAtATime,
     Opens,
     OwnOrEngine,
     Preload,
@@ -43,6 +44,7 @@ def explore(
     gpus: Gpus = None,
     alike: Alike = False,
     preload: Preload = None,
+    one_at_a_time: OneAtATime = False,
     check: Checks = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
@@ -69,7 +71,7 @@ def explore(
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or ()).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     with reporting(report, opens=opens) as reported:
         with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:

@@ -66,6 +66,10 @@ Alike = Annotated[
     bool,
     typer.Option("--alike", help="Start all ranks of a program with the same seeds, which torchrun does not."),
 ]
+OneAtATime = Annotated[
+    bool,
+    typer.Option("--one-at-a-time", help="Let ranks that are processes compute in turns, not beside each other."),
+]
 Preload = Annotated[
     list[str] | None,
     typer.Option(

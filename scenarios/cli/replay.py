@@ -13,6 +13,7 @@ from ddpsim.scenarios.cli.options import (
     Gpus,
     IsolationName,
     Name,
+    OneAtATime,
     Opens,
     OwnOrEngine,
     Preload,
@@ -48,6 +49,7 @@ def replay(
     isolation: IsolationName = None,
     gpus: Gpus = None,
     preload: Preload = None,
+    one_at_a_time: OneAtATime = False,
     check: Checks = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
@@ -74,7 +76,7 @@ def replay(
     from ddpsim.scenarios.running.replaying import replay_run
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check, preload=preload or ()).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, preload=preload or (), one_at_a_time=one_at_a_time).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:

@@ -13,6 +13,7 @@ from ddpsim.scenarios.cli.options import (
     Gpus,
     IsolationName,
     Name,
+    OneAtATime,
     Opens,
     OwnOrEngines,
     OwnOrPolicy,
@@ -49,6 +50,7 @@ def run(
     gpus: Gpus = None,
     alike: Alike = False,
     preload: Preload = None,
+    one_at_a_time: OneAtATime = False,
     check: Checks = None,
     timeout: Timeout = None,
     report: ReportFolder = None,
@@ -70,7 +72,7 @@ def run(
             timeout_seconds=timeout,
         )
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or ()).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time).applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:

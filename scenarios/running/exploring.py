@@ -64,6 +64,7 @@ def explore_scenario(
             gpus=chosen.gpus,
             alike=chosen.alike,
             preload=chosen.preload,
+            one_at_a_time=chosen.one_at_a_time,
             on_progress=on_progress,
         )
 

@@ -21,6 +21,7 @@ class RunAs:
     check: str | None = None
     alike: bool = False
     preload: Sequence[str] = ()
+    one_at_a_time: bool = False
 
     def applied_to(self, scenario: Scenario) -> Scenario:
         """The scenario, run so. Raises UsageError for a check that there is not."""
@@ -34,6 +35,8 @@ class RunAs:
             scenario = replace(scenario, alike=True)
         if self.preload:
             scenario = replace(scenario, preload=tuple(self.preload))
+        if self.one_at_a_time:
+            scenario = replace(scenario, one_at_a_time=True)
         if self.check is not None:
             scenario = replace(scenario, check=_REPLICAS if self.check == _REPLICAS else None)
         return scenario

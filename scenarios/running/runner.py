@@ -79,6 +79,7 @@ def run_scenario(
             gpus=chosen.gpus,
             alike=chosen.alike,
             preload=chosen.preload,
+            one_at_a_time=chosen.one_at_a_time,
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
@@ -156,6 +157,7 @@ def replay_scenario(
             isolation=chosen.isolation,
             gpus=chosen.gpus,
             preload=chosen.preload,
+            one_at_a_time=chosen.one_at_a_time,
         )
 
     return _run(scenario, engine, transport, world_size, run)

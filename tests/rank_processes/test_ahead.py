@@ -12,6 +12,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import Budget, Code, Verdict, explore, simulate
+from ddpsim.scenarios.cli.commands import main
+from ddpsim.simulator.rank_processes.coordinator import Coordinator
 
 BOTH = (False, True)
 """`one_at_a_time`."""
@@ -171,6 +173,21 @@ def test_what_is_read_without_waiting_is_the_same_each_time():
 
     for result in both(program, 3):
         assert result.returns == ([[1, 1], [3, 3]],) * 3
+
+
+@pytest.mark.parametrize("words", [["run"], ["explore", "--executions", "1"]])
+@pytest.mark.parametrize("option", [[], ["--one-at-a-time"]])
+def test_on_the_console(words, option, monkeypatch):
+    asked = []
+
+    def keep(coordinator, *arguments, runs_ahead, **options):
+        asked.append(runs_ahead)
+        begin(coordinator, *arguments, runs_ahead=runs_ahead, **options)
+
+    begin = Coordinator.__init__
+    monkeypatch.setattr(Coordinator, "__init__", keep)
+    main([*words, "--isolation", "process", *option, "send-send"])
+    assert set(asked) == {not option}
 
 
 def test_an_exploration_is_the_same():
