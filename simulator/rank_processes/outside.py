@@ -2,7 +2,7 @@
 
 A rank that runs ahead waits for the baton before it looks there or changes something, so that it finds what the ranks
 before it have left, and leaves what the ones after it find, as when one runs at a time. Python says itself where it
-does so (`sys.addaudithook`); that it looks at a file's properties it does not, so there attributes of `os` say it.
+does so (`sys.addaudithook`); that it looks at a file's properties it does not, so there functions of `os` say it.
 
 Not noticed is what native code does by itself, but for torch's own writer of files; nor memory that ranks map together.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from types import FrameType, ModuleType
+from functools import wraps
+from types import FrameType
 from typing import Any
 
 import torch
@@ -38,7 +39,7 @@ def wait_before_looking_outside(wait: Callable[[], None]) -> None:
             wait()
 
     sys.addaudithook(heed)
-    _watch_attributes(os, _LOOKING, wait)
+    _watch_functions(_LOOKING, wait)
     serialization: Any = torch.serialization
     opens = serialization._open_zipfile_writer
 
@@ -57,24 +58,28 @@ def _imports(frame: FrameType) -> bool:
 
 def _is_code(path: Any, mode: Any, flags: int) -> bool:
     """True for what an import reads, which no rank writes; and what it keeps of that comes out the same."""
-    if isinstance(path, int):
-        return True  # it is open already
+    if not isinstance(path, (str, bytes)):
+        return isinstance(path, int)  # it is open already
     name = os.fsdecode(path)
     return "__pycache__" in name or (name.endswith(_CODE) and not flags & (os.O_WRONLY | os.O_RDWR))
 
 
-def _watch_attributes(module: ModuleType, names: tuple[str, ...], wait: Callable[[], None]) -> None:
-    """Call `wait` where functions of a module are looked up from outside of it."""
+def _watch_functions(names: tuple[str, ...], wait: Callable[[], None]) -> None:
+    """Call `wait` before functions of `os`."""
+    for name in names:
+        original = getattr(os, name)
+        watched = _after(wait, original)
+        setattr(os, name, watched)
+        for supports in (os.supports_dir_fd, os.supports_effective_ids, os.supports_fd, os.supports_follow_symlinks):
+            if original in supports:
+                supports.add(watched)
 
-    def watched(name: str) -> property:
-        def look(self: ModuleType) -> Any:
-            wait()
-            return self.__dict__[name]
 
-        def replace(self: ModuleType, value: Any) -> None:
-            self.__dict__[name] = value
+def _after(wait: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(original)
+    def watched(*arguments: Any, **options: Any) -> Any:
+        wait()
+        return original(*arguments, **options)
 
-        return property(look, replace)
-
-    kind = type("module", (type(module),), {name: watched(name) for name in names})
-    module.__class__ = kind
+    watched.__module__ = os.__name__  # where pickle finds it
+    return watched

@@ -3,6 +3,7 @@
 import ctypes
 import mmap
 import os
+import pickle
 import signal
 import sys
 
@@ -96,6 +97,13 @@ def test_files_are_found_as_when_ranks_take_turns(tmp_path):
 
     result = simulate(program, 4, isolation="process")
     assert result.returns == (("", 1, False), ("0", 2, True), ("01", 3, True), ("012", 4, True))
+
+
+def test_functions_of_os_are_still_known_by_name():
+    def program(rank):
+        return pickle.loads(pickle.dumps(os.stat)) is os.stat, os.stat in os.supports_fd
+
+    assert simulate(program, 1, isolation="process").returns == ((True, True),)
 
 
 def test_who_went_too_far_is_not_heard(capfd):
