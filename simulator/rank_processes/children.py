@@ -46,6 +46,7 @@ class Child:
         """What the system says of its end (`os.waitpid`); None while it runs."""
         self._files = files
         self._is_closed = False
+        self._is_reaped_elsewhere = False
         self._read = [0, 0]
         """How much of its output has been read."""
 
@@ -78,6 +79,8 @@ class Child:
         self._read = [max(read, end) for read, end in zip(self._read, until, strict=True)]
 
     def _new(self, index: int, file: int, end: int) -> str:
+        if os.fstat(file).st_size < self._read[index] < sys.maxsize:  # opened anew, as by `command > /dev/stdout`
+            self._read[index] = 0
         parts = []
         while part := os.pread(file, max(0, min(1 << 16, end - self._read[index])), self._read[index]):
             self._read[index] += len(part)
@@ -130,6 +133,8 @@ class Child:
     def how_it_ended(self) -> str:
         """In words, for one that ended without a last word."""
         self.leave()
+        if self._is_reaped_elsewhere:
+            return "ended, and nobody can say how (SIGCHLD is ignored, or another wait has taken it)"
         assert self.status is not None
         if os.WIFSIGNALED(self.status):
             number = os.WTERMSIG(self.status)
@@ -146,7 +151,7 @@ class Child:
                 os.killpg(self.pid, signal.SIGKILL)  # before its number may be another's
             _, self.status = os.waitpid(self.pid, 0)
         except ChildProcessError:  # the program of the caller reaps children, too
-            self.status = 0
+            self.status, self._is_reaped_elsewhere = 0, True
 
 
 def check_system(world_size: int, *, forks_from_here: bool = True) -> None:

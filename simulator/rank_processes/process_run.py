@@ -16,6 +16,7 @@ from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
 from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.program_ranks import start_ranks
 from ddpsim.simulator.rank_processes.rank_process import Terms, sent
+from ddpsim.simulator.rank_processes.signals import ends_told
 from ddpsim.simulator.rank_processes.values import unpacked
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.threads import thread_findings
@@ -43,7 +44,7 @@ class ProcessRun:
         # Ctrl-C raises nothing in here: wherever it would be, the ranks could not be unwound.
         ctrl_c = CtrlC(raises=False)
         try:
-            with ctrl_c:
+            with ctrl_c, ends_told():
                 self._run(guardian, ctrl_c)
         finally:
             if guardian is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import faulthandler
+import fcntl
 import gc
 import io
 import logging
@@ -146,6 +147,7 @@ def make_own_process(setting: Setting) -> None:
     _forget_what_the_caller_left_for_its_end()
     _read_from(os.devnull)
     for number, name, file in ((1, "stdout", setting.files.output), (2, "stderr", setting.files.errors)):
+        fcntl.fcntl(file, fcntl.F_SETFL, os.O_APPEND)  # who opens it by the name /dev/stdout begins at its start
         os.dup2(file, number)
         stream = os.fdopen(os.dup(number), "w", buffering=1, encoding="utf-8", errors="backslashreplace")
         setattr(sys, name, stream)

@@ -182,4 +182,20 @@ BUGS = (
         "dist.barrier()",
         "made a call that the others did not, and went on to barrier",
     ),
+    PlantedBug(
+        "metrics reduced in the order of a set",
+        "train.py",
+        (
+            (
+                "        dist.all_reduce(total)\n",
+                '        metrics = {"loss": total[:1], "accuracy": torch.zeros(2, 2)}\n'
+                "        for name in set(metrics):\n"
+                "            dist.all_reduce(metrics[name])\n",
+            ),
+        ),
+        Code.MISMATCH_SHAPE,
+        (1,),
+        "dist.all_reduce(metrics[name])",
+        "",
+    ),
 )

@@ -130,3 +130,47 @@ def test_a_command_is_replayed_and_explored(run):
     assert replay(["train.py"], 2, result.schedule).trace.digest() == result.trace.digest()
     exploration = explore(["train.py"], 2)
     assert (exploration.executions, exploration.verdict) == (1, Verdict.FAIL)
+
+
+def test_standard_output_opened_by_its_name(run, capfd):
+    result = run(
+        """
+        def run(rank):
+            for number in range(3):
+                print("line", number, "of a rank that is long enough to tell")
+                dist.barrier()
+            subprocess.run("echo by a shell > /dev/stdout", shell=True, check=True)
+            dist.barrier()
+            with open("/dev/stdout", "w") as again:
+                print("by Python", file=again)
+            dist.barrier()
+            print("at the end")
+        """,
+        world_size=1,
+    )
+    assert result.verdict is Verdict.PASS, str(result)
+    lines = [f"line {number} of a rank that is long enough to tell" for number in range(3)]
+    assert capfd.readouterr().out.splitlines() == [*lines, "by a shell", "by Python", "at the end"]
+
+
+def test_threads_without_an_object(run, capfd):
+    result = run(
+        """
+        import _thread
+
+        def run(rank):
+            done = []
+
+            def work(factor, more):
+                total = torch.ones(1) * factor * more
+                dist.all_reduce(total)
+                done.append(total.item())
+
+            ident = _thread.start_new_thread(work, (rank,), {"more": 2})
+            while not done:
+                time.sleep(0.01)
+            print(done, type(ident).__name__)
+        """
+    )
+    assert result.verdict is Verdict.PASS, str(result)
+    assert capfd.readouterr().out == "[2.0] int\n" * 2

@@ -3,6 +3,7 @@
 import ctypes
 import io
 import os
+import select
 import signal
 import sys
 import threading
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from ddpsim import Budget, Code, Crash, RankLostError, UsageError, Verdict, simulate
+from ddpsim.simulator.rank_processes import coordinator
 from tests.rank_processes.left_behind import what_there_is
 
 
@@ -244,3 +246,29 @@ def test_ctrl_c_while_output_is_forwarded(tmp_path, monkeypatch):
         run(program)
     assert "here" in stream.getvalue()
     assert {path.name for path in tmp_path.iterdir()} == {"left-0", "left-1"}
+
+
+def test_how_a_rank_ended_where_the_caller_ignores_its_children():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        result = run(lambda rank: os.kill(os.getpid(), signal.SIGKILL) if rank else None)
+        assert signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert result.findings[0].summary == "rank 1 was killed by SIGKILL"
+
+
+class Endless:
+    """Takes too long to be packed."""
+
+    def __reduce__(self):
+        while True:
+            select.select([], [], [], 1)
+
+
+def test_a_last_word_that_never_comes(monkeypatch):
+    monkeypatch.setattr(coordinator, "_LAST_WORD_SECONDS", 0.1)
+    result = run(lambda rank: Endless() if rank else None)
+    assert result.findings[0].summary == "rank 1 was killed by SIGKILL before it could say what came of its program"
+    assert result.findings[0].ranks == (1,)
+    assert run(lambda rank: 1 if rank else None).returns == (None, 1)

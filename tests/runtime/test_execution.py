@@ -157,6 +157,10 @@ def train(rank, calls=4):
     return rank
 
 
+start_natively = _thread.start_new_thread
+"""As a library in C starts threads."""
+
+
 def test_a_thread_that_is_none_of_a_rank_may_not_communicate():
     """Not silently: what is raised in a thread is lost with it, so it ends the run."""
     done = threading.Event()
@@ -168,7 +172,7 @@ def test_a_thread_that_is_none_of_a_rank_may_not_communicate():
         done.set()
 
     def program(rank):
-        _thread.start_new_thread(call, ())
+        start_natively(call, ())
         done.wait()
 
     with pytest.raises(UsageError, match=r"^thread 'checkpointer' communicates while rank 0 runs, expected only thr"):

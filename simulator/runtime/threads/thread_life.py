@@ -23,6 +23,7 @@ and what is left then, its daemon threads, is carried out of what it runs. A thr
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import concurrent.futures._base as futures
 import concurrent.futures.thread as executors
@@ -129,6 +130,8 @@ class Threads:
         for owner, name, replacement in (
             (thread, "start", self._start),
             (thread, "join", self._join),
+            (_thread, "start_new_thread", self._start_plain),
+            (_thread, "start_new", self._start_plain),
             (thread, "is_alive", self._is_alive),
             (threading, "enumerate", self._of_rank(list)),
             (threading, "active_count", self._of_rank(len)),
@@ -236,6 +239,19 @@ class Threads:
                     self._outsiders.append(thread)
             else:
                 self._start_thread(original, thread, me)
+
+        return start
+
+    def _start_plain(self, original: Callable[..., int]) -> Callable[..., int]:
+        """A thread without an object is a thread of its rank like another."""
+
+        def start(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None, /) -> int:
+            if self._steps.running() is None:
+                return original(function, args, kwargs or {})
+            thread = threading.Thread(target=function, args=args, kwargs=kwargs, daemon=True)
+            thread.start()
+            assert thread.ident is not None
+            return thread.ident
 
         return start
 
