@@ -101,6 +101,7 @@ def shrink(
 def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:
     """The scenario under the schedule that it is said to fail under."""
     from ddpsim import UsageError
+    from ddpsim.scenarios.running.replaying import check_no_token_behind
     from ddpsim.scenarios.running.runner import replay_scenario, run_scenario
     from ddpsim.scenarios.running.silence import silent
 
@@ -108,6 +109,8 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
         raise UsageError(
             f"policy is {policy!r}, beside a replay token, which is a schedule already: leave one of them out"
         )
+    if token is None:
+        check_no_token_behind(scenario)
     if token is None and policy is None:
         return scenario
     with silent(scenario):

@@ -54,7 +54,7 @@ def replay_run(
     """
     recorded = read_outcome(scenario.name)
     if token is None and not scenario.choices and recorded is None:
-        _check_no_token_behind(scenario)
+        check_no_token_behind(scenario)
         raise UsageError(f"{scenario.name} has no schedule of its own, expected a TOKEN: take the one of its report")
     check_simulated(transport, NO_REPLAY)
     size = scenario.with_world_size(world_size).world_size
@@ -65,7 +65,7 @@ def replay_run(
     return Replayed(result, tuple(policy.choices), policy.divergence, difference)
 
 
-def _check_no_token_behind(scenario: Scenario) -> None:
+def check_no_token_behind(scenario: Scenario) -> None:
     """Raise UsageError for a token where only a function's may stand: what follows a program is its own."""
     if not isinstance(program := scenario.program, Program):
         return

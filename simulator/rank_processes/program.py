@@ -167,7 +167,10 @@ other there for most of the usual names (weight and bias, train and val, x and y
 
 
 def start_of_programs(alike: bool) -> Start:
-    """How ranks of a program start."""
+    """How ranks of a program start. A PYTHONHASHSEED of the caller's is that of all ranks, as torchrun hands it on."""
+    own = os.environ.get("PYTHONHASHSEED", "")
+    if own.isdecimal() and int(own) < 1 << 32:
+        return Start(alike, (int(own),))
     return Start(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
 
 

@@ -18,6 +18,9 @@ from ddpsim.simulator.rank_processes.rank_files import Files
 
 _CODE = struct.Struct("<i")
 
+_GLANCES = 10
+"""Who looks more often whether a process has ended waits for it. Who prints processes as they are started does not."""
+
 
 class Starter(Protocol):
     """The launcher, as a rank sees it that it starts."""
@@ -39,6 +42,7 @@ class RankPopen:
     def __init__(self, launcher: Starter, rank: int, body: Body) -> None:
         self._launcher = launcher
         self.returncode: int | None = None
+        self._glances = 0
         self.method = "fork" if body.is_forked else "spawn"
         util._flush_std_streams()  # type: ignore[attr-defined]
         mine, theirs = Channel.pair()
@@ -59,11 +63,15 @@ class RankPopen:
         """The exit code, if it has ended."""
         if sys._getframe(1).f_code.co_name == "_cleanup":  # looks after others while one more is started
             return self.returncode
-        return self.wait(0.0)
+        self._glances += 1
+        return self.wait(0.0) if self._glances > _GLANCES else self._code_within(0.0)
 
     def wait(self, timeout: float | None = None) -> int | None:
         """Wait until it has ended."""
         self._launcher.begin()
+        return self._code_within(timeout)
+
+    def _code_within(self, timeout: float | None) -> int | None:
         if self.returncode is None and select.select([self.sentinel], [], [], timeout)[0]:
             data = os.read(self.sentinel, _CODE.size)
             self.returncode = _CODE.unpack(data)[0] if data else -9

@@ -126,6 +126,18 @@ def test_processes_begin_anew_if_they_are_spawned(write):
     assert result.findings[0].summary == "ranks 0, 1 raised NameError: name 'SETTING' is not defined at train.py:20"
 
 
+@pytest.mark.parametrize(
+    ("line", "does"),
+    [
+        ("        worker.start()\n", "print(worker, worker.is_alive())"),
+        ("    for worker in workers:\n", "while worker.is_alive(): pass"),
+    ],
+)
+def test_who_looks_at_a_process_that_is_started(write, line, does):
+    write(LOOP.replace(line, f"{line}        {does}\n"))
+    assert simulate_program(["train.py"], 2).verdict is Verdict.PASS
+
+
 def test_a_launcher_that_does_not_join_first(write, capfd):
     reads = "    print(sorted(queue.get() for _ in workers))\n    for worker in workers:\n"
     write(LOOP.replace("    for worker in workers:\n", reads).replace("sorted(queue.get() for _ in workers), [", "["))

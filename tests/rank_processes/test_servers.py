@@ -22,6 +22,7 @@ from ddpsim import (
 )
 from ddpsim.simulator.api import MOST_RANKS
 from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.servers import STANDING
 from tests.rank_processes.left_behind import what_there_is, with_servers
 
 SETS = """
@@ -46,6 +47,7 @@ for layer in range(8):
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONHASHSEED", raising=False)
     with_servers()
     before = list(map(len, what_there_is()))
 
@@ -82,6 +84,19 @@ def test_layers_that_are_dropped_unseeded_are_found(program, draw):
     assert replay(Program(tuple(command)), 2, str(found.schedule)).trace.digest() == found.trace.digest()
     assert simulate_program(command, 2, alike=True).findings == ()
     assert simulate_program(program(DROPS % ("random.seed(0); torch.manual_seed(0)", draw)), 2).findings == ()
+
+
+def test_a_hash_seed_of_the_users_is_that_of_all_ranks(program, monkeypatch):
+    command = program(SETS % "set(sizes)")
+    assert simulate_program(command, 2).verdict is Verdict.FAIL
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    result = simulate_program(command, 2)
+    assert result.findings == (), str(result)
+    assert ":u5:" in str(result.schedule)
+    monkeypatch.setenv("PYTHONHASHSEED", "random")
+    assert simulate_program(command, 2).verdict is Verdict.FAIL
+    assert str(replay(command, 2, str(result.schedule)).schedule) == str(result.schedule)
+    STANDING.close()  # with the server of that seed
 
 
 def test_a_token_says_how_ranks_start(program):

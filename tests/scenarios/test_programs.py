@@ -277,9 +277,10 @@ def test_an_option_of_the_programs_own_is_not(folder, capfd, source, words):
     assert capfd.readouterr().err == ""
 
 
-def test_a_token_behind_the_program_is_told(folder, capfd):
+@pytest.mark.parametrize("command", ["replay", "shrink"])
+def test_a_token_behind_the_program_is_told(folder, capfd, command):
     write(folder, MEETS)
-    assert main(["replay", "own.py", "s1:0:e2f90957"]) == 2
+    assert main([command, "own.py", "s1:0:e2f90957"]) == 2
     assert capfd.readouterr().err == (
         "ddpsim: s1:0:e2f90957 stands behind own.py, where it is the program's own: put it before\n"
     )
