@@ -12,10 +12,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from ddpsim.simulator.rank_processes.messages import Outcome
+from ddpsim.simulator.kernel.answers import Answer, Deliver, GoOn
+from ddpsim.simulator.kernel.requests import (
+    BeginCall,
+    Block,
+    Checkpoint,
+    IsComplete,
+    Poll,
+    Sleep,
+    StoreOperation,
+    WaitFor,
+)
+from ddpsim.simulator.rank_processes.messages import Ask, Message, Outcome, Say
 
 Known = tuple[tuple[int, Outcome], ...]
 """What a rank is told, by handle."""
+
+_IN_TURN = (Poll, Sleep, IsComplete, Block, StoreOperation)
+"""Requests that are only ever answered in the rank's turn, by an answer that brings completions."""
+
+_ALSO_BEFORE = (BeginCall, Checkpoint, WaitFor)
+"""Those that may be answered before."""
 
 
 class Completions:
@@ -54,6 +71,21 @@ class Completions:
         """The kernel delivers a call: its rank is told with the next answer that brings it, unless it has been."""
         if handle in self._outcomes:
             self._due.add(handle)
+
+    def brought_by(self, answer: Answer, message: Message | None, *, by_turns: bool) -> Known:
+        """What an answer to a message brings; `by_turns`: the rank never runs ahead."""
+        if isinstance(answer, Deliver):
+            return self.deliver(answer.handle)
+        if message is None or isinstance(message, Say):
+            return self.all_due()
+        request = message.request if isinstance(message, Ask) else None
+        if isinstance(request, _IN_TURN):
+            return self.all_due()
+        if self._watched or by_turns:
+            return self.all_due() if isinstance(request, _ALSO_BEFORE) else ()
+        if not isinstance(request, WaitFor):
+            return ()
+        return self.up_to(request.handles) if isinstance(answer, GoOn) and answer.value else self.all_due()
 
     def deliver(self, handle: int) -> Known:
         """The kernel delivers a call, and its rank is told now: of what was due before, and of this call last."""

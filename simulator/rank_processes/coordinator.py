@@ -29,23 +29,15 @@ from ddpsim.simulator.kernel.answers import (
     TellStack,
 )
 from ddpsim.simulator.kernel.requests import (
-    BeginCall,
-    Block,
-    Checkpoint,
     Delivered,
     Finish,
-    IsComplete,
     Issue,
     Looked,
     Moved,
-    Poll,
     Raised,
     RankError,
     Request,
     Returned,
-    Sleep,
-    StoreOperation,
-    WaitFor,
 )
 from ddpsim.simulator.kernel.states import Change, Ending, Phase, State
 from ddpsim.simulator.kernel.tasks import Task
@@ -82,9 +74,6 @@ from ddpsim.simulator.rank_processes.watchdog import Watchdog
 from ddpsim.simulator.transport.payload import Payload
 
 MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
-
-_BRINGING = (Poll, Sleep, IsComplete, Block, StoreOperation)
-"""Requests that are only ever answered in the rank's turn, by an answer that brings completions."""
 
 _DELIVERED = Delivered()
 
@@ -200,24 +189,12 @@ class Coordinator:
         mine = self._mine
         entry, mine.handled = mine.handled, None
         if entry is None or not entry.is_answered:
-            self._send(self._turn(answer, self._brought(mine, entry, answer), error))
+            message = None if entry is None else entry.message
+            by_turns = self._me.rank.has_started_threads
+            known = () if error is not None else mine.completions.brought_by(answer, message, by_turns=by_turns)
+            self._send(self._turn(answer, known, error))
         elif not isinstance(answer, GoOn):
             mine.is_astray = True
-
-    def _brought(self, mine: Inbox, entry: Entry | None, answer: Answer) -> Known:
-        """The completions that an answer brings: see Note [What an answer delivers]."""
-        completions = mine.completions
-        if isinstance(answer, Deliver):
-            return completions.deliver(answer.handle)
-        if entry is None or isinstance(entry.message, Say):
-            return completions.all_due()
-        request = entry.message.request if isinstance(entry.message, Ask) else None
-        if completions.has_watched or self._me.rank.has_started_threads:
-            is_bringing = isinstance(request, (BeginCall, Checkpoint, WaitFor, *_BRINGING))
-            return completions.all_due() if is_bringing else ()
-        if isinstance(request, WaitFor) and isinstance(answer, GoOn) and answer.value:
-            return completions.up_to(request.handles)
-        return completions.all_due() if isinstance(request, (WaitFor, *_BRINGING)) else ()
 
     def _turn(self, answer: Answer, known: Known = (), error: Exception | None = None) -> Turn:
         run, me = self._kernel.run, self._me
