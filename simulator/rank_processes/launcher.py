@@ -75,6 +75,8 @@ class Launcher:
         self.has_begun = False
         self._pid = os.getpid()
         self.terms = terms
+        self._entries = {name: _entry(name) for name in os.environ}
+        """What the environment holds: a program that sets a variable to the same value makes another entry."""
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
         self._target: Any = None
@@ -117,8 +119,8 @@ class Launcher:
 
     def _take_own_environment(self) -> None:
         """In a rank: take away what torchrun would have set, unless the program has set it otherwise."""
-        for name, value in environment(0, self.terms.world_size).items():
-            if os.environ.get(name) == value and name != "OMP_NUM_THREADS":
+        for name in environment(0, self.terms.world_size).keys() - {"OMP_NUM_THREADS"}:
+            if name in os.environ and _entry(name) is self._entries.get(name):
                 del os.environ[name]
 
     def _forget_modules(self) -> None:
@@ -211,3 +213,8 @@ class Launcher:
             return original(*arguments, **options)
 
         return make
+
+
+def _entry(name: str) -> object:
+    entries: Any = os.environ
+    return entries._data[os.fsencode(name)]
