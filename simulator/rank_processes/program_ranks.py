@@ -144,11 +144,20 @@ def _forked(
     for server, share in asked:
         server.ask_to_fork([each.given(announced, more) for each in share])
     pids: dict[int, int] = {}
-    errors = []
+    errors, gone = [], None
     for server, share in asked:
-        forked = server.forked()
+        try:
+            forked = server.forked()
+        except UsageError as error:  # it has ended, and the others have forked nevertheless
+            gone = error
+            continue
         pids.update({each.rank: pid for each, pid in zip(share, forked.pids, strict=False)})
         errors.append(forked.error)
+    if gone is not None:
+        for pid in pids.values():
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        raise gone
     return pids, next(filter(None, errors), 0)
 
 

@@ -101,6 +101,8 @@ class Server:
         message = pickle.dumps(Fork(len(files)))
         try:
             socket.send_fds(self._line, [message], [file for each in files for file in each])
+        except ConnectionError:  # it is gone, as `forked` will tell
+            return
         except OSError:
             self._is_gone()
 

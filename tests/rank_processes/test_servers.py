@@ -4,6 +4,7 @@ import os
 import resource
 import signal
 import textwrap
+import threading
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,18 @@ def test_a_server_that_was_killed_is_started_again(program, capfd):
                 break
         else:
             raise AssertionError("there is no server")
+
+
+def test_a_server_that_is_killed_while_it_forks(program):
+    """The ranks that the other one has forked are ended and reaped, as the fixture sees."""
+    simulate_program(command := program("pass"), 2)
+    number = int(what_there_is()[1][0])
+    os.kill(number, signal.SIGSTOP)
+    killer = threading.Timer(1.0, os.kill, (number, signal.SIGKILL))
+    killer.start()
+    with pytest.raises(UsageError, match=r"could not load torch, or has ended \(killed by SIGKILL\)"):
+        simulate_program(command, 2)
+    killer.join()
 
 
 def test_more_ranks_than_memory(program):
