@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, wraps
 from types import MethodType, TracebackType
 from typing import Any, SupportsIndex
 
@@ -82,52 +82,55 @@ def _said_by_parsers(traceback: TracebackType | None) -> Iterator[str]:
         traceback = traceback.tb_next
 
 
+_LOOKS = (
+    *(
+        "__iter__",
+        "__reversed__",
+        "__len__",
+        "__contains__",
+        "__eq__",
+        "__ne__",
+        "__lt__",
+        "__le__",
+        "__gt__",
+        "__ge__",
+    ),
+    *("__add__", "__iadd__", "__mul__", "__rmul__", "__imul__", "__repr__", "__setitem__", "__delitem__"),
+    *("append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"),
+)
+"""What a list has; all of it depends on the items, or changes them, which nobody does who has no use for them."""
+
+
+def _telling(name: str) -> Callable[..., Any]:
+    """A method of a list that tells first."""
+    method = getattr(list, name)
+
+    @wraps(method)
+    def telling(arguments: _Arguments, *others: Any, **options: Any) -> Any:
+        arguments.tell()
+        return method(arguments, *others, **options)
+
+    return telling
+
+
 class _Arguments(list[str]):
     """A list that tells when anything but its first item, which is the program's name, is looked at."""
 
     def __init__(self, items: Sequence[str], tell: Callable[[], None]) -> None:
         super().__init__(items)
-        self._tell = tell
+        self.tell = tell
 
     def __getitem__(self, index: SupportsIndex | slice) -> Any:
         if index != 0:
-            self._tell()
+            self.tell()
         return super().__getitem__(index)
 
-    def __iter__(self) -> Iterator[str]:
-        self._tell()
-        return super().__iter__()
-
-    def __len__(self) -> int:
-        self._tell()
-        return super().__len__()
-
-    def __contains__(self, item: object) -> bool:
-        self._tell()
-        return super().__contains__(item)
-
-    def __add__(self, other: Any) -> Any:
-        self._tell()
-        return list(self) + other
-
     def __radd__(self, other: Any) -> Any:
-        self._tell()
         return other + list(self)
-
-    def pop(self, index: SupportsIndex = -1) -> str:
-        self._tell()
-        return super().pop(index)
-
-    def copy(self) -> list[str]:
-        return list(self)
-
-    def index(self, *arguments: Any) -> int:
-        self._tell()
-        return super().index(*arguments)
-
-    def remove(self, item: str) -> None:
-        self._tell()
-        super().remove(item)
 
     def __reduce__(self) -> Any:  # a process that a rank starts gets a plain one
         return list, (list(list.__iter__(self)),)
+
+
+for _name in _LOOKS:
+    setattr(_Arguments, _name, _telling(_name))

@@ -27,10 +27,9 @@ MOST_FILES = 240
 
 
 class Load(NamedTuple):
-    """Import modules, for all ranks that are forked from now on."""
+    """Import modules, for all ranks that are forked from now on. A file with the path to find them on comes with it."""
 
     modules: tuple[str, ...]
-    path: tuple[str, ...]
     is_by_request: bool
     """The caller has named them: what cannot be had, or forked, is told."""
 
@@ -66,6 +65,11 @@ class Birth(NamedTuple):
     """The caller's, as are the others."""
     folder: str
     path: tuple[str, ...]
+
+
+def path_in(file: int) -> list[str]:
+    """A module search path as `file_of` of servers.py has written it: it may be longer than a message."""
+    return os.pread(file, os.fstat(file).st_size, 0).decode(errors="surrogateescape").split("\0")
 
 
 def main(number: int, caller: int) -> NoReturn:
@@ -127,11 +131,11 @@ class _Server:
             message, files = self._receive()
             if isinstance(message, Load):
                 with _Watch(self._is_caller_there):
-                    answer: NamedTuple = Loaded(self._load(message))
+                    answer: NamedTuple = Loaded(self._load(message, path_in(files[0])))
             else:
                 answer = self._fork(message, files)
-                for file in files:
-                    os.close(file)
+            for file in files:
+                os.close(file)
             self._line.sendall(pickle.dumps(answer))
 
     def _receive(self) -> tuple[Any, list[int]]:
@@ -144,9 +148,9 @@ class _Server:
 
     # --- loading ------------------------------------------------------------------------------------------------------
 
-    def _load(self, request: Load) -> str:
+    def _load(self, request: Load, path: list[str]) -> str:
         before = dict(os.environ)
-        sys.path[:] = request.path
+        sys.path[:] = path
         problem = next((found for name in request.modules if (found := _problem_of(name))), "")
         if request.is_by_request:
             self._changed.update({name: value for name, value in os.environ.items() if before.get(name) != value})

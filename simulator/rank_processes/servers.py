@@ -25,8 +25,9 @@ from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.server import Fork, Forked, Load
 
 _MAIN = """
-import sys
-sys.path[:] = {path!r}
+import os, sys
+sys.path[:] = os.pread({path}, os.fstat({path}).st_size, 0).decode(errors="surrogateescape").split("\\0")
+os.close({path})
 from ddpsim.simulator.rank_processes.server import main
 main({file}, {caller})
 """
@@ -58,13 +59,14 @@ class Server:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = os.memfd_create("errors")
         self._has_dynamo = False
+        path = file_of(sys.path)
         try:
             self._process = subprocess.Popen(
-                [sys.executable, *_flags(), "-c", _code(theirs.fileno())],
+                [sys.executable, *_flags(), "-c", _MAIN.format(path=path, file=theirs.fileno(), caller=os.getpid())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
-                pass_fds=[theirs.fileno()],
+                pass_fds=[theirs.fileno(), path],
                 env={**os.environ, "PYTHONHASHSEED": str(kind.hash_seed), "OMP_NUM_THREADS": "1"},
                 process_group=0,  # Ctrl-C is the caller's
             )
@@ -74,8 +76,9 @@ class Server:
             raise
         finally:
             theirs.close()
+            os.close(path)
         if kind.preload:
-            self._load(kind.preload, (kind.folder, *sys.path), is_by_request=True)
+            self._load(kind.preload, [kind.folder, *sys.path], is_by_request=True)
 
     @property
     def is_there(self) -> bool:
@@ -86,7 +89,7 @@ class Server:
         """What torch's optimizers and DDP import, and takes a second, is to be loaded."""
         if not self._has_dynamo:
             self._has_dynamo = True
-            self._load(("torch._dynamo",), tuple(sys.path), is_by_request=False)
+            self._load(("torch._dynamo",), sys.path, is_by_request=False)
 
     def settle(self) -> None:
         """Wait until it has loaded everything. Raises UsageError if it cannot."""
@@ -124,9 +127,11 @@ class Server:
         os.close(self._errors)
         self._process.returncode = 0
 
-    def _load(self, modules: tuple[str, ...], path: tuple[str, ...], *, is_by_request: bool) -> None:
+    def _load(self, modules: tuple[str, ...], path: Sequence[str], *, is_by_request: bool) -> None:
+        file = file_of(path)
         with suppress(OSError):  # it is gone, as we shall see
-            self._line.sendall(pickle.dumps(Load(modules, path, is_by_request)))
+            socket.send_fds(self._line, [pickle.dumps(Load(modules, is_by_request))], [file])
+        os.close(file)
         self._awaited += 1
 
     def _receive(self) -> Any:
@@ -155,8 +160,12 @@ def _flags() -> list[str]:
     return [flag for flag in flags if flag not in ("-E", "-I")]
 
 
-def _code(file: int) -> str:
-    return _MAIN.format(path=sys.path, file=file, caller=os.getpid())
+def file_of(path: Sequence[str]) -> int:
+    """A file in memory with a module search path, which grows with each program that a long session has run."""
+    file = os.memfd_create("path")
+    with open(file, "wb", closefd=False) as stream:
+        stream.write("\0".join(each for each in path if isinstance(each, str)).encode(errors="surrogateescape"))
+    return file
 
 
 class Servers:

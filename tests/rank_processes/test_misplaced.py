@@ -31,7 +31,14 @@ REFUSED = "does not know it"
         (lambda words: words.pop(), ""),
         (lambda words: words.index("2"), ""),
         (lambda words: words.remove("2"), ""),
-        (lambda words: words == ["a.py"], UNSEEN),
+        (lambda words: words == ["a.py", "--gpus", "2"], ""),
+        (lambda words: words != ["a.py"], ""),
+        (repr, ""),
+        (lambda words: f"{words}", ""),
+        (lambda words: list(reversed(words)), ""),
+        (lambda words: words.count("2"), ""),
+        (lambda words: [*words[:1]], ""),
+        (lambda words: words.append("3"), ""),
     ],
 )
 def test_who_looks_at_arguments_may_use_them(use, why):

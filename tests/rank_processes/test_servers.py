@@ -3,6 +3,7 @@
 import os
 import resource
 import signal
+import sys
 import textwrap
 import threading
 from pathlib import Path
@@ -222,3 +223,14 @@ def test_an_exploration_keeps_the_seeds(program, capfd):
         assert str(explored.first_pass.schedule.start) == "u28.80"
         digests.add((explored.first_pass.trace.digest(), capfd.readouterr().out))
     assert len(digests) == 1
+
+
+@pytest.mark.tier("ci")
+def test_a_module_search_path_of_a_long_session(program, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, *(f"/nowhere/{number:0100}" for number in range(2000))])
+    STANDING.close()
+    try:
+        optimizes = "import sys, torch\nassert len(sys.path) > 2000\ntorch.optim.SGD([torch.ones(1)], lr=1)\n"
+        assert simulate_program(program(optimizes + SETS % "sorted(sizes)"), 2).verdict is Verdict.PASS
+    finally:
+        STANDING.close()
