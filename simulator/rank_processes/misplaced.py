@@ -95,10 +95,10 @@ _LOOKS = (
         "__gt__",
         "__ge__",
     ),
-    *("__add__", "__iadd__", "__mul__", "__rmul__", "__imul__", "__repr__", "__setitem__", "__delitem__"),
+    *("__add__", "__iadd__", "__mul__", "__rmul__", "__imul__", "__repr__", "__delitem__"),
     *("append", "clear", "copy", "count", "extend", "index", "insert", "pop", "remove", "reverse", "sort"),
 )
-"""What a list has; all of it depends on the items, or changes them, which nobody does who has no use for them."""
+"""What a list has, but for items that are set: all of it depends on the items, or adds to them, or takes them away."""
 
 
 def _telling(name: str) -> Callable[..., Any]:

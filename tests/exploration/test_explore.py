@@ -49,7 +49,7 @@ def test_two_writers_and_a_reader():
     ]
 
 
-@pytest.mark.parametrize(("senders", "orders"), [(1, 1), (2, 2), (3, 6)])
+@pytest.mark.parametrize(("senders", "orders"), [(1, 1), (2, 2), pytest.param(3, 6, marks=pytest.mark.tier("nightly"))])
 def test_a_receiver_takes_messages_in_any_order(senders, orders):
     exploration = explore(senders_to_one, senders + 1, preemptions=0, budget=PLENTY, keep_going=True)
     assert len(exploration.outcomes) == orders

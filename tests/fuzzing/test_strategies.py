@@ -24,6 +24,7 @@ from ddpsim.simulator.programs.check import check
 from ddpsim.simulator.programs.dtypes import DTYPES
 from ddpsim.simulator.programs.program import Issue, Program, Wait
 from ddpsim.simulator.programs.validation import validate
+from tests.tiers import sweep
 
 DRAWS = 300
 
@@ -177,7 +178,7 @@ def test_policies_of_each_kind():
 # --- trainings and whole scenarios ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("for_torch", [False, True, "documented"])
+@pytest.mark.parametrize("for_torch", sweep([False, True, "documented"], lambda each: each is False))
 def test_trainings_have_a_meaning(for_torch):
     for training, world_size in trained(for_torch):
         check_has_meaning(training, world_size)

@@ -39,6 +39,7 @@ REFUSED = "does not know it"
         (lambda words: words.count("2"), ""),
         (lambda words: [*words[:1]], ""),
         (lambda words: words.append("3"), ""),
+        (lambda words: words.__setitem__(0, "own.py"), UNSEEN),  # as `-m` does
     ],
 )
 def test_who_looks_at_arguments_may_use_them(use, why):

@@ -88,6 +88,7 @@ def test_layers_that_are_dropped_unseeded_are_found(program, draw):
     assert simulate_program(program(DROPS % ("random.seed(0); torch.manual_seed(0)", draw)), 2).findings == ()
 
 
+@pytest.mark.tier("ci")
 def test_a_hash_seed_of_the_users_is_that_of_all_ranks(program, monkeypatch):
     command = program(SETS % "set(sizes)")
     assert simulate_program(command, 2).verdict is Verdict.FAIL
@@ -101,6 +102,7 @@ def test_a_hash_seed_of_the_users_is_that_of_all_ranks(program, monkeypatch):
     STANDING.close()  # with the server of that seed
 
 
+@pytest.mark.tier("ci")
 def test_a_token_says_how_ranks_start(program):
     command = program(SETS % "set(sizes)")
     alike = simulate_program(command, 2, alike=True)
@@ -214,6 +216,7 @@ def test_options_of_programs_are_refused(options, problem):
         simulate(lambda rank: None, 2, isolation="process", **options)
 
 
+@pytest.mark.tier("nightly")
 def test_an_exploration_keeps_the_seeds(program, capfd):
     command = program(SETS % "sorted(sizes)" + "import random\nprint(random.random(), hash('a'))\n")
     digests = set()
