@@ -9,11 +9,9 @@ from __future__ import annotations
 import select
 import sys
 import time
-from collections.abc import Callable, Sequence
-from copy import copy
-from typing import Any
+from collections.abc import Sequence
 
-from ddpsim.simulator.calls import Call, Signature
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.ctrl_c import CtrlC
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.kernel import Kernel
@@ -33,7 +31,6 @@ from ddpsim.simulator.kernel.requests import (
     Finish,
     Issue,
     Looked,
-    Moved,
     Raised,
     RankError,
     Request,
@@ -57,7 +54,6 @@ from ddpsim.simulator.rank_processes.messages import (
     CountTasks,
     GiveUpRequest,
     LatestStep,
-    Outcome,
     Post,
     ReplicaMoved,
     ReplicaSeen,
@@ -69,11 +65,8 @@ from ddpsim.simulator.rank_processes.messages import (
     Watch,
     Written,
 )
-from ddpsim.simulator.rank_processes.parcels import Parcel, left_over
+from ddpsim.simulator.rank_processes.posted_calls import MoveData, PostedCalls
 from ddpsim.simulator.rank_processes.watchdog import Watchdog
-from ddpsim.simulator.transport.payload import Payload
-
-MoveData = Callable[[Signature, Sequence[Any], Sequence[int]], Exception | None]
 
 _DELIVERED = Delivered()
 
@@ -81,18 +74,6 @@ _WATCH_SECONDS = 0.05
 
 _LAST_WORD_SECONDS = 30.0
 """How long a rank may take to pack what its program returned."""
-
-
-class Posted:
-    """A call that a rank has made, as a transport sees it."""
-
-    __slots__ = ("call", "parcel", "payload")
-
-    def __init__(self, call: Call, parcel: Parcel) -> None:
-        self.call = call
-        self.parcel = parcel
-        self.payload: Payload | None = None
-        """While its data moves."""
 
 
 class Coordinator:
@@ -113,9 +94,6 @@ class Coordinator:
         """The ranks that raised, in the order in which they did."""
         self._kernel = kernel
         self._children = children
-        self._move_data = move_data
-        self._posted: dict[tuple[int, int], Posted] = {}
-        """By rank and handle."""
         self.changed: list[Call] = []
         """Those whose tensors their owner changed before it had waited."""
         self._steps: dict[tuple[str, int], int] = {}
@@ -131,6 +109,7 @@ class Coordinator:
         self._presses = 0
         """Of Ctrl-C, that were heeded."""
         self._inboxes = [Inbox(child) for child in children]
+        self._posted = PostedCalls(self._inboxes, move_data)
         self._advance = Advance(kernel, is_allowed=runs_ahead)
         self._by_file = {inbox.child.channel.fileno(): inbox for inbox in self._inboxes}
         self._poll = select.poll()
@@ -203,31 +182,14 @@ class Coordinator:
         return Turn(me.number, answer, run.steps, run.life.phase is not Phase.RUNNING, states, known, error)
 
     def _move(self, move: Move) -> Answer:
-        answer = self._kernel.reply(self._move_data_of(move))
+        calls = self._posted.of(move)
+        if calls[0].peer is None:
+            self.hazards.slot_filled(calls)
+        answer = self._kernel.reply(self._posted.move(move))
         for rank, _ in move.calls:
             if rank != self._me.rank_number:
                 self._advance.let_go_on(self._inboxes[rank])
         return answer
-
-    def _move_data_of(self, move: Move) -> Moved:
-        posted = [self._posted.pop(name) for name in move.calls]
-        calls = [each.call for each in posted]
-        is_message = calls[0].peer is not None
-        if not is_message:
-            self.hazards.slot_filled(calls)
-        for (rank, _), each in zip(move.calls, posted, strict=True):
-            each.payload = self._children[rank].arena.unpack(each.parcel)
-        error = self._move_data(move.signature, posted, move.members)
-        for (rank, handle), each in zip(move.calls, posted, strict=True):
-            assert each.payload is not None
-            outcome = Outcome(
-                error and copy(error),
-                calls[0].rank if is_message else None,
-                move.members if is_message else (),
-                left_over(each.payload),
-            )
-            self._inboxes[rank].completions.add(handle, outcome)
-        return Moved(None if error is None else str(error))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -339,8 +301,7 @@ class Coordinator:
         if origin.wrapper is not None and origin.step is not None:
             wrapper = group, origin.wrapper
             self._steps[wrapper] = max(origin.step, self._steps.get(wrapper, 0))
-        self._posted[me.rank_number, message.handle] = Posted(message.call, message.parcel)
-        self._mine.last_posted = message.handle
+        self._posted.add(me.rank_number, message.handle, message.call, message.parcel)
         self.hazards.issued.append((message.call, me.number))
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):

@@ -12,8 +12,9 @@ from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.states import Ending, State
 from ddpsim.simulator.rank_processes.children import Child, check_system, fork_ranks
-from ddpsim.simulator.rank_processes.coordinator import Coordinator, MoveData
+from ddpsim.simulator.rank_processes.coordinator import Coordinator
 from ddpsim.simulator.rank_processes.guardian import Guardian
+from ddpsim.simulator.rank_processes.posted_calls import MoveData
 from ddpsim.simulator.rank_processes.program_ranks import start_ranks
 from ddpsim.simulator.rank_processes.rank_process import Terms, sent
 from ddpsim.simulator.rank_processes.signals import ends_told
