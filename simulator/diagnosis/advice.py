@@ -54,6 +54,14 @@ class MadeAt(NamedTuple):
     site: str
 
 
+class MadeBecause(NamedTuple):
+    """With what had happened to them, as `raised KeyError`."""
+
+    who: str
+    operation: str
+    fact: str
+
+
 class Argument(NamedTuple):
     """With what differs in a call: `shape`."""
 
@@ -576,6 +584,11 @@ class Cause:
     DIED = about(Ranks)(
         "{who} left by an exception, and the others wait for calls that will never be made",
         "fix the exception; in production, abort the group on an error so that its peers end too",
+    )
+    CALLS_ON_ITS_WAY_OUT = about(MadeBecause)(
+        "{who} {fact}, and what runs on the way out of that (`finally`, `__exit__` or a handler that raises again) "
+        "made {operation} while the others went on without an exception",
+        "fix the exception, which is told above; let what cleans up not communicate then",
     )
     RAISED = about(Parameters)(
         "an exception left the program of {who}",

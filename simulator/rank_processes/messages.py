@@ -142,6 +142,8 @@ class Ended(NamedTuple):
     unwaited: tuple[Call, ...]
     thread_errors: tuple[ThreadError, ...]
     """Of threads that it started, each kind once."""
+    leaving: Raised | None = None
+    """What was on its way out of it when the run ended."""
 
 
 Message = (

@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from ddpsim.simulator.ctrl_c import CtrlC
+from ddpsim.simulator.diagnosis.leaving_ranks import led_by
 from ddpsim.simulator.diagnosis.rank_errors import LOST
 from ddpsim.simulator.errors import RankLostError, UsageError
 from ddpsim.simulator.kernel import Kernel
@@ -104,9 +105,10 @@ class ProcessRun:
         ]
         every = (*self._kernel.run.findings, *self._coordinator.judge.findings())
         found = sorted(every, key=lambda finding: finding.code.value.startswith("hazard."))
+        left = {each.rank: each.ended.leaving for each in self._children if each.ended and each.ended.leaving}
         return (
-            *outcome.raised({rank: self._raised(rank) for rank in self._coordinator.raisers}),
-            *found,
+            *outcome.raised({**{rank: self._raised(rank) for rank in self._coordinator.raisers}, **left}),
+            *led_by(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(error for each in ended for error in each.thread_errors),
             *self._coordinator.hazards.findings(
                 unwaited=unwaited,

@@ -225,11 +225,17 @@ class _RankProcess:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._error: BaseException | None = None
+        self._leaving: BaseException | None = None
         self._own_channel = channel = RankChannel(setting.channel, setting.rank, setting.files)
         self._kernel = RemoteKernel(channel, setting.rank, setting.arena, is_observed=setting.terms.is_observed)
         self._gpus = VirtualGpus(setting.terms.announcement)
         self._hazards = _Hazards(setting.terms.world_size, channel)
-        body = RankBody(setting.terms.program, enter_rank=self._enter_rank, record_error=self._record_error)
+        body = RankBody(
+            setting.terms.program,
+            enter_rank=self._enter_rank,
+            record_error=self._record_error,
+            record_leaving=self._record_leaving,
+        )
         self._host = ThreadHost(
             self._kernel,
             setting.terms.world_size,
@@ -281,6 +287,9 @@ class _RankProcess:
 
     def _record_error(self, rank: int, error: BaseException) -> None:
         self._error = error
+
+    def _record_leaving(self, rank: int, error: BaseException) -> None:
+        self._leaving = error
 
     def run(self) -> None:
         """Run the program, and say what came of it."""
@@ -342,6 +351,7 @@ class _RankProcess:
             raised=None if error is None else told(rank.rank, error, self._backend.parameter_names),
             unwaited=tuple(self._hazards.left_unwaited),
             thread_errors=tuple(self._host.threads.errors),
+            leaving=None if self._leaving is None else told(rank.rank, self._leaving, self._backend.parameter_names),
         )
 
 

@@ -10,6 +10,7 @@ from ddpsim.simulator.kernel.requests import Raised, RankError, Returned
 from ddpsim.simulator.kernel.states import Change
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.call_sites import site_of_error
+from ddpsim.simulator.runtime.leaving import leaving
 from ddpsim.simulator.runtime.rank_thread import RankReturned, RankThread, RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
 
@@ -26,10 +27,13 @@ class RankBody:
         *,
         enter_rank: Callable[[int], AbstractContextManager[object]],
         record_error: Record,
+        record_leaving: Record,
     ) -> None:
+        """`record_leaving` keeps what was on its way out of a rank when the run ended."""
         self._program = program
         self._enter_rank = enter_rank
         self._record_error = record_error
+        self._record_leaving = record_leaving
 
     def run(self, host: ThreadHost, me: RankThread) -> None:
         """Wait for the baton, run the program, tell what came of it, and give the baton away for good."""
@@ -52,11 +56,12 @@ class RankBody:
                 # Whatever a program does on its way out of a finished execution is a consequence, not a finding.
                 if not host.is_stopping:
                     me.of.value, how = value, Change.RETURN
-        except RankUnwound:
-            pass
+        except RankUnwound as unwound:
+            if (error := leaving(unwound, RankUnwound)) is not None:
+                self._record_leaving(me.rank, error)
         except BaseException as error:
             error = me.fault or error  # C++ may have wrapped what a fault raised
-            if isinstance(error, RankReturned):
+            if isinstance(error, RankReturned) or _is_plain_exit(error):
                 how = Change.RETURN
             elif not host.is_stopping:
                 how = Change.RAISE
@@ -64,6 +69,11 @@ class RankBody:
                 host.ask(Raised(RankError(type(error).__name__, outcome.one_line(error), site_of_error(error))))
             _outlast_threads(host, me)
         return how
+
+
+def _is_plain_exit(error: BaseException) -> bool:
+    """True for `sys.exit()` and `sys.exit(0)`, the end of a program that has nothing to complain of."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)
 
 
 def _end_rank(host: ThreadHost, me: RankThread, how: Change) -> None:

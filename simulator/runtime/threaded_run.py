@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
+from ddpsim.simulator.diagnosis.leaving_ranks import led_by
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.runtime import limits, outcome
 from ddpsim.simulator.runtime.garbage import fewer_collections
@@ -48,7 +49,14 @@ class ThreadedRun:
     ) -> None:
         self.errors: dict[int, BaseException] = {}
         """What ranks raised, in the order they did."""
-        body = RankBody(program, enter_rank=enter_rank, record_error=self.errors.__setitem__)
+        self.leaving: dict[int, BaseException] = {}
+        """What was on its way out of ranks when the run ended."""
+        body = RankBody(
+            program,
+            enter_rank=enter_rank,
+            record_error=self.errors.__setitem__,
+            record_leaving=self.leaving.__setitem__,
+        )
         self.host = ThreadHost(
             kernel,
             len(kernel.run.ranks),
@@ -80,16 +88,19 @@ class ThreadedRun:
 
     def findings(self, divergences: Sequence[Finding] = ()) -> tuple[Finding, ...]:
         """What ranks raised, in the order they did, the same error once for all; then the rest, hazards last."""
-        name = self._name_parameters
+        errors, left = map(self._told, (self.errors, dict(sorted(self.leaving.items()))))
         found = sorted(
             (*self._kernel.run.findings, *divergences), key=lambda finding: finding.code.value.startswith("hazard.")
         )
         return (
-            *outcome.raised({rank: outcome.told(rank, error, name) for rank, error in self.errors.items()}),
-            *found,
+            *outcome.raised({**errors, **left}),
+            *led_by(found, {rank: error.line for rank, error in left.items()}),
             *thread_findings(self.host.threads.errors),
             *self.host.hazards.findings(),
         )
+
+    def _told(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.Raised]:
+        return {rank: outcome.told(rank, error, self._name_parameters) for rank, error in errors.items()}
 
     def _raise_failure(self) -> None:
         life = self._kernel.run.life
