@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import signal
 import sys
@@ -21,6 +20,7 @@ from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
 from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
+from ddpsim.simulator.runtime.garbage import set_aside
 
 _LEAVE_SECONDS = 5.0
 """How long a process may take from its last word to its end."""
@@ -186,12 +186,10 @@ def fork_ranks(terms: Terms) -> list[Child]:
     children: list[Child] = []
     sys.stdout.flush()
     sys.stderr.flush()
-    is_frozen_by_us = gc.get_freeze_count() == 0
-    if is_frozen_by_us:
-        gc.freeze()  # collections in the ranks then touch no page that they share
     try:
-        for rank in range(terms.world_size):
-            children.append(_fork(rank, terms, children))
+        with set_aside(terms.world_size):  # collections in the ranks then touch no page that they share
+            for rank in range(terms.world_size):
+                children.append(_fork(rank, terms, children))
     except OSError as error:
         for child in children:
             child.kill()
@@ -200,9 +198,6 @@ def fork_ranks(terms: Terms) -> list[Child]:
             f"the system starts no process for rank {len(children)} ({error.strerror}), expected one for each of "
             f"{terms.world_size} ranks: take fewer ranks, or raise the limits of processes and files (ulimit -u, -n)"
         ) from error
-    finally:
-        if is_frozen_by_us:
-            gc.unfreeze()
     return children
 
 

@@ -49,21 +49,30 @@ _OLD_COLLECTIONS = _OldCollections()
 
 
 @contextmanager
-def fewer_collections(world_size: int) -> Iterator[None]:
-    """Collect less often inside; the collector is as it was afterwards."""
-    before, was_enabled = gc.get_threshold(), gc.isenabled()
+def set_aside(world_size: int) -> Iterator[None]:
+    """Let the collector look inside at nothing that exists now. A run of so many ranks does this once."""
     is_frozen_by_us = gc.get_freeze_count() == 0  # else the process froze objects for reasons of its own
-    if was_enabled:
+    if gc.isenabled():
         _OLD_COLLECTIONS.run(world_size)
     if is_frozen_by_us:
         gc.freeze()
-    if gc.isenabled() and before[0]:
-        gc.set_threshold(before[0] + _YOUNG_OBJECTS_PER_RANK * world_size, _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
-        if was_enabled != gc.isenabled():  # a rank may have switched it
-            (gc.enable if was_enabled else gc.disable)()
         if is_frozen_by_us:
             gc.unfreeze()
+
+
+@contextmanager
+def fewer_collections(world_size: int) -> Iterator[None]:
+    """Collect less often inside, and nothing that exists now; the collector is as it was afterwards."""
+    before, was_enabled = gc.get_threshold(), gc.isenabled()
+    with set_aside(world_size):
+        if was_enabled and before[0]:
+            gc.set_threshold(before[0] + _YOUNG_OBJECTS_PER_RANK * world_size, _YOUNG_PER_MIDDLE, _MIDDLE_PER_OLD)
+        try:
+            yield
+        finally:
+            gc.set_threshold(*before)
+            if was_enabled != gc.isenabled():  # a rank may have switched it
+                (gc.enable if was_enabled else gc.disable)()

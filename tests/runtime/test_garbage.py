@@ -2,10 +2,12 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
 from ddpsim import simulate
+from ddpsim.simulator.runtime import garbage
 from ddpsim.simulator.runtime.garbage import _OldCollections, fewer_collections
 
 
@@ -51,6 +53,16 @@ def test_cycles_that_die_young_are_collected_during_a_run():
 def test_a_rank_that_switches_the_collector_off_leaves_it_on():
     simulate(lambda rank: gc.disable(), 2)
     assert gc.isenabled()
+
+
+@pytest.mark.parametrize("isolation", ["thread", "process"])
+def test_the_ranks_of_each_run_count(isolation, monkeypatch):
+    """Forked ranks did not, so that what is old was never looked through: 22 KiB were left by each run."""
+    counted = []
+    monkeypatch.setattr(garbage, "_OLD_COLLECTIONS", SimpleNamespace(run=counted.append))
+    for world_size in (2, 1):
+        simulate(lambda rank: rank, world_size, isolation=isolation)
+    assert counted == [2, 1]
 
 
 def test_cycles_that_outlive_their_run_go_after_a_thousand_ranks():
