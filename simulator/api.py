@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from ddpsim.simulator.budget import Budget
-from ddpsim.simulator.choices import Policy, Schedule, program_on
+from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.determinism import run_twice
@@ -19,6 +19,7 @@ from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.one_run import ISOLATIONS, TRANSPORTS, RunOptions, run_once
 from ddpsim.simulator.policies import named
+from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
 from ddpsim.simulator.rank_processes.program import Program, start_of_programs
 from ddpsim.simulator.result import Result
@@ -55,8 +56,9 @@ def simulate(
     the result, as do deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it. `name`
     is what reports and replay tokens call the program.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
-    `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `alike` and
-    `preload` are for `simulate_program`.
+    The generators of ranks then start from seeds of their own, unless `alike` is True: what no rank has seeded differs.
+    `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `preload` is for
+    `simulate_program`.
     Ranks that are processes may compute beside each other, which comes to the same; `one_at_a_time` forbids it.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
@@ -74,12 +76,12 @@ def simulate(
         gpus=gpus,
         one_at_a_time=one_at_a_time,
         isolation=isolation,
-        alike=alike,
+        start=_start_of(runnable, alike=alike, is_checked=check_determinism),
         preload=preload,
     )
     _check_budget(budget)
     chosen = _policy(policy, seed)
-    if isinstance(chosen, Replay):
+    if isinstance(chosen, (Replay, Guided)):
         options = options._replace(start=chosen.start or options.start)
     run = partial(run_once, runnable, world_size, options, budget=budget)
     return run_twice(lambda each: run(policy=each), chosen) if check_determinism else run(policy=chosen)
@@ -136,6 +138,7 @@ def replay(
         gpus=gpus,
         one_at_a_time=one_at_a_time,
         isolation=isolation,
+        start=_start_of(runnable, alike=False, is_checked=False),
         preload=preload,
     )
     _check_budget(budget)
@@ -179,7 +182,8 @@ def explore(
     runs out, the verdict is unknown, never pass, so "random" and "pct" pass only what leaves nothing open.
 
     `keep_going` goes on after a failure, so that all outcomes are counted. `check_determinism` runs each schedule
-    twice. `on_progress` is called after each execution. Ctrl-C ends the exploration, and what was found is returned.
+    twice, and lets the ranks of functions start unlike, see `simulate`. `on_progress` is called after each execution.
+    Ctrl-C ends the exploration, and what was found is returned.
 
     Raises UsageError as `simulate` does.
     """
@@ -195,7 +199,7 @@ def explore(
         gpus=gpus,
         one_at_a_time=one_at_a_time,
         isolation=isolation,
-        alike=alike,
+        start=_start_of(runnable, alike=alike, is_checked=check_determinism),
         preload=preload,
     )
     strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
@@ -231,8 +235,8 @@ def _options(
     gpus: Any,
     one_at_a_time: bool,
     isolation: Any,
-    alike: bool = False,
-    preload: Any = (),
+    start: Start | None,
+    preload: Any,
 ) -> RunOptions:
     """What every entry point takes, checked."""
     if not callable(program):
@@ -259,11 +263,10 @@ def _options(
         raise UsageError(f"isolation is {isolation!r}, expected 'thread' or 'process': give one of these")
     if isinstance(program, Program):
         _check_program(program, args, isolation)
-    _check_start(program, alike, preload)
+    _check_preload(program, preload)
     if gpus is not None:
         _check_gpus(gpus, program, isolation)
     identity = program_on(_name_of(program, name), world_size)
-    start = start_of_programs(alike) if isinstance(program, Program) else None
     return RunOptions(
         identity, args, transport, faults, check, name, gpus, one_at_a_time, isolation, start, tuple(preload)
     )
@@ -279,14 +282,24 @@ def _check_program(program: Program, args: Sequence[Any], isolation: str | None)
     program.check()
 
 
-def _check_start(program: Any, alike: Any, preload: Any) -> None:
+def _start_of(program: Any, *, alike: bool, is_checked: bool) -> Start | None:
+    """How the ranks of a run start. Those of functions start unlike where it is checked that they do the same.
+
+    Raises UsageError if they start alike in any case.
+    """
+    if isinstance(program, Program):
+        return start_of_programs(alike)
+    if alike and not is_checked:
+        raise UsageError(
+            "alike is True, but ranks of functions start alike unless check_determinism is True: leave it out"
+        )
+    return Start(is_alike=False) if is_checked and not alike else None
+
+
+def _check_preload(program: Any, preload: Any) -> None:
     if isinstance(preload, str) or not all(isinstance(name, str) and name for name in preload):
         raise UsageError(f'preload is {preload!r}, expected names of modules: write preload=("transformers",)')
-    if isinstance(program, Program):
-        return
-    if alike:
-        raise UsageError("alike is True, but ranks of functions start alike in any case: leave it out")
-    if preload:
+    if preload and not isinstance(program, Program):
         raise UsageError(
             f"preload is {tuple(preload)}, but ranks of functions have what this process has imported: import it here"
         )

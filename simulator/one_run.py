@@ -69,7 +69,7 @@ class RunOptions(NamedTuple):
     isolation: str | None = None
     """None for what goes with the program: a process for a `Program`, a thread for a function."""
     start: Start | None = None
-    """How the ranks of a `Program` start."""
+    """How the ranks start; None for a function's that start alike."""
     preload: tuple[str, ...] = ()
     """Modules that are loaded before its ranks are forked."""
 
@@ -162,7 +162,7 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
     execution = ThreadedRun(
         partial(_call, program, tuple(options.args)),
         kernel,
-        isolation=Isolation(world_size),
+        isolation=Isolation(world_size, is_alike=options.start is None or options.start.is_alike),
         move_data=mover.move,
         enter_rank=lambda rank: backend.rank_entered(rank),
         enter_thread=lambda: backend.thread_entered(),

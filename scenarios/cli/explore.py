@@ -56,7 +56,7 @@ def explore(
         bool, typer.Option("--keep-going", help="Go on after a failure, and count outcomes.")
     ] = False,
     check_determinism: Annotated[
-        bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare.")
+        bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare; ranks start unlike.")
     ] = False,
     report: ReportFolder = None,
     opens: Opens = False,

@@ -64,7 +64,7 @@ Checks = Annotated[
 ]
 Alike = Annotated[
     bool,
-    typer.Option("--alike", help="Start all ranks of a program with the same seeds, which torchrun does not."),
+    typer.Option("--alike", help="Start all ranks with the same seeds, where they start unlike, as under torchrun."),
 ]
 OneAtATime = Annotated[
     bool,

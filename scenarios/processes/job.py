@@ -38,6 +38,8 @@ class Job:
     """Where a path in the name begins."""
     environment: Mapping[str, str] = field(repr=False)
     """That of the process that starts the run, which may have changed since the server of processes has copied it."""
+    alike: bool = False
+    """Ranks start with the same seeds."""
 
     @classmethod
     def of(cls, scenario: Scenario, engine: Engine, timeout_seconds: float) -> Job:
@@ -46,7 +48,8 @@ class Job:
         own = registry.get(scenario.name)
         is_known = own is not None and own.program is scenario.program and own.args == scenario.args
         pickled = None if is_known else _pickled(scenario)
-        return cls(scenario.name, pickled, engine, float(timeout_seconds), os.getcwd(), dict(os.environ))
+        seconds = float(timeout_seconds)
+        return cls(scenario.name, pickled, engine, seconds, os.getcwd(), dict(os.environ), scenario.alike)
 
     def enter(self) -> None:
         """Give this process folder and environment of the one that starts the run; what a launcher sets, stays."""

@@ -2,13 +2,15 @@
 
 Note [Forkserver]. A process that imports torch by itself takes seconds. So processes are forked from a server of
 multiprocessing's that has imported it, and are ready in a few milliseconds. It belongs to the whole process, may have
-been running before, and is stopped by whoever started it.
+been running before, and is stopped by whoever started it. Forks share the hash seed of their server, so ranks that
+start unlike come in turn from it and from a second one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import itertools
 import logging
 import multiprocessing
 import os
@@ -32,6 +34,7 @@ from ddpsim.scenarios.processes.cache import own_cache, variable
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.rank_report import RankReport
 from ddpsim.scenarios.processes.supervisor import supervise
+from ddpsim.simulator.rank_processes.program import start_of_programs
 
 _PRELOADED = ["torch", "torch._dynamo", "torch.distributed.launcher.api", "ddpsim.scenarios.running.runner"]
 """torch._dynamo is what the first DistributedDataParallel or optimizer imports."""
@@ -39,10 +42,13 @@ _SIGNALS = ("SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT")
 """What torch's launcher handles."""
 _QUIET = ("torch.distributed", "torch.multiprocessing")
 
+_SECOND: Any = forkserver.ForkServer()
+"""It belongs to the process, as multiprocessing's own does."""
+
 
 def launch(job: Job, world_size: int) -> tuple[RankReport, ...]:
     """Run a job on so many processes of this machine. Raises UsageError if they cannot be started."""
-    with standing_by():
+    with standing_by(alike=job.alike), _forked_in_turns(alike=job.alike):
         came_to = _launch(job, world_size)
         if isinstance(came_to, str):
             raise UsageError(came_to)
@@ -114,38 +120,68 @@ def _failure_text(error: ChildFailedError) -> str:
 
 
 @contextmanager
-def standing_by() -> Iterator[None]:
-    """Keep the server that processes are forked from, for all runs in the block; see Note [Forkserver].
+def standing_by(*, alike: bool = False) -> Iterator[None]:
+    """Keep the servers that processes are forked from, for all runs in the block; see Note [Forkserver].
 
     Raises UsageError if processes cannot load the script that this one runs.
     """
     _check_script()
-    with own_cache(), _server():  # the folder last: the server may still be loading torch, which makes it again
+    with own_cache(), _servers(alike):  # the folder last: they may still be loading torch, which makes it again
         yield
 
 
 @contextmanager
-def _server() -> Iterator[None]:
+def _servers(alike: bool) -> Iterator[None]:
     # Private, as multiprocessing has no other way to stop them; its own tests stop them like this.
-    server: Any = forkserver._forkserver
     tracker: Any = resource_tracker._resource_tracker
-    had_server, had_tracker = server._forkserver_pid is not None, tracker._fd is not None
-    if not had_server:
-        multiprocessing.set_forkserver_preload(_PRELOADED)
-        with _ignoring_interrupts(), variable("TORCH_CPP_LOG_LEVEL", "ERROR"):  # torch's C++ in it logs errors only
-            forkserver.ensure_running()
+    had_tracker = tracker._fd is not None
+    started = []
     try:
+        for server, seed in zip(_both(), start_of_programs(alike).hash_seeds, strict=False):
+            if server._forkserver_pid is None:
+                started.append(server)
+                _start(server, seed)
         yield
     except BaseException:
-        if not had_server:
-            os.kill(server._forkserver_pid, signal.SIGTERM)  # it may still be loading torch, which takes seconds
+        for server in started:
+            if server._forkserver_pid is not None:
+                os.kill(server._forkserver_pid, signal.SIGTERM)  # it may still be loading torch, which takes seconds
         raise
     finally:
         gc.collect()  # what still holds a semaphore
-        if not had_server:
+        for server in started:
             server._stop()
         if not had_tracker:
             tracker._stop()
+
+
+def _both() -> tuple[Any, Any]:
+    """Multiprocessing's own server, and the one of another hash seed."""
+    own: Any = forkserver
+    return own._forkserver, _SECOND
+
+
+def _start(server: Any, hash_seed: int) -> None:
+    server.set_forkserver_preload(_PRELOADED)
+    # torch's C++ in it logs errors only.
+    with _ignoring_interrupts(), variable("TORCH_CPP_LOG_LEVEL", "ERROR"), variable("PYTHONHASHSEED", str(hash_seed)):
+        server.ensure_running()
+
+
+@contextmanager
+def _forked_in_turns(*, alike: bool) -> Iterator[None]:
+    """Let neighbouring ranks come from servers of different hash seeds, unless they start alike."""
+    running = [server for server in _both() if server._forkserver_pid is not None]
+    if alike or len(running) == 1:
+        yield
+        return
+    module: Any = forkserver
+    original, in_turn = module.connect_to_new_process, itertools.cycle(running)
+    module.connect_to_new_process = lambda files: next(in_turn).connect_to_new_process(files)
+    try:
+        yield
+    finally:
+        module.connect_to_new_process = original
 
 
 def _check_script() -> None:

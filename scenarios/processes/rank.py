@@ -43,6 +43,7 @@ from ddpsim.simulator.calls import NOWHERE
 from ddpsim.simulator.diagnosis.rank_errors import unused_indices
 from ddpsim.simulator.runtime.call_sites import site_of, site_of_error, traceback_text
 from ddpsim.simulator.runtime.isolation import numpy_random, python_random, torch_generators
+from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 
 _GROUP_SECONDS = 1800
 """gloo's own time-out, of new groups too: longer than any of ours."""
@@ -80,7 +81,7 @@ def _be(job: Job, rank: int, line: Connection, own: int) -> None:
     watch = _Watch(rank, job.timeout_seconds, line)
     threading.Thread(target=watch.run, name="ddpsim-watch", daemon=True).start()
     try:
-        scenario = _start(job)
+        scenario = _start(job, rank)
     except BaseException as error:
         report = _raised(rank, error, has_started=False)
     else:
@@ -94,22 +95,25 @@ def _be(job: Job, rank: int, line: Connection, own: int) -> None:
         time.sleep(1.0)  # the watch ends the process
 
 
-def _start(job: Job) -> Scenario:
+def _start(job: Job, rank: int) -> Scenario:
     """Find the program and make the default group."""
     job.enter()
     scenario = job.scenario()
     recorder.switch_on()
     dist.init_process_group("gloo", timeout=timedelta(seconds=_GROUP_SECONDS))
     torch.set_num_threads(1)  # ranks share the cores
-    _seed()
+    _seed(rank, job.alike)
     return scenario
 
 
-def _seed() -> None:
-    """Let the generators begin as in a simulation, so that both train on the same numbers."""
-    torch.manual_seed(torch_generators.DEFAULT_SEED)
-    random.seed(python_random.START_SEED)
-    numpy.random.seed(numpy_random.START_SEED)
+def _seed(rank: int, alike: bool) -> None:
+    """Let the generators begin unlike, as under torchrun, and yet where they begin in each run.
+
+    Alike they begin as those of functions in a simulation do, so that both train on the same numbers.
+    """
+    torch.manual_seed(torch_generators.DEFAULT_SEED if alike else unlike_seed(rank))
+    random.seed(python_random.START_SEED if alike else unlike_seed(rank))
+    numpy.random.seed(numpy_random.START_SEED if alike else unlike_seed(rank))
 
 
 def _run(scenario: Scenario, job: Job, rank: int) -> RankReport:

@@ -216,6 +216,7 @@ def replay_command(
     words += words_of(scenario)
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
+    words += ["--alike"] if is_free and scenario.alike else []  # a token has it
     words += [] if timeout_seconds is None else ["--timeout", f"{timeout_seconds:g}"]
     words += [] if engine is scenario.engine else ["--engine", engine.value]
     words += [name] if is_program else []  # what follows it is its own

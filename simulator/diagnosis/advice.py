@@ -734,7 +734,8 @@ class Cause:
     )
     PROCESSES_HANG = about(Fact)(
         "a rank waits for what no other one does, or does late; real processes cannot tell which is wrong",
-        "`{fact}`, which simulates it and says why; if a rank was only slow, raise --timeout",
+        "`{fact}`, which simulates it and says why; if that passes, --alike here, which lets ranks start with the same "
+        "random numbers; if a rank was only slow, raise --timeout",
     )
 
     # --- what does not end (stuck, budget) ----------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.choices import ChoicePoint
+from ddpsim.simulator.choices import ChoicePoint, Start
 
 
 class Guided:
@@ -17,8 +17,10 @@ class Guided:
     What was really taken stands in the schedule of the result.
     """
 
-    def __init__(self, choices: Sequence[int]) -> None:
+    def __init__(self, choices: Sequence[int], start: Start | None = None) -> None:
         self._choices = choices
+        self.start = start
+        """How the ranks start; None for the way that goes with the program."""
         self._next = 0
 
     def choose(self, point: ChoicePoint, options: Sequence[int]) -> int:

@@ -48,6 +48,7 @@ from ddpsim.simulator.rank_processes.values import packed, unpacked
 from ddpsim.simulator.runtime.baton import stack_of
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED
+from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
 from ddpsim.simulator.runtime.outcome import one_line, told
 from ddpsim.simulator.runtime.rank_body import RankBody
@@ -61,9 +62,6 @@ _PR_SET_PDEATHSIG = 1
 
 _OF_PROCESSES = ("concurrent.futures.process", "loky", "joblib.externals.loky")
 """The modules of executors whose workers are processes."""
-
-_UNLIKE_SEED = 1_000_003
-"""Of rank 0 of a program: the ranks of torchrun start unlike, too, but anew each time."""
 
 
 class Terms(NamedTuple):
@@ -201,7 +199,7 @@ def _forget_the_callers_settings() -> None:
 
 def _seed(setting: Setting) -> None:
     """Let the random numbers of a rank begin at the same place in each run."""
-    seed = seed_of_torch = _UNLIKE_SEED + setting.rank
+    seed = seed_of_torch = unlike_seed(setting.rank)
     if setting.terms.start.is_alike:
         seed, seed_of_torch = START_SEED, DEFAULT_SEED
     random.seed(seed)

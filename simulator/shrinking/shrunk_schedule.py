@@ -77,12 +77,10 @@ def shrink(
     }
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)
-
-    if failed.schedule.start is not None:
-        options["alike"] = failed.schedule.start.is_alike
+    start = failed.schedule.start
 
     def attempt(choices: Choices) -> Attempt[Choices]:
-        result = simulate(program, world_size, policy=Guided(choices), **options)
+        result = simulate(program, world_size, policy=Guided(choices, start), **options)
         return Attempt(stripped(result.schedule.choices) if failure.is_that_of(result) else None)
 
     shrunk = shrink_greedily(
@@ -93,7 +91,7 @@ def shrink(
         budget=budget or SHRINKING_BUDGET,
         on_progress=on_progress,
     )
-    result = simulate(program, world_size, policy=Guided(shrunk.value), **options)
+    result = simulate(program, world_size, policy=Guided(shrunk.value, start), **options)
     simplest = Schedule(shrunk.value, result.schedule.program, result.schedule.start)
     end = shrunk.end if failure.is_that_of(result) else End.FLAKY
     return ShrunkSchedule(simplest, result, shrunk.executions, end, shrunk.seconds)

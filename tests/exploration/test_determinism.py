@@ -1,14 +1,18 @@
 """The check of determinism finds what differs between two runs of one schedule, and nothing where none does."""
 
 import itertools
+import random
 import time
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import Budget, Code, Verdict, explore, simulate
+from ddpsim import Budget, Code, UsageError, Verdict, explore, replay, shrink, simulate
+from ddpsim.simulator.choices import Start
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.policies.guided import Guided
 from tests.diagnosis.ending import ends_with
 from tests.exploration.programs import senders_to_one, store
 
@@ -138,3 +142,76 @@ def test_a_step_more_is_found_where_all_events_read_the_same():
     first, again = result.findings[0].body.splitlines()[1:3]
     assert first == "  first   rank 1  store  set default_pg/0/key  at step 2, 0 s"
     assert again == "  again   rank 1  store  set default_pg/0/key  at step 3, 0.001 s"
+
+
+# --- ranks start unlike -----------------------------------------------------------------------------------------------
+
+DRAWS = {"random": random.random, "torch": lambda: torch.rand(1).item(), "numpy": numpy.random.random}
+ISOLATIONS = pytest.mark.parametrize("isolation", ["thread", pytest.param("process", marks=pytest.mark.tier("ci"))])
+
+
+def dropping(draw):
+    """A program that leaves out a layer, and so a call, with a chance of one in two; it may be told a seed."""
+
+    def program(rank, seed=None):
+        if seed is not None:
+            random.seed(seed)
+            torch.manual_seed(seed)
+            numpy.random.seed(seed)
+        for size in (1, 2):
+            if draw() > 0.5:
+                dist.all_reduce(torch.ones(size))
+
+    return program
+
+
+@ISOLATIONS
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_layer_drop_that_no_rank_has_seeded_is_found(draw, isolation):
+    program = dropping(DRAWS[draw])
+    options = {"check_determinism": True, "isolation": isolation}
+    failure = explore(program, 2, **options).first_failure
+    assert failure is not None
+    assert failure.findings[0].code in (Code.DEADLOCK_MISSING_RANK, Code.MISMATCH_SHAPE)
+    token = str(failure.schedule)
+    assert token.split(":")[2] == "u"
+    assert replay(program, 2, token, isolation=isolation).trace.digest() == failure.trace.digest()
+    assert simulate(program, 2, check_determinism=True, isolation=isolation).findings == failure.findings
+    # As it was, and as it is where nobody asks.
+    assert explore(program, 2, alike=True, **options).verdict is Verdict.PASS
+    assert explore(program, 2, isolation=isolation).verdict is Verdict.PASS
+
+
+@ISOLATIONS
+@pytest.mark.parametrize("draw", DRAWS)
+def test_one_that_all_have_seeded_is_not(draw, isolation):
+    result = explore(dropping(DRAWS[draw]), 3, args=(7,), check_determinism=True, isolation=isolation)
+    assert (result.verdict, result.complete) == (Verdict.PASS, True)
+
+
+def test_ranks_start_with_the_same_numbers_in_threads_and_in_processes():
+    def program(rank):
+        return [draw() for draw in DRAWS.values()], torch.initial_seed()
+
+    first, second = (simulate(program, 4, check_determinism=True, isolation=each) for each in ("thread", "process"))
+    assert first.returns == second.returns
+    highs = [[drawn > 0.5 for drawn in draws] for draws, _ in first.returns]
+    assert highs == [[True] * 3, [False] * 3] * 2
+
+
+def test_a_failure_of_ranks_that_start_unlike_is_shrunk():
+    def program(rank):
+        if random.random() > 0.5:
+            dist.all_reduce(torch.ones(1))
+
+    failure = simulate(program, 2, policy=Guided((1,), Start()))
+    shrunk = shrink(program, 2, failure.schedule)
+    assert shrunk.is_minimal
+    assert shrunk.result.findings[0].code is failure.findings[0].code is Code.DEADLOCK_MISSING_RANK
+    assert str(shrunk.schedule).split(":")[1:3] == ["0", "u"]
+
+
+def test_ranks_of_functions_that_start_alike_anyway():
+    line = "alike is True, but ranks of functions start alike unless check_determinism is True: leave it out"
+    with pytest.raises(UsageError, match=f"^{line}$"):
+        explore(count_of_its_own, 2, alike=True)

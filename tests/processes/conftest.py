@@ -3,6 +3,7 @@
 import os
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ IN_CI = {
     "test_returns_come_back",
     "test_killed_rank_is_named",
     "test_hang_tells_where_each_rank_stands",
+    "test_ranks_start_unlike",
     "test_join_trains_what_it_trains_in_memory[uneven-linear-ddp]",
     "test_what_fails_in_memory_fails[exception-on-one-rank-rank_error, rank 1-torch]",
     "test_nothing_is_left_behind[reduces_alone-1.0]",
@@ -25,7 +27,7 @@ IN_CI = {
     "test_nothing_outlives_the_command[2-130]",
     "test_run",
 }
-"""One of each: a return, an end, a hang, a training, an error, what is left, a script, Ctrl-C, the console.
+"""One of each: a return, an end, a hang, a start, a training, an error, what is left, a script, Ctrl-C, the console.
 
 The others are variants of these; none of them looks at what the simulator does with its ranks.
 """
@@ -47,9 +49,9 @@ def server():
 def run(server):
     """Run a program of this folder on real processes."""
 
-    def run(name, *, world_size=2, timeout_seconds=30.0, engine="torch"):
+    def run(name, *, world_size=2, timeout_seconds=30.0, engine="torch", alike=False):
         return run_scenario(
-            load(f"{PROGRAMS}:{name}"),
+            replace(load(f"{PROGRAMS}:{name}"), alike=alike),
             engine,
             transport="processes",
             world_size=world_size,

@@ -2,12 +2,14 @@
 
 import hashlib
 import os
+import random
 import signal
 import subprocess
 import sys
 import threading
 import time
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -183,3 +185,21 @@ def says_so_and_hangs(rank):
 def misses_a_peer(rank):
     if rank == 0:
         dist.recv(torch.zeros(2), src=1)
+
+
+def drops_layers(rank):
+    """Reduces once more with a chance of one in two, which no rank has seeded."""
+    if random.random() > 0.5:
+        dist.all_reduce(torch.ones(1))
+
+
+def drops_layers_alike(rank):
+    """The same, seeded."""
+    random.seed(0)
+    drops_layers(rank)
+
+
+def starts(rank):
+    """What the generators begin with, and the order of a set of strings."""
+    drawn = [random.random(), torch.rand(1).item(), numpy.random.random()]
+    return drawn, list({"image", "text", "audio", "video"})

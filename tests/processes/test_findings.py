@@ -57,7 +57,8 @@ def test_the_text_of_a_hang():
         '      File "train.py", line 7, in step',
         "        model(batch)",
         "  cause   a rank waits for what no other one does, or does late; real processes cannot tell which is wrong",
-        "  try     `ddpsim run x`, which simulates it and says why; if a rank was only slow, raise --timeout",
+        "  try     `ddpsim run x`, which simulates it and says why; if that passes, --alike here, which lets ranks "
+        "start with the same random numbers; if a rank was only slow, raise --timeout",
     ]
 
 

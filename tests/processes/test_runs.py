@@ -78,8 +78,27 @@ def test_what_cannot_be_pickled_stays_there(run):
     assert (result.verdict, result.returns) == (Verdict.PASS, ("fine", None))
 
 
+def test_layers_dropped_by_chance_hang(run):
+    (finding,) = run("drops_layers", timeout_seconds=0.7).findings
+    assert (finding.code, finding.ranks) == (Code.STUCK, (0,))
+    assert run("drops_layers_alike").findings == ()
+    assert run("drops_layers", alike=True).findings == ()
+
+
+def test_ranks_start_unlike(run):
+    """As ranks of programs do, whose hash seeds are as many."""
+    result = run("starts", world_size=4)
+    numbers, orders = zip(*result.returns, strict=True)
+    assert [[drawn > 0.5 for drawn in drawns] for drawns in numbers] == [[True] * 3, [False] * 3] * 2
+    assert orders[0] == orders[2] != orders[1] == orders[3]
+    assert run("starts", world_size=4).returns == result.returns
+    alike = run("starts", alike=True)
+    assert alike.returns[0] == alike.returns[1]
+    assert alike.replay.endswith(":starts --world-size 2 --transport processes --alike --timeout 30")
+
+
 def test_random_numbers_are_those_of_a_simulation(run):
-    (tensor, *others), again = run("draws").returns
+    (tensor, *others), again = run("draws", alike=True).returns
     (simulated, *expected), _ = run_scenario(f"{PROGRAMS}:draws", world_size=2).returns
     assert torch.equal(tensor, simulated)
     assert torch.equal(again[0], simulated)

@@ -29,6 +29,7 @@ from ddpsim.simulator.runtime.isolation.environment import Environment
 from ddpsim.simulator.runtime.isolation.modes import Modes
 from ddpsim.simulator.runtime.isolation.numpy_random import numpy_random
 from ddpsim.simulator.runtime.isolation.python_random import python_random
+from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 from ddpsim.simulator.runtime.isolation.settings import Settings
 from ddpsim.simulator.runtime.isolation.torch_generators import CudaGenerators, cpu_generator
 from ddpsim.simulator.runtime.isolation.warning_filters import WarningFilters
@@ -47,10 +48,22 @@ class Isolation:
     A rank's state is made when the rank first runs, and the states are dropped by `uninstall`.
     """
 
-    __slots__ = ("_exchange", "_holder", "_initial", "_modes", "_restore", "_states", "_world", "_world_size")
+    __slots__ = (
+        "_exchange",
+        "_holder",
+        "_initial",
+        "_is_alike",
+        "_modes",
+        "_restore",
+        "_states",
+        "_world",
+        "_world_size",
+    )
 
-    def __init__(self, world_size: int) -> None:
+    def __init__(self, world_size: int, *, is_alike: bool = True) -> None:
+        """Let the generators of all ranks start alike, or each from a seed of its own."""
         self._world_size = world_size
+        self._is_alike = is_alike
         self._world = World(world_size)
         self._holder: int | None = None
         self._states: list[State | None] = []
@@ -61,7 +74,7 @@ class Isolation:
         """Remember the host process's state and prepare for ranks. To be undone on the same thread."""
         assert not self._states, "installed twice"
         self._modes = modes = Modes()
-        in_place = InPlace(self._world, Environment(self._world_size))
+        in_place = InPlace(self._world, Environment(self._world_size), is_alike=self._is_alike)
         host = in_place.host()
         try:
             for part in (self._world, modes):
@@ -112,7 +125,8 @@ class InPlace:
     file of its kind, and so is why a kind is swapped, and how it is in a fresh process.
     """
 
-    def __init__(self, world: World, environment: Environment) -> None:
+    def __init__(self, world: World, environment: Environment, *, is_alike: bool) -> None:
+        self._is_alike = is_alike
         self._world = world
         self._environment = environment
         self._settings = Settings()
@@ -160,6 +174,11 @@ class InPlace:
 
         Called while anybody's state is in place.
         """
+        generators = (self._torch, self._python, self._numpy)
+        if self._is_alike:
+            on_torch, on_python, on_numpy = (each.start for each in generators)
+        else:
+            on_torch, on_python, on_numpy = (each.started(unlike_seed(rank)) for each in generators)
         return (
             self._world.of(rank),
             None,
@@ -169,10 +188,10 @@ class InPlace:
             self._base_filters.copy(),
             True,
             self._on_cuda.new_lazy_seeds(),
-            self._torch.start,
+            on_torch,
             (),
-            self._python.start,
-            self._numpy.start,
+            on_python,
+            on_numpy,
             self._settings.start,
         )
 

@@ -98,7 +98,11 @@ class NumpyByState:
         self._random_state = random_state
         current = random_state._bit_generator
         self.mersenne: Any = current if type(current) is numpy.random.MT19937 else numpy.random.MT19937(0)
-        self.start = NumpyState(None, b"", (self.mersenne, _start_values(), None))
+        self.start = self.started(START_SEED)
+
+    def started(self, seed: int) -> NumpyState:
+        """Return the state of a generator that was just seeded."""
+        return NumpyState(None, b"", (self.mersenne, _values(seed), None))
 
     def save(self) -> NumpyState:
         """Return the bit generator in place, its state, and that of the Mersenne twister it may stand in for."""
@@ -138,8 +142,12 @@ class NumpyByCopy:
         self._gauss = window(gauss_address, GAUSS.size)
         self._by_state = NumpyByState(random_state)
         self.probe_gauss = self._gauss.tobytes
-        content = _start_struct()
-        self.start = NumpyState(content[MARKS], GAUSS.pack(0, 0.0), Copy(content[MARKS], content))
+        self.start = self.started(START_SEED)
+
+    def started(self, seed: int) -> NumpyState:
+        """Return the state of a generator that was just seeded."""
+        content = _start_struct() if seed == START_SEED else _struct(seed)
+        return NumpyState(content[MARKS], GAUSS.pack(0, 0.0), Copy(content[MARKS], content))
 
     def save(self) -> NumpyState:
         """Return the two structs, or all there is if another bit generator is in place of the Mersenne twister."""
@@ -167,10 +175,13 @@ def _struct_of(mersenne: Any) -> memoryview:
 
 @cache
 def _start_struct() -> bytes:
-    start: Any = numpy.random.RandomState(START_SEED)  # must outlive the copying
+    return _struct(START_SEED)
+
+
+def _struct(seed: int) -> bytes:
+    start: Any = numpy.random.RandomState(seed)  # must outlive the copying
     return _struct_of(start._bit_generator).tobytes()
 
 
-@cache
-def _start_values() -> Any:
-    return numpy.random.RandomState(START_SEED).get_state(legacy=False)
+def _values(seed: int) -> Any:
+    return numpy.random.RandomState(seed).get_state(legacy=False)

@@ -6,7 +6,8 @@
 where it does not, the public functions do the work.
 
 Each rank starts as if it had called `random.seed(0)`: a program that wants another stream on each rank seeds by rank,
-as it does in real processes. Ranks that do not draw then have one state between them, and nothing is copied.
+as it does in real processes. Ranks that do not draw then have one state between them, and nothing is copied. Where
+ranks start unlike (`seeds.py`), each has called it with a seed of its own.
 """
 
 from __future__ import annotations
@@ -63,9 +64,13 @@ class RandomByCopy:
         region = _struct_of(generator)
         self.probe = region[MARKS].tobytes
         self._struct = NativeState(region, self.probe)
-        start = random.Random(START_SEED)  # must outlive the copying
+        self.start = self.started(START_SEED)
+
+    def started(self, seed: int) -> RandomState:
+        """Return the state of a generator that was just seeded."""
+        start = random.Random(seed)  # must outlive the copying
         content = _struct_of(start).tobytes()
-        self.start = _state(Copy(content[MARKS], content), None)
+        return _state(Copy(content[MARKS], content), None)
 
     def save(self) -> RandomState:
         """Return the state in place."""
@@ -90,7 +95,11 @@ class RandomByState:
 
     def __init__(self, generator: random.Random) -> None:
         self._generator = generator
-        self.start = RandomState(None, None, random.Random(START_SEED).getstate())
+        self.start = self.started(START_SEED)
+
+    def started(self, seed: int) -> RandomState:
+        """Return the state of a generator that was just seeded."""
+        return RandomState(None, None, random.Random(seed).getstate())
 
     def save(self) -> RandomState:
         """Return the state in place."""

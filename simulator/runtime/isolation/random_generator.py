@@ -11,7 +11,10 @@ class Generator(Protocol[State]):
     """One of the process's generators. Its states have `marks`, by which a context switch sees what it need not do."""
 
     start: State
-    """What every rank starts from."""
+    """What every rank starts from, where ranks start alike."""
+
+    def started(self, seed: int) -> State:
+        """Return what a rank starts from that has a seed of its own."""
 
     def probe(self) -> object:
         """Return the marks of the state in place, or what equals no marks. A state that has them is in place."""

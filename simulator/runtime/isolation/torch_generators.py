@@ -108,9 +108,14 @@ class CpuByCopy:
         region = window(_address(generator) + engine_offset, REGION_BYTES)
         engine = NativeState(region, partial(MARKS.unpack_from, region))
         self.probe, self.save, self.exchange = engine.probe, engine.save, engine.exchange
-        start = torch.Generator().manual_seed(DEFAULT_SEED)  # must outlive the copying
-        content = window(_address(start) + engine_offset, REGION_BYTES).tobytes()
-        self.start = Copy(MARKS.unpack_from(content), content)
+        self._engine_offset = engine_offset
+        self.start = self.started(DEFAULT_SEED)
+
+    def started(self, seed: int) -> Copy:
+        """Return the state of a generator that was just seeded."""
+        start = torch.Generator().manual_seed(seed)  # must outlive the copying
+        content = window(_address(start) + self._engine_offset, REGION_BYTES).tobytes()
+        return Copy(MARKS.unpack_from(content), content)
 
 
 class CpuByState:
@@ -120,7 +125,11 @@ class CpuByState:
 
     def __init__(self, generator: torch.Generator) -> None:
         self._generator = generator
-        self.start = Copy(None, torch.Generator().manual_seed(DEFAULT_SEED).get_state())
+        self.start = self.started(DEFAULT_SEED)
+
+    def started(self, seed: int) -> Copy:
+        """Return the state of a generator that was just seeded."""
+        return Copy(None, torch.Generator().manual_seed(seed).get_state())
 
     def save(self) -> Copy:
         """Return the state in place."""
