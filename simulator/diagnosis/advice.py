@@ -280,6 +280,14 @@ class Cause:
         "the ranks call groups {fact} in different orders",
         "let every rank use its groups in one global order",
     )
+    LEFT_BEHIND = about(Ranks)(
+        "{who} made the call, did not wait for it, and ended before the ranks had connected",
+        "wait for the work before the rank ends",
+    )
+    STREAMS_CROSS = about(Fact)(
+        "this backend may run the calls of a rank one after another, and {fact}",
+        "issue calls that meet in one order on every rank, messages that go both ways by batch_isend_irecv",
+    )
     GROUPS_IN_A_RING = about(Fact)(
         "the ranks begin with different ones of groups {fact}, and each waits for one that begins elsewhere",
         "let every rank use its groups in one global order, for instance that in which they were made",

@@ -109,6 +109,9 @@ def _waiting(snapshot: Snapshot, rank: RankSnapshot, number: int, wait: Wait | N
 
 
 def _presence(snapshot: Snapshot, call: Call) -> str:
+    if call in snapshot.stream_by_queued:
+        first = snapshot.stream_by_queued[call].started[0]
+        return f"queued behind {first.operation} #{first.sequence}{_on_group(first)} at {first.location}"
     if call not in snapshot.slot_by_call:
         return ""
     if call.is_point_to_point:

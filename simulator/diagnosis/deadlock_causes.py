@@ -57,6 +57,8 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
         return Cause.KEY_NEVER_SET.lines()
     if reading.any_suffices:
         return Cause.NOTHING_SENT.lines(who=rank_list(culprits))
+    if _was_left_behind(snapshot, calls[0], culprits):
+        return Cause.LEFT_BEHIND.lines(who=rank_list(culprits))
     if calls[0].is_point_to_point:
         counterpart = "recv" if calls[0].operation == "send" else "send"
         return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=counterpart)
@@ -64,6 +66,15 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     if wrappers:
         return _advise_wrappers(snapshot, reading, wrappers)
     return _advise_users(snapshot, reading, calls, culprits)
+
+
+def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:
+    """True if the ranks that ended had made the call that others wait for, and left it behind."""
+    index = snapshot.slot_by_call.get(call)
+    return index is not None and all(
+        any(left.rank == rank and snapshot.open_slots[index].lacks(left) for left in snapshot.left_behind)
+        for rank in culprits
+    )
 
 
 def _calls_of(snapshot: Snapshot, ranks: Sequence[int]) -> list[Call]:
@@ -173,6 +184,10 @@ def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
 
 
 def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
+    if reading.streams:
+        first = {stream.rank: stream.started[0] for stream in snapshot.streams}
+        own = [f"rank {rank} began with {_on_group(first[rank])}" for rank in reading.streams]
+        return Cause.STREAMS_CROSS.lines(fact=", ".join(elided(own)))
     calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:
@@ -193,6 +208,11 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
         return Cause.WRAPPERS_IN_OTHER_ORDER.lines(who=who)
     cause = Cause.GROUPS_IN_OTHER_ORDER if len(groups) == 1 else Cause.GROUPS_IN_A_RING
     return cause.lines(fact=f"{', '.join(elided(groups))} and {last}")
+
+
+def _on_group(call: Call) -> str:
+    message = "" if call.peer is None else f" {'to' if call.operation == 'send' else 'from'} rank {call.peer}"
+    return f'{call.operation} #{call.sequence}{message} on "{call.group}" at {call.location}'
 
 
 def _cycle_calls(snapshot: Snapshot, reading: Reading) -> list[Call]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from typing import NamedTuple
 
-from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Site
 from ddpsim.simulator.waits import CallWait, Wait
 from ddpsim.simulator.wording import numbers
 
@@ -72,10 +73,29 @@ class OpenSlot:
         """The ranks that are here."""
         return tuple(sorted(call.rank for call in self.calls))
 
+    def lacks(self, call: Call) -> bool:
+        """True if a call that has not come yet belongs here."""
+        here = self.calls[0]
+        if here.group != call.group or call.rank not in self.missing:
+            return False
+        if not here.is_point_to_point or not call.is_point_to_point:
+            return here.is_point_to_point == call.is_point_to_point and here.sequence == call.sequence
+        return here.operation != call.operation and here.tag == call.tag and call.peer in (here.rank, ANY_SOURCE)
+
     @cached_property
     def presence(self) -> str:
         """Who is here and who is not; put in words once for all that wait here."""
         return f"arrived {numbers(self.arrived)} · missing {numbers(self.missing)}"
+
+
+class StreamSnapshot(NamedTuple):
+    """A rank's calls on a backend that runs them one after another, where one waits for another."""
+
+    rank: int
+    started: tuple[Call, ...]
+    """Under way."""
+    queued: tuple[Call, ...]
+    """Issued, and to be started once those are complete, in this order."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +107,20 @@ class Snapshot:
     choice_points: int = 0
     issued: tuple[Call, ...] = ()
     """All calls that were made so far."""
+    streams: tuple[StreamSnapshot, ...] = ()
+    """Those in which calls are queued, by rank."""
+    left_behind: tuple[Call, ...] = ()
+    """Those of ranks that ended before they were connected with whom they called (kernel/connections.py)."""
 
     @cached_property
     def slot_by_call(self) -> dict[Call, int]:
         """The index of the slot that each call waits in."""
         return {call: index for index, slot in enumerate(self.open_slots) for call in slot.calls}
+
+    @cached_property
+    def stream_by_queued(self) -> dict[Call, StreamSnapshot]:
+        """The stream in which each call is queued."""
+        return {call: stream for stream in self.streams for call in stream.queued}
 
     @cached_property
     def threads(self) -> dict[int, ThreadSnapshot]:

@@ -11,6 +11,10 @@ waits for good, and all alternatives of an OR node do; the readings say why.
 Note [Store keys]. Nobody knows who was to set a key. Ranks that wait for different keys may each have been about to set
 another's, which is read as a cycle; ranks that wait for one key, or one rank alone, wait for nobody in particular.
 
+Note [Stream nodes]. On a backend that runs a rank's calls one after another, a call that is queued behind another one
+has not come to its slot. Who waits for it waits for the rank's stream, a node of its own, and that for the slots of the
+calls under way in it: the program of the rank may be anywhere by then.
+
 Note [Thread nodes]. The program of a rank is one of its threads, and each that it has started is a node of its own: an
 edge goes to the thread whose end it waits for, and by way of a lock to who has it. At an event or a queue it waits for
 ANY of the rank's other threads. A rank that is missing in a slot may be missed in any of its threads; its program is
@@ -27,7 +31,7 @@ from typing import Any, NamedTuple, TypeAlias
 import networkx as nx
 
 from ddpsim.simulator.choices import Who
-from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
+from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
 
@@ -39,6 +43,13 @@ class Thread(NamedTuple):
 
     rank: int
     number: int
+
+
+class Stream(NamedTuple):
+    """The node of the stream of a rank."""
+
+    rank: int
+    name: str = "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +67,12 @@ class Reading:
     """True if one of several culprits would be enough."""
     threads: tuple[int, ...] = ()
     """The numbers of the threads of a cycle within one rank."""
+    streams: tuple[int, ...] = ()
+    """The ranks of a cycle whose calls wait for one another on the rank's stream."""
 
 
 class WaitGraph:
-    """The wait-for graph of a snapshot. Its nodes are threads, ("slot", index), ("store", index) and ("lock", ...).
+    """The wait-for graph of a snapshot: threads, streams, ("slot", index), ("store", index) and ("lock", ...).
 
     OR nodes have the attribute `any_suffices`.
     """
@@ -82,7 +95,7 @@ class WaitGraph:
     # --- building -----------------------------------------------------------------------------------------------------
 
     def _build(self) -> None:
-        graph, slot_by_call = self.graph, self.snapshot.slot_by_call
+        graph, slot_by_call, queued = self.graph, self.snapshot.slot_by_call, self.snapshot.stream_by_queued
         graph.add_nodes_from(self.waits)
         for node, wait in self.waits.items():
             if isinstance(wait, CallWait):
@@ -90,13 +103,23 @@ class WaitGraph:
                 graph.add_edges_from(
                     (node, ("slot", slot_by_call[call])) for call in wait.calls if call in slot_by_call
                 )
+                graph.add_edges_from((node, Stream(call.rank)) for call in wait.calls if call in queued)
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
+        for stream in self.snapshot.streams:
+            graph.add_edges_from((Stream(stream.rank), ("slot", slot_by_call[call])) for call in stream.started)
         for index, slot in enumerate(self.snapshot.open_slots):
             if ("slot", index) in graph:
                 graph.nodes["slot", index]["any_suffices"] = slot.any_suffices
-                graph.add_edges_from((("slot", index), Thread(rank, rank)) for rank in slot.missing)
+                graph.add_edges_from((("slot", index), self._missing_in(slot, rank)) for rank in slot.missing)
         self._add_store_waits()
+
+    def _missing_in(self, slot: OpenSlot, rank: int) -> Thread | Stream:
+        """Who is to bring a slot the call of a rank: its stream, if the call is queued there, or its program."""
+        is_queued = any(
+            slot.lacks(call) for stream in self.snapshot.streams if stream.rank == rank for call in stream.queued
+        )
+        return Stream(rank) if is_queued else Thread(rank, rank)
 
     def _add_thread_wait(self, node: Thread, wait: ThreadWait | LockWait) -> None:
         nodes = {each.number: each for each in self.waits}
@@ -126,7 +149,8 @@ class WaitGraph:
 
     def waiting(self) -> tuple[Waiting, ...]:
         """Who waits, and for whom, in the order of ranks: the graph as values, with what lies in between left out."""
-        who = {node: Who(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
+        who: dict[Any, Who] = {node: Who(node.rank, self.snapshot.threads[node.number].name) for node in self.waits}
+        who |= {node: Who(node.rank, "") for node in self.graph if isinstance(node, Stream)}
         beyond: dict[Any, tuple[Who, ...]] = {}  # all that wait in one slot share the tuple of those it misses
 
         def through(node: Any) -> tuple[Who, ...]:
@@ -176,9 +200,10 @@ class WaitGraph:
                 victims = _ranks(component | nx.ancestors(self.graph, cycle[0]))
                 ranks = tuple(dict.fromkeys(node.rank for node in cycle))
                 if len(ranks) > 1 or not any(map(_is_within_rank, component)):
-                    yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks)
+                    streams = tuple(node.rank for node in cycle if isinstance(node, Stream))
+                    yield Reading(Code.DEADLOCK_CYCLE, tuple(sorted(ranks)), victims, ranks, streams=streams)
                 else:
-                    numbers = tuple(node.number for node in cycle)
+                    numbers = tuple(node.number for node in cycle if isinstance(node, Thread))
                     yield Reading(Code.DEADLOCK_THREADS, ranks, victims, threads=numbers)
 
     def _ends(self) -> Iterator[Reading]:
@@ -219,20 +244,22 @@ def _is_within_rank(node: Any) -> bool:
 
 
 def _ranks(nodes: Iterable[Any]) -> tuple[int, ...]:
-    return tuple(sorted({node.rank for node in nodes if isinstance(node, Thread)}))
+    return tuple(sorted({node.rank for node in nodes if isinstance(node, (Thread, Stream))}))
 
 
-def _shortest_cycle(graph: Graph) -> tuple[Thread, ...]:
-    """The threads of a shortest cycle, from the lowest one on; () if there is none."""
+def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
+    """The threads and streams of a shortest cycle, from the lowest one on; () if there is none."""
     cyclic = [component for component in nx.strongly_connected_components(graph) if len(component) > 1]
-    threads = [[node for node in component if isinstance(node, Thread)] for component in cyclic]
+    threads = [[node for node in component if isinstance(node, (Thread, Stream))] for component in cyclic]
     if not cyclic:
         return ()
-    start, component = min((min(own), component) for own, component in zip(threads, cyclic, strict=True))
-    return tuple(node for node in _cycle_through(graph.subgraph(component), start) if isinstance(node, Thread))
+    starts = [(min(own, key=lambda node: node.rank), component) for own, component in zip(threads, cyclic, strict=True)]
+    start, component = min(starts, key=lambda each: each[0].rank)
+    cycle = _cycle_through(graph.subgraph(component), start)
+    return tuple(node for node in cycle if isinstance(node, (Thread, Stream)))
 
 
-def _cycle_through(graph: Graph, start: Thread) -> list[Any]:
+def _cycle_through(graph: Graph, start: Thread | Stream) -> list[Any]:
     """A shortest path from `start` back to itself."""
     paths = [nx.shortest_path(graph, after, start) for after in sorted(graph.successors(start), key=repr)]
     return [start, *min(paths, key=len)[:-1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
@@ -13,7 +14,7 @@ from ddpsim.simulator.faults import Delay, FaultPlan
 from ddpsim.simulator.kernel.answers import Move, Strike
 from ddpsim.simulator.kernel.endings import RequestEnded, fail
 from ddpsim.simulator.kernel.pauses import Pauses
-from ddpsim.simulator.kernel.requests import Announce, IsComplete, Missing, OthersDeliver
+from ddpsim.simulator.kernel.requests import Announce, CloseBatch, IsComplete, Missing, OpenBatch, OthersDeliver
 from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import IssuedCall, Script, Task
@@ -21,6 +22,7 @@ from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import Slot, call_object, order_object
+from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.waits import CallWait
 
 _ISSUE, _MATCH, _WAIT, _DONE = EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE  # as in turns.py
@@ -35,6 +37,9 @@ class Exchange:
         self._pauses = pauses
         self._faults = faults
         self._has_faults = bool(faults)
+        self._streams = run.streams
+        self._starting: deque[IssuedCall] = deque()
+        """Calls at the head of their streams that have not arrived yet."""
         self._issued: dict[int, IssuedCall] = {}
         # by id() of the call: hashing a call's many fields would cost more than the rest of its matching
 
@@ -83,10 +88,33 @@ class Exchange:
             if me.rank.has_started_threads:
                 run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
         run.record(_ISSUE, call)
+        if self._streams is not None and call.operation not in CREATING:
+            return self._start_all(me) if self._streams.join(issued, self._starting) else None
+        return self._start(me, call)
+
+    def _start_all(self, me: Task) -> Script:
+        """Let calls arrive that have come to the head of their streams; not one inside another, as they may be many."""
+        while self._starting:
+            script = self._start(me, self._starting.popleft().call)
+            if script is not None:
+                yield from script
+
+    def _start(self, me: Task, call: Call) -> Script | None:
+        """Let a call arrive where it meets others."""
         if call.peer is not None:
             return self._issue_message(me, call)
-        slot = run.slots.arrive(call)
+        slot = self._run.slots.arrive(call)
         return self._fill(me, slot) if slot.is_full else None
+
+    def open_batch(self, me: Task, request: OpenBatch) -> None:
+        """Serve `OpenBatch`."""
+        if self._streams is not None:
+            self._streams.open_batch(me.rank_number)
+
+    def close_batch(self, me: Task, request: CloseBatch) -> None:
+        """Serve `CloseBatch`."""
+        if self._streams is not None:
+            self._streams.close_batch(me.rank_number)
 
     def on_announce(self, me: Task, request: Announce) -> Script:
         """Serve `Announce`."""
@@ -142,6 +170,8 @@ class Exchange:
         names = tuple([issued.name for issued in met])
         if run.observer is not None:
             run.observer.completed(names)
+        if run.connections is not None:
+            run.connections.made(calls)
         moved = yield Move(signature, names, run.slots.members(calls[0].group))
         run.record(_MATCH, me.rank.last_call, text if moved.error is None else "refused")
         for issued in met:
@@ -151,6 +181,8 @@ class Exchange:
             for task in owner.tasks:
                 if isinstance(task.wait, CallWait) and issued.call in task.wait.calls:
                     self._turns.wake(task.number)
+            if self._streams is not None:
+                self._streams.leave(issued, self._starting)
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 
@@ -205,8 +237,10 @@ class Exchange:
 
     def missing(self, me: Task, request: Missing) -> tuple[int, ...]:
         """Serve `Missing`."""
-        slot = self._run.slots.slot_of(me.rank.open[request.handle].call)
-        assert slot is not None, "the call is not complete, so somebody is missing"
+        call = me.rank.open[request.handle].call
+        slot = self._run.slots.slot_of(call)
+        if slot is None:  # the call has not come there itself yet
+            return tuple(rank for rank in sorted(self._run.slots.members(call.group)) if rank != call.rank)
         return slot.missing
 
     def others_deliver(self, me: Task, request: OthersDeliver) -> bool:

@@ -7,6 +7,7 @@ from types import GeneratorType
 from typing import Any
 
 from ddpsim.simulator.accesses import Accesses
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Policy
@@ -34,9 +35,17 @@ Serve = Callable[[Task, Any], Any]
 class Kernel:
     """One execution, as whoever runs its ranks sees it."""
 
-    def __init__(self, world_size: int, *, policy: Policy, budget: Budget, faults: FaultPlan) -> None:
+    def __init__(
+        self,
+        world_size: int,
+        *,
+        policy: Policy,
+        budget: Budget,
+        faults: FaultPlan,
+        semantics: BackendSemantics = GLOO,
+    ) -> None:
         observer: Observer | None = getattr(policy, "observer", None)
-        self.run = run = Run(world_size, budget, observer)
+        self.run = run = Run(world_size, budget, observer, semantics)
         """What has come of it so far. The kernel changes it; a host only ends its life, by `break_off`."""
         self._turns = turns = Turns(run, policy)
         pauses = Pauses(run, turns)
@@ -52,6 +61,8 @@ class Kernel:
             ask.BeginCall: lambda me, request: calls.begin(me, request.intent),
             ask.Issue: lambda me, request: calls.issue(me, *request),
             ask.Announce: calls.on_announce,
+            ask.OpenBatch: calls.open_batch,
+            ask.CloseBatch: calls.close_batch,
             ask.WaitFor: lambda me, request: calls.wait_for(me, *request),
             ask.IsComplete: calls.on_is_complete,
             ask.StoreOperation: KeyValues(run, turns, pauses).on_operation,

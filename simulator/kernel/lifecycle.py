@@ -59,6 +59,8 @@ class Lifecycle:
     def on_finish(self, me: Task, request: Finish) -> Script:
         """Serve `Finish`: the baton goes on for good."""
         self._turns.end(me, request.how)
+        if me.is_main and self._run.connections is not None:
+            self._run.connections.rank_ended(me.rank)
         yield from self.go_on_after(me)
 
     def returned(self, me: Task, request: Returned) -> None:

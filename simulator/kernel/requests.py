@@ -137,6 +137,14 @@ class Announce(NamedTuple):
     call: Call
 
 
+class OpenBatch(NamedTuple):
+    """The calls of the caller's rank from here on are one unit, on a backend that has such."""
+
+
+class CloseBatch(NamedTuple):
+    """That unit is whole."""
+
+
 class Destroy(NamedTuple):
     """The caller's rank makes no more calls on a group."""
 
@@ -260,6 +268,6 @@ class Looked(NamedTuple):
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
     | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | OthersDeliver
-    | StartThread | SawEnd | Touch | Release | Acquire | Note | StepDone | Returned | Raised
+    | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Note | StepDone | Returned | Raised
 )  # fmt: skip
 Reply = Delivered | Moved | StackTold | Looked

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.clock import VirtualClock
 from ddpsim.simulator.diagnosis.open_slots import open_slots
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot, ThreadSnapshot
 from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.kernel.connections import Connections
 from ddpsim.simulator.kernel.observer import Observer
 from ddpsim.simulator.kernel.states import Life
+from ddpsim.simulator.kernel.streams import Streams
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import SlotTable
@@ -25,6 +28,7 @@ class Run:
     __slots__ = (
         "budget",
         "clock",
+        "connections",
         "events",
         "findings",
         "life",
@@ -32,20 +36,29 @@ class Run:
         "observer",
         "ranks",
         "running",
+        "semantics",
         "slots",
         "started",
         "steps",
+        "streams",
         "tasks",
         "waiting",
     )
 
-    def __init__(self, world_size: int, budget: Budget, observer: Observer | None) -> None:
+    def __init__(
+        self, world_size: int, budget: Budget, observer: Observer | None, semantics: BackendSemantics = GLOO
+    ) -> None:
         self.budget = budget
+        self.semantics = semantics
         self.observer = observer
         self.life = Life()
         self.clock = VirtualClock()
         self.slots = SlotTable()
         self.messages = PointToPointTable()
+        self.streams = Streams(world_size, batch_is_unit=semantics.batch_is_unit) if semantics.calls_in_order else None
+        """None where a call starts when it is issued."""
+        self.connections = Connections(self.slots, self.messages) if semantics.connects_lazily else None
+        """None where the ranks of a group are connected from the beginning."""
         self.events: list[Event] = []
         self.findings: list[Finding] = []
         self.waiting: tuple[Waiting, ...] = ()
@@ -74,7 +87,9 @@ class Run:
         """Every rank and every open slot, as frozen values."""
         issued = tuple(event.call for event in self.events if event.kind is EventKind.ISSUE and event.call is not None)
         ranks = tuple(map(_snapshot_of, self.ranks))
-        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, issued)
+        streams = () if self.streams is None else self.streams.snapshot()
+        left_behind = () if self.connections is None else tuple(self.connections.left_behind)
+        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, issued, streams, left_behind)
 
 
 def _snapshot_of(rank: RankRecord) -> RankSnapshot:

@@ -58,6 +58,15 @@ class PointToPointTable:
         """Let a receive without a candidate wait."""
         self._receives.setdefault((receive.group, receive.rank, receive.tag), []).append(receive)
 
+    def withdraw(self, call: Call) -> None:
+        """Take a send or a receive that waits back; one from any source stays."""
+        destination = call.peer if call.operation == "send" else call.rank
+        assert destination is not None
+        table = self._sends if call.operation == "send" else self._receives
+        waiting = table.get((call.group, destination, call.tag), [])
+        if call in waiting:
+            waiting.remove(call)
+
     def open_calls(self) -> list[Call]:
         """Every send and receive that waits, by channel and then in order of issue."""
         waiting = [*self._sends.values(), *self._receives.values()]

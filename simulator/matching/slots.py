@@ -110,6 +110,12 @@ class SlotTable:
             self._open.pop(key, None)
         return slot
 
+    def withdraw(self, call: Call) -> None:
+        """Take a call that waits back out of its slot."""
+        slot = self.slot_of(call)
+        if slot is not None:
+            del slot.calls[call.rank]
+
     def slot_of(self, call: Call) -> Slot | None:
         """The open slot a call waits in; None once it was full."""
         slot = self._open.get((call.group, call.sequence))

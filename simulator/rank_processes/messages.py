@@ -13,10 +13,12 @@ from ddpsim.simulator.calls import Call
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import (
     Acquire,
+    CloseBatch,
     Declare,
     Destroy,
     GiveUp,
     Note,
+    OpenBatch,
     Release,
     Reply,
     Request,
@@ -151,7 +153,9 @@ Message = (
     | ChangedInFlight | GiveUpRequest | Broke | Ended
 )  # fmt: skip
 
-UNANSWERED = frozenset({Acquire, Declare, Destroy, GiveUp, Note, Release, Returned, SawEnd, StepDone, Touch})
+UNANSWERED = frozenset(
+    {Acquire, CloseBatch, Declare, Destroy, GiveUp, Note, OpenBatch, Release, Returned, SawEnd, StepDone, Touch}
+)
 """Requests that are served at once whatever stands, by an answer without a value."""
 
 

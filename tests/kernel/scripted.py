@@ -9,6 +9,7 @@ from collections import defaultdict
 from typing import NamedTuple
 
 from ddpsim import Budget
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import Kernel
@@ -57,14 +58,17 @@ class Start(NamedTuple):
 
 
 class Host:
-    def __init__(self, programs, *, policy=None, faults=(), budget=None, refuse=None, chains=None, outside=()):
+    def __init__(
+        self, programs, *, policy=None, faults=(), budget=None, refuse=None, chains=None, outside=(), semantics=GLOO
+    ):
         """`chains` has, by rank and handle, the generator that runs when a completion is delivered.
 
         `outside` has the numbers of those whom a thread outside wakes, one at each look.
         """
         world_size = len(programs)
         policy = policy or RoundRobin()
-        self.kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=FaultPlan(faults, world_size))
+        plan = FaultPlan(faults, world_size)
+        self.kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan, semantics=semantics)
         self.run = self.kernel.run
         self.log = []
         """What the host had to do, and who was left by which way."""

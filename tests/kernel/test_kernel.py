@@ -18,6 +18,7 @@ from ddpsim.simulator.kernel.requests import (
     Block,
     Cancel,
     Checkpoint,
+    CloseBatch,
     Destroy,
     GivenUp,
     GiveUp,
@@ -26,6 +27,7 @@ from ddpsim.simulator.kernel.requests import (
     Missing,
     NameGroup,
     Note,
+    OpenBatch,
     OthersDeliver,
     Poll,
     ReadClock,
@@ -533,6 +535,8 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         yield Wake(number)
         yield Cancel(number)
         yield SawEnd(number)
+        yield OpenBatch()
+        yield CloseBatch()
         yield Note(EventKind.NOTE)
         with pytest.raises(ValueError, match="zip"):
             yield stores("set", "a")

@@ -1,0 +1,50 @@
+"""Connections: on a backend whose ranks connect at the first call that they make together, who has connected.
+
+A call that a rank leaves behind when it ends does not arrive unless it is connected with those who are to come:
+pytorch/gloo#520, where the survivor waits for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.kernel.tasks import RankRecord
+from ddpsim.simulator.matching.point_to_point import PointToPointTable
+from ddpsim.simulator.matching.slots import SlotTable
+
+
+class Connections:
+    """Those of one execution."""
+
+    def __init__(self, slots: SlotTable, messages: PointToPointTable) -> None:
+        self._slots = slots
+        self._messages = messages
+        self.left_behind: list[Call] = []
+        """Calls of ranks that ended, and that do not arrive."""
+        self._groups: set[str] = set()
+        """All of whose ranks are connected. Only asked about."""
+        self._pairs: set[tuple[str, frozenset[int]]] = set()
+
+    def made(self, calls: Sequence[Call]) -> None:
+        """Calls have met."""
+        if calls[0].peer is None:
+            self._groups.add(calls[0].group)
+        else:
+            self._pairs.add((calls[0].group, frozenset(call.rank for call in calls)))
+
+    def rank_ended(self, rank: RankRecord) -> None:
+        """A rank is gone, and with it the calls that it did not wait for, where nobody is connected to it."""
+        for issued in rank.open.values():
+            call = issued.call
+            if self._is_connected(call):
+                continue
+            self.left_behind.append(call)
+            if call.peer is None:
+                self._slots.withdraw(call)
+            else:
+                self._messages.withdraw(call)
+
+    def _is_connected(self, call: Call) -> bool:
+        is_of_pair = call.peer is not None and (call.group, frozenset((call.rank, call.peer))) in self._pairs
+        return call.group in self._groups or is_of_pair or call.peer == ANY_SOURCE
