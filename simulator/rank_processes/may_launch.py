@@ -1,7 +1,7 @@
 """Whether a program may start its ranks itself: what it calls, and what the files beside it call that it imports.
 
 Such a program runs as its own launcher first, which costs a second run of its beginning if it turns out to start none.
-So it is not enough that it speaks of multiprocessing.
+So it is not enough that it speaks of multiprocessing, or starts a process that helps (`helpers.py`).
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import re
 import tokenize
 from collections.abc import Iterator
 
+from ddpsim.simulator.rank_processes.helpers import Project
 from ddpsim.simulator.rank_processes.program import Program
 
+_PROCESS = "Process"
 _STARTS = frozenset({
-    *("spawn", "start_processes", "Process"),
+    *("spawn", "start_processes", _PROCESS),
     *("elastic_launch", "launch_agent"),
     *("notebook_launcher", "debug_launcher"),
 })  # fmt: skip
@@ -33,27 +35,35 @@ def may_launch(program: Program) -> bool:
     if first is None:
         return False
     root = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(first))
+    trees: dict[str, ast.AST] = {}
+    processes: list[ast.Call] = []
     seen, todo = {first}, [first]
     while todo:
         file = todo.pop()
         try:
             with tokenize.open(file) as opened:
                 text = opened.read()
-            tree = ast.parse(text)
+            trees[file] = tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError):  # it may never be imported
             continue
-        if _IS_WORTH_READING.search(text) and any(map(_starts_processes, ast.walk(tree))):
-            return True
+        if _IS_WORTH_READING.search(text):
+            nodes = list(ast.walk(tree))
+            if any(map(_starts_ranks, nodes)):
+                return True
+            processes += [node for node in nodes if isinstance(node, ast.Call) and _function(node) == _PROCESS]
         found = {each for name in _imported(tree, file, root) for each in _files(name)} - seen
         seen |= found
         todo += sorted(found)
-    return False
+    return bool(processes) and any(map(Project(trees).may_be_rank, processes))
 
 
-def _starts_processes(node: ast.AST) -> bool:
+def _function(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _starts_ranks(node: ast.AST) -> bool:
     if isinstance(node, ast.Call):
-        function = node.func
-        return (function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")) in _STARTS
+        return _function(node) in _STARTS - {_PROCESS}
     if isinstance(node, ast.ImportFrom):  # of one that is called by another name
         is_run = node.module == "torch.distributed" and any(each.name == "run" for each in node.names)
         is_of_run = node.module == "torch.distributed.run"

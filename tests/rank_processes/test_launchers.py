@@ -206,12 +206,14 @@ def test_a_program_that_only_speaks_of_processes(write, capfd):
     assert capfd.readouterr().out == "begins\n" * 2
 
 
-def test_a_process_that_is_no_rank(write, capfd):
+def test_a_process_that_is_no_rank(write, capfd, tmp_path):
     write(
         """
         import multiprocessing, torch, torch.distributed as dist
         def helper(word):
             print("helps", word)
+        with open("beginnings", "a") as file:
+            file.write("begins ")
         if __name__ == "__main__":
             worker = multiprocessing.Process(target=helper, args=("them",))
             worker.start()
@@ -223,6 +225,7 @@ def test_a_process_that_is_no_rank(write, capfd):
     )
     assert simulate_program(["train.py"], 2).verdict is Verdict.PASS
     assert sorted(capfd.readouterr().out.splitlines()) == ["ends 0"] * 2 + ["helps them"] * 2
+    assert (tmp_path / "beginnings").read_text() == "begins " * 2, "as often as under torchrun"
 
 
 def test_as_many_ranks_as_virtual_gpus(write, capfd):

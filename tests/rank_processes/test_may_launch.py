@@ -20,6 +20,15 @@ from tests.compatibility.cases import CASES
         ("import multiprocessing as mp\nmp.set_start_method('spawn')\nprint(mp.cpu_count())", False),
         ("from torch.multiprocessing import Process, spawn\nprint('mp.spawn(work)')", False),
         ("# mp.spawn(work)\nimport torch.distributed as dist", False),
+        ("import psutil, os\nprint(psutil.Process(os.getpid()).memory_info())", False),
+        ("import multiprocessing as mp\ndef log(queue):\n    print(queue.get())\nmp.Process(target=log)", False),
+        ("from torch.multiprocessing import Process\nProcess(target=lambda: print('here'))", False),
+        ("import multiprocessing as mp\nmp.Process(target=lambda: dist.barrier())", True),
+        ("import multiprocessing as mp\nmp.Process(None, work)", True),
+        ("import multiprocessing as mp\nmp.Process(**options)", True),
+        ("import multiprocessing as mp\nmp.Process(target=functools.partial(log, 1))", True),
+        ("import multiprocessing as mp, some\ndef log():\n    some.do()\nmp.Process(target=log)", True),
+        ("from multiprocessing import Process as P\nP(target=work)", True),
     ],
 )
 def test_what_it_calls(tmp_path, monkeypatch, source, expected):
@@ -50,5 +59,20 @@ def test_what_it_imports_calls(tmp_path, monkeypatch):
 
 def test_ordinary_programs():
     found = {case.path.name for case in CASES if may_launch(Program((str(case.path),)))}
-    helps_itself = {"process_pool.py"}  # by a process that is no rank
-    assert found == {"spawn.py", "start_processes.py", "tutorial_processes.py"} | helps_itself
+    assert found == {"spawn.py", "start_processes.py", "tutorial_processes.py"}
+
+
+def test_what_the_function_of_a_process_calls(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    main = "import multiprocessing as mp\nfrom parts import Worker\nmp.Process(target=Worker(1).run).start()"
+    for ends, expected in (("return self.number", False), ("train(self.number)", True), ("self.number.loud()", False)):
+        (tmp_path / "train.py").write_text(main)
+        (tmp_path / "parts.py").write_text(
+            "from torch import distributed as d\n"
+            "class Worker:\n"
+            "    def run(self):\n"
+            f"        {ends}\n"
+            "def train(rank):\n"
+            "    d.init_process_group()\n"
+        )
+        assert may_launch(Program(("train.py",))) is expected
