@@ -144,8 +144,8 @@ class Scenario:
     """Modules that are loaded before the ranks of a program are forked."""
     one_at_a_time: bool = False
     """Ranks that are processes do not compute beside each other."""
-    check: str | None = "replicas"
-    """What is compared besides; None for nothing."""
+    check: str | None = "replicas-if-any"
+    """What is compared besides, as `simulate` takes it; None for nothing."""
     choices: tuple[int, ...] = ()
     """The schedule it runs under unless a policy is given, as far as the choices fit; () is round robin."""
 

@@ -17,7 +17,7 @@ from ddpsim.simulator.exploration.exploration import Exploration
 from ddpsim.simulator.exploration.explorer import Explorer, OnProgress
 from ddpsim.simulator.exploration.strategy import Strategy
 from ddpsim.simulator.faults import Fault
-from ddpsim.simulator.one_run import ISOLATIONS, TRANSPORTS, RunOptions, run_once
+from ddpsim.simulator.one_run import CHECKS, ISOLATIONS, TRANSPORTS, RunOptions, run_once
 from ddpsim.simulator.policies import named
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.replay import Replay
@@ -55,6 +55,8 @@ def simulate(
     torch.distributed's default group is initialised in each rank. Nothing a rank raises comes out of here: it stands in
     the result, as do deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it. `name`
     is what reports and replay tokens call the program.
+    `check="replicas"` compares the replicas of a model across ranks, and is `unchecked` where there are none;
+    `"replicas-if-any"` compares those that there are.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
     The generators of ranks then start from seeds of their own, unless `alike` is True: what no rank has seeded differs.
     `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `preload` is for
@@ -255,8 +257,9 @@ def _options(
             f"transport is {transport!r}, expected 'memory' or 'gloo': give one of these"
             + ("; scenarios run on processes, by run_scenario" if transport == "processes" else "")
         )
-    if check not in (None, "replicas"):
-        raise UsageError(f"check is {check!r}, expected None or 'replicas': give one of these")
+    if check not in (None, *CHECKS):
+        names = " or ".join(map(repr, CHECKS))
+        raise UsageError(f"check is {check!r}, expected None, {names}: give one of these")
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
     if isolation not in (None, *ISOLATIONS):

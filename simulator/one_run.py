@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -13,7 +14,9 @@ import torch
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
+from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import Fault, FaultPlan
 from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
@@ -44,6 +47,9 @@ TRANSPORTS: dict[str, Callable[[int], Transport]] = {
     "gloo": Gloo,
 }
 """The transports, made for a world size."""
+
+REPLICAS, REPLICAS_IF_ANY = CHECKS = ("replicas", "replicas-if-any")
+"""What may be compared besides: with the first, a run in which there is nothing to compare is unknown."""
 
 ISOLATIONS = ("thread", "process")
 """What a rank is."""
@@ -126,8 +132,24 @@ def run_once(
         virtual_seconds=kernel.run.clock.now,
         program=options.identity,
         waiting=kernel.run.waiting,
+        comparisons=ran.comparisons,
     )
+    if options.check is not None and result.verdict is Verdict.PASS:
+        result = _told_what_was_compared(result, options.check)
     return result.with_replay(replay_call(program, world_size, schedule, _told(options)))
+
+
+def _told_what_was_compared(result: Result, check: str) -> Result:
+    """A check that has compared nothing says so; one that was asked for leaves it open then how the run went."""
+    if check == REPLICAS and result.comparisons:
+        times = "once" if result.comparisons == 1 else f"{result.comparisons} times"
+        return dataclasses.replace(result, checked=f"replicas were compared {times}")
+    if result.comparisons or result.world_size == 1:
+        return result
+    if check == REPLICAS:
+        return dataclasses.replace(result, findings=(*result.findings, nothing_compared(result.world_size)))
+    has_stepped = any(event.kind is EventKind.STEP for event in result.trace)
+    return dataclasses.replace(result, checked=NOTHING_COMPARED) if has_stepped else result
 
 
 def _told(options: RunOptions) -> dict[str, Any]:
@@ -150,6 +172,8 @@ class _Ran(NamedTuple):
     findings: tuple[Finding, ...]
     returns: tuple[Any, ...]
     errors: dict[int, BaseException]
+    comparisons: int | None
+    """How often replicas were compared; None where nobody asked for it."""
 
 
 def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
@@ -177,13 +201,14 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         judges.append(ReplicaJudge(wrappers.peers))
         return judges[0]
 
-    backend = Backend(host, make_judge=make_judge if options.check == "replicas" else None)
+    backend = Backend(host, make_judge=make_judge if options.check else None)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run(execution, backend, shared)
     return _Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
+        sum(judge.comparisons for judge in judges) if options.check else None,
     )
 
 
@@ -220,7 +245,7 @@ def _as_processes(
         world_size=len(kernel.run.ranks),
         program=_run_by_ranks(program, options, launch),
         is_observed=kernel.run.is_observed,
-        checks_replicas=options.check == "replicas",
+        checks_replicas=options.check is not None,
         is_program=isinstance(program, Program),
         announcement=Announcement(),
         gpus=options.gpus,
@@ -242,7 +267,8 @@ def _as_processes(
             findings = (*outcome.raised({0: raised}), *findings)
     outsiders.check()
     has_failed = combine(findings) is not Verdict.PASS
-    return _Ran(findings, execution.returns(has_failed=has_failed), execution.errors())
+    comparisons = execution.comparisons if options.check else None
+    return _Ran(findings, execution.returns(has_failed=has_failed), execution.errors(), comparisons)
 
 
 def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Launch | None) -> Callable[[int], Any]:

@@ -34,6 +34,11 @@ class Result:
     waiting: tuple[Waiting, ...] = field(default=(), repr=False)
     """Who waited for whom when nobody could go on, or a mismatch ended the run; () for one that came to its end."""
 
+    comparisons: int | None = None
+    """How often check="replicas" compared the replicas of two ranks or more; None where nobody asked for it."""
+    checked: str = ""
+    """What a run that passed says of its check."""
+
     @property
     def verdict(self) -> Verdict:
         """Fail over unknown over pass."""
@@ -61,7 +66,8 @@ class Result:
         joined = "".join(f"\n{joining}" for joining in self.joins)
         if self.verdict is Verdict.PASS:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
-            parts.insert(0, f"PASS  {self.program}{events}{joined}")
+            checked = f"\n  check   {self.checked}" if self.checked else ""
+            parts.insert(0, f"PASS  {self.program}{events}{checked}{joined}")
         else:
             parts[-1] += joined
         text = "\n\n".join(parts)

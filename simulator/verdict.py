@@ -46,6 +46,7 @@ class Code(str, Enum):
     HAZARD_SHARED_PROCESS = "hazard.shared_process"
     NONDETERMINISM = "nondeterminism"
     BUDGET = "budget"
+    UNCHECKED = "unchecked"
 
     def __str__(self) -> str:
         return self.value
@@ -55,7 +56,7 @@ class Code(str, Enum):
         """What a run with this finding comes to."""
         if self.value.startswith("hazard."):
             return Verdict.PASS
-        return Verdict.UNKNOWN if self is Code.BUDGET else Verdict.FAIL
+        return Verdict.UNKNOWN if self in (Code.BUDGET, Code.UNCHECKED) else Verdict.FAIL
 
 
 @dataclass(frozen=True, slots=True)

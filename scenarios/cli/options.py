@@ -58,7 +58,8 @@ Checks = Annotated[
     str | None,
     typer.Option(
         "--check",
-        help="What is compared besides: replicas, after each optimizer step, or none.  [default: replicas]",
+        help="What is compared besides: replicas, of which there must be some; replicas-if-any; or none.  "
+        "[default: replicas-if-any]",
         show_default=False,
     ),
 ]

@@ -43,6 +43,7 @@ class Check(str, Enum):
     """What is compared besides."""
 
     REPLICAS = "replicas"
+    REPLICAS_IF_ANY = "replicas-if-any"
     NONE = "none"
 
 

@@ -113,7 +113,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
         gpus=form.gpus or scenario.gpus,
         alike=form.alike or scenario.alike,
         preload=form.preload or scenario.preload,
-        check=None if form.check is Check.NONE else scenario.check,
+        check=scenario.check if form.check is None else None if form.check is Check.NONE else form.check.value,
     )
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from ddpsim import UsageError
 from ddpsim.scenarios.model import Scenario
 
-_REPLICAS, _NOTHING = CHECKS = ("replicas", "none")
-"""What is compared besides, and what says that nothing is."""
+_REPLICAS, _IF_ANY, _NOTHING = CHECKS = ("replicas", "replicas-if-any", "none")
+"""What is compared besides, be it that there is any or not, and what says that nothing is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class RunAs:
         if self.one_at_a_time:
             scenario = replace(scenario, one_at_a_time=True)
         if self.check is not None:
-            scenario = replace(scenario, check=_REPLICAS if self.check == _REPLICAS else None)
+            scenario = replace(scenario, check=None if self.check == _NOTHING else self.check)
         return scenario
 
 
@@ -50,4 +50,4 @@ def words_of(scenario: Scenario) -> list[str]:
     words = [] if scenario.isolation is None else ["--isolation", scenario.isolation]
     words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
     words += [word for name in scenario.preload for word in ("--preload", name)]
-    return words + ([] if scenario.check == _REPLICAS else ["--check", _NOTHING])
+    return words + ([] if scenario.check == _IF_ANY else ["--check", scenario.check or _NOTHING])

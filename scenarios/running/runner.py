@@ -46,7 +46,7 @@ def run_scenario(
 
     Engine and policy are the scenario's own unless given: "torch", and round robin or the schedule that was saved.
 
-    Transports "memory" and "gloo" simulate within `budget`, and replicas are compared as by `check="replicas"`.
+    Transports "memory" and "gloo" simulate within `budget`, and replicas are compared as the scenario says.
     "processes" runs one process a rank on real gloo, without policy and budget; a rank that makes no progress for
     `timeout_seconds`, by default 10, is reported as stuck, and `is_met_on_processes` judges the result. On all of them,
     what the ranks return is compared with the scenario's reference, if it has one. `world_size` is the scenario's own

@@ -488,6 +488,36 @@ class Cause:
         "load the optimizer's state on every rank, which no wrapper sends; let a schedule follow a metric that all "
         "ranks have alike",
     )
+    NOTHING_COMPARED = about(Nothing)(
+        "replicas are known by a DistributedDataParallel around them, or by an all_reduce of their gradients (each, or "
+        "all of a module in one flat tensor); nothing of this came up on two ranks",
+        "wrap the model, or leave the check out; whoever takes what there is says replicas-if-any",
+    )
+    CHANGED_BY_HAND = about(Nothing)(
+        "no optimizer of torch's made the step in between: a step written by hand, or by another optimizer, was of "
+        "unequal numbers, or parameters were changed on some ranks only",
+        "step by what all ranks have alike: the averaged gradients, one learning rate, one state",
+    )
+    CHANGED_LAST = about(Nothing)(
+        "the parameters were equal when they were compared last, and changed once more: by a last step, by a state "
+        "that was loaded, or by hand, not alike on all ranks",
+        "change parameters on every rank alike, or change a copy of the model where only one rank needs it",
+    )
+    REDUCED_BY_HAND = about(Nothing)(
+        "the program reduces the gradients itself, and the models started apart, or their steps were of unequal "
+        "numbers: nothing else makes replicas equal",
+        "broadcast the parameters of one rank before the first step, reduce every gradient, and step alike",
+    )
+    GRADIENTS_DIFFER = about(Nothing)(
+        "a synchronised backward leaves all ranks with the same gradients: some were changed since, or a hook on a "
+        "parameter changed them",
+        "share what gradients are scaled or clipped by, by an all_reduce of it, and apply it on every rank",
+    )
+    BUFFERS_IN_OTHER_ORDER = about(Ranks)(
+        "the model of {who} has its buffers under other names or in another order; a wrapper pairs them by position, "
+        "so values go to those of other names",
+        "register buffers in one order on every rank: sort their names, and iterate over no set",
+    )
     BUFFERS_IN_EVALUATION = about(Nothing)(
         "each rank updates its buffers in its own forward; only a forward through the wrapper makes them equal",
         "evaluate through the wrapper, or broadcast those of one rank or average them first",

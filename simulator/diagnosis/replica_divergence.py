@@ -21,6 +21,23 @@ class Side(NamedTuple):
     """What they have where the sides differ first."""
 
 
+class Occasion(Enum):
+    """What a moment is at which replicas are compared."""
+
+    USUAL = "usual"
+    """An optimizer step, an evaluation, or a first forward."""
+    MADE = "made"
+    """The wrapper was made."""
+    BEGAN = "began"
+    """A forward began, after a change that no optimizer step is known for."""
+    BACKWARD = "backward"
+    """A synchronised backward had ended."""
+    REDUCED = "reduced"
+    """A forward began after the program had reduced the gradients of a model itself, without a wrapper."""
+    ENDED = "ended"
+    """The program returned."""
+
+
 class Moment(NamedTuple):
     """When replicas were compared."""
 
@@ -33,6 +50,7 @@ class Moment(NamedTuple):
     """What the moment is, if it is no optimizer step."""
     optimizer: int = 0
     """Which optimizer of the wrapper; each counts its own steps."""
+    occasion: Occasion = Occasion.USUAL
 
     def is_over_by(self, other: Moment) -> bool:
         """True if no rank that has come to `other` can come to this one any more."""
@@ -43,11 +61,44 @@ class Moment(NamedTuple):
         return self.optimizer_step < other.optimizer_step
 
     def __str__(self) -> str:
+        if self.occasion is not Occasion.USUAL:
+            return self.text
         where = f"step {self.step} of DDP #{self.wrapper}" if self.step else f"DDP #{self.wrapper} was made"
         if self.text:
             return f"{self.text} after {where}"
         which = f"optimizer step {self.optimizer_step}" if self.optimizer_step > 1 else "the optimizer step"
         return f"after {which} that followed {where}" if self.step else f"after {which} since {where}"
+
+
+def when_made(wrapper: int) -> Moment:
+    """The wrapper was made."""
+    return Moment(wrapper, 0, text=f"when DDP #{wrapper} was made", occasion=Occasion.MADE)
+
+
+def when_began(wrapper: int, step: int, optimizer_steps: int) -> Moment:
+    """A forward began, so many optimizer steps after the latest synchronising one."""
+    text = f"when a forward of DDP #{wrapper} began, after its step {step}"
+    return Moment(wrapper, step, optimizer_steps, text, occasion=Occasion.BEGAN)
+
+
+def when_reduced_in(wrapper: int, step: int, *, has_ended: bool = False) -> Moment:
+    """A synchronised backward had ended; or the program, without a step since."""
+    backward = f"the backward of step {step} of DDP #{wrapper}"
+    text = f"when the program had ended after {backward}" if has_ended else f"when {backward} had ended"
+    return Moment(wrapper, step, text=text, occasion=Occasion.BACKWARD)
+
+
+def when_reduced_by(group: str, sequence: int, *, has_ended: bool = False) -> Moment:
+    """The program had reduced gradients itself, and the next forward began, or its end came."""
+    what = f'after all_reduce #{sequence} of gradients on group "{group}"'
+    text = f"when the program had ended, {what}" if has_ended else f"when the first forward {what} began"
+    return Moment(-1, sequence, int(has_ended), text, occasion=Occasion.REDUCED)
+
+
+def when_ended(wrapper: int, step: int) -> Moment:
+    """The program returned."""
+    text = f"when the program had ended, after step {step} of DDP #{wrapper}"
+    return Moment(wrapper, step, text=text, occasion=Occasion.ENDED)
 
 
 class Apart(Enum):
@@ -85,6 +136,12 @@ _APART = {
     Apart.START: Cause.STARTED_APART,
     Apart.GRADIENTS: Cause.GRADIENTS_CHANGED,
     Apart.OPTIMIZER: Cause.OPTIMIZER_DIFFERS,
+}
+
+_CAUSES = {
+    Occasion.BEGAN: Cause.CHANGED_BY_HAND,
+    Occasion.REDUCED: Cause.REDUCED_BY_HAND,
+    Occasion.ENDED: Cause.CHANGED_LAST,
 }
 
 
@@ -129,6 +186,17 @@ def skipped_step(moment: Moment, skippers: Mapping[int, Site], others: Mapping[i
     return Finding(Code.DIVERGENCE_PARAMETERS, tuple(skippers), text, tuple(body), sites)
 
 
+NOTHING_COMPARED = "no replicas were compared: no two ranks had one of a model at the same moment"
+"""Of a run that was to compare those that there are."""
+
+
+def nothing_compared(world_size: int) -> Finding:
+    """The finding for a check of replicas that found none."""
+    summary = 'check="replicas" compared nothing: no two ranks had a replica of a model at the same moment'
+    body: list[str | Line] = [f"UNKNOWN  {Code.UNCHECKED}", f"  {summary}", *Cause.NOTHING_COMPARED.lines()]
+    return Finding(Code.UNCHECKED, tuple(range(world_size)), summary, tuple(body))
+
+
 def skip_text(moment: Moment, skippers: Iterable[int], others: str = "the others") -> str:
     """What tells that ranks left out an optimizer step."""
     where = f"after step {moment.step} of DDP #{moment.wrapper}"
@@ -144,12 +212,17 @@ def _known(sites: Iterable[Site]) -> tuple[Site, ...]:
 
 
 def _advise(code: Code, moment: Moment, name: str, who: str, known: Circumstances) -> list[Line]:
+    if code is Code.DIVERGENCE_GRADIENTS:
+        return Cause.GRADIENTS_DIFFER.lines()
     if code is Code.DIVERGENCE_BUFFERS:
-        return _advise_buffers(moment).lines()
+        is_made = moment.occasion is Occasion.MADE
+        return Cause.BUFFERS_IN_OTHER_ORDER.lines(who=who) if is_made else _advise_buffers(moment).lines()
     if known.skipped:
         return Cause.STEP_SKIPPED.lines(fact=known.skipped)
-    if known.is_order:
+    if known.is_order or moment.occasion is Occasion.MADE:
         return Cause.PARAMETERS_IN_OTHER_ORDER.lines(who=who)
+    if moment.occasion in _CAUSES:
+        return _CAUSES[moment.occasion].lines()
     if moment.step == 0 and not known.has_run:
         return Cause.INNER_MODULE_TRAINED.lines()
     if not known.is_reduced:

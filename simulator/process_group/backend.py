@@ -80,6 +80,7 @@ class Backend:
         self._replicas: Replicas | None = None
         if make_judge is not None:
             self._replicas = Replicas(self._wrappers, host.hazards.unwaited, make_judge(self._wrappers))
+            host.hazards.listeners.append(self._replicas.call_issued)
         self._groups = GroupMaker(host, self._wrappers)
 
     # --- around the whole run -----------------------------------------------------------------------------------------

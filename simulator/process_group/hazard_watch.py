@@ -12,7 +12,7 @@ outputs until then goes unnoticed, as does any change of a part too large to cop
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -93,6 +93,8 @@ class HazardWatch:
         """The user's calls, and communication hooks', that were not waited for yet, by rank and id."""
         self._parts: dict[tuple[int, str, int], Sequence[_Part]] = {}
         """Of the collectives that have not met, by rank, group and sequence."""
+        self.listeners: list[Callable[[Pending], None]] = []
+        """Who else is told of the user's calls."""
         self.left_unwaited: list[Call] = []
         """The user's calls that nobody had waited for when their rank returned."""
         self.changed: list[Call] = []
@@ -106,6 +108,8 @@ class HazardWatch:
             self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
             tensors = _watched(pending.payload)
+            for listener in self.listeners:
+                listener(pending)
             self._in_flight[call.rank][id(pending)] = (pending, tensors)
             if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
                 self._watch_parts(pending, parts)

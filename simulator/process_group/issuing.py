@@ -84,6 +84,7 @@ class Issuer:
         origin, site, caller = self._origins.locate(signature)
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
+        pending.members = self.members
         work = SimulatedWork(host, pending, result)
         host.issue(pending)
         if torch._C._current_graph_task_id() != -1:

@@ -50,6 +50,8 @@ class Comparison:
     """A bucket that some rank had not reduced."""
     unwaited: Call | None = None
     """A call of the user's that some rank had not waited for."""
+    exchanged: int = 0
+    """How many elements the program of a rank had brought to calls of its own."""
 
     @property
     def ranks(self) -> Collection[int]:
@@ -66,9 +68,10 @@ class Comparison:
             return Apart.GRADIENTS
         return Apart.OPTIMIZER
 
-    def add(self, rank: int, tensors: Sequence[Named], *, site: Site, tolerance: float) -> None:
+    def add(self, rank: int, tensors: Sequence[Named], *, site: Site, tolerance: float, exchanged: int = 0) -> None:
         """Put a rank to those that it agrees with."""
         self.sites[rank] = site
+        self.exchanged = max(self.exchanged, exchanged)
         for group in self.groups:
             if first_difference(group.tensors, tensors, tolerance) is None:
                 group.ranks.append(rank)
@@ -93,6 +96,12 @@ def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance
         if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
             return each
     return None
+
+
+def elements_apart(first: dict[str, Named], second: dict[str, Named], tolerance: float) -> int:
+    """How many elements the parameters have that differ."""
+    both = [(first[name].tensor, each.tensor) for name, each in second.items() if name in first and not each.is_state]
+    return sum(mine.numel() for mine, other in both if not _equal(mine, other, tolerance))
 
 
 def first_position(names: Sequence[Sequence[str]]) -> int | None:

@@ -13,14 +13,18 @@ from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.replica_divergence import (
     Circumstances,
     Moment,
+    Occasion,
     Side,
     divergence,
     skip_text,
     skipped_step,
+    when_ended,
 )
+from ddpsim.simulator.process_group.lasting import Lasting
 from ddpsim.simulator.process_group.replica_comparison import (
     Comparison,
     StepInputs,
+    elements_apart,
     first_difference,
     first_index,
     first_position,
@@ -54,6 +58,8 @@ class Look(NamedTuple):
     """Gradients came when the reduction of the step was over."""
     unwaited: Call | None = None
     """A call of the user's that the rank had not waited for."""
+    exchanged: int = 0
+    """How many elements the program of the rank has brought to calls of its own by now."""
 
 
 class Peer(Protocol):
@@ -102,7 +108,11 @@ class ReplicaJudge:
         """Where each rank made an optimizer step last."""
         self._ends: dict[WrapperKey, Comparison] = {}
         """What ranks that returned left."""
+        self._sizes: dict[WrapperKey, int] = {}
         self._findings: dict[tuple[WrapperKey, Code], Finding] = {}
+        self._lasting = Lasting(self._findings)
+        self.comparisons = 0
+        """How often replicas of two ranks or more have been compared."""
         self._returned: set[int] = set()
         self._has_trained: set[WrapperKey] = set()
         """Those that a training forward went through."""
@@ -113,10 +123,14 @@ class ReplicaJudge:
         """A replica, at a moment at which it should be equal to the others."""
         if look.has_trained:
             self._has_trained.add(look.key)
+        self._sizes[look.key] = look.size
         comparison = self._open.setdefault(look.key, {}).setdefault(look.moment, Comparison())
         if look.rank in comparison.ranks:
             return
-        comparison.add(look.rank, look.tensors, site=look.site, tolerance=self._tolerance)
+        tensors = look.tensors
+        if look.moment.occasion is Occasion.REDUCED and comparison.groups:
+            tensors = _named_as(comparison.groups[0].tensors, tensors)
+        comparison.add(look.rank, tensors, site=look.site, tolerance=self._tolerance, exchanged=look.exchanged)
         if look.inputs is not None:
             comparison.inputs[look.rank] = look.inputs
             self._latest_sites[look.key, look.rank] = look.site
@@ -129,12 +143,13 @@ class ReplicaJudge:
     def moved(self, wrapper: object) -> None:
         """Nothing to do: `peers` tells where wrappers are."""
 
-    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]]) -> None:
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
         """A rank's program returned, and left its models' parameters like this."""
         self._returned.add(rank)
         for key, parameters in left:
             end = self._ends.setdefault(key, Comparison())
-            end.add(rank, parameters, site=NOWHERE, tolerance=self._tolerance)
+            site = self._latest_sites.get((key, rank), NOWHERE)
+            end.add(rank, parameters, site=site, tolerance=self._tolerance, exchanged=exchanged)
 
     def findings(self) -> Sequence[Finding]:
         """What was found: for each wrapper the first divergence of parameters and of buffers."""
@@ -146,7 +161,16 @@ class ReplicaJudge:
                 if self._end_apart(key, skipper_sites, other_sites):
                     code = Code.DIVERGENCE_PARAMETERS
                     self._findings.setdefault((key, code), skipped_step(moment, skipper_sites, other_sites))
-        return tuple(self._findings.values())
+        for key, end in self._ends.items():
+            if len(end.ranks) == self._sizes.get(key):
+                last = max((peer.step for peer in self._peers(key)), default=0)
+                self._judge(key, when_ended(key[1], last), end)
+        found = [
+            finding
+            for (key, code), finding in self._findings.items()
+            if code is not Code.DIVERGENCE_PARAMETERS or not self._lasting.is_average_due(key)
+        ]
+        return (*found, *self._lasting.findings())
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -177,12 +201,35 @@ class ReplicaJudge:
         )
         if missing and key not in self._skipped:
             self._skipped[key] = (skip_text(moment, missing), tuple(missing))
-        for other in groups[1:]:
-            difference = first_difference(groups[0].tensors, list(other.tensors.values()), self._tolerance)
-            if difference is not None and (key, difference.code) not in self._findings:
-                self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
-            break
+        self.comparisons += len(comparison.ranks) > 1
+        difference = None
+        if len(groups) > 1:
+            difference = first_difference(groups[0].tensors, list(groups[1].tensors.values()), self._tolerance)
+        if difference is None:
+            self._agree(key, moment, comparison)
+        else:
+            self._differ(key, moment, comparison, difference)
         self._find_last_skip(key, moment, comparison)
+
+    def _agree(self, key: WrapperKey, moment: Moment, comparison: Comparison) -> None:
+        if len(comparison.ranks) < 2 or moment.occasion in (Occasion.MADE, Occasion.BACKWARD):
+            return
+        if any(each.code is Code.DIVERGENCE_PARAMETERS for each in comparison.groups[0].tensors.values()):
+            self._lasting.agrees(key, Code.DIVERGENCE_PARAMETERS)
+            if self._lasting.equal(key, comparison.exchanged):
+                self._findings.pop((key, Code.DIVERGENCE_PARAMETERS), None)
+            if moment.optimizer_step:
+                self._lasting.agrees(key, Code.DIVERGENCE_GRADIENTS)
+
+    def _differ(self, key: WrapperKey, moment: Moment, comparison: Comparison, difference: Named) -> None:
+        first, second = comparison.groups[0].tensors, comparison.groups[1].tensors
+        if difference.code is Code.DIVERGENCE_PARAMETERS and not difference.is_state:
+            elements = elements_apart(first, second, self._tolerance)
+            self._lasting.apart(key, elements, comparison.exchanged)
+        if moment.occasion is not Occasion.USUAL:
+            self._lasting.differs(key, self._finding(key, moment, difference, comparison))
+        elif (key, difference.code) not in self._findings:
+            self._findings[key, difference.code] = self._finding(key, moment, difference, comparison)
 
     def _finding(self, key: WrapperKey, moment: Moment, difference: Named, comparison: Comparison) -> Finding:
         groups, sites = comparison.groups, comparison.sites
@@ -201,7 +248,7 @@ class ReplicaJudge:
         skipped, skippers = self._skipped.get(key, ("", ()))
         call = comparison.unwaited
         known = Circumstances(
-            is_reduced=difference.is_state or self._peers(key)[0].is_reduced(name),
+            is_reduced=difference.is_state or all(peer.is_reduced(name) for peer in self._peers(key)[:1]),
             unreduced=comparison.unreduced,
             skipped=skipped,
             skippers=skippers,
@@ -252,3 +299,14 @@ class ReplicaJudge:
             for ranks in (skippers, others)
         ]
         return any(one != other for one in sides[0] for other in sides[1])
+
+
+def _named_as(first: Iterable[str], tensors: Sequence[Named]) -> Sequence[Named]:
+    """The tensors, by the names that another rank has for those at their places: two halves of a model may share one.
+
+    As they are if there are more of them, or less.
+    """
+    names = list(first)
+    if len(names) != len(tensors):
+        return tensors
+    return [each._replace(name=name) for name, each in zip(names, tensors, strict=True)]

@@ -61,6 +61,15 @@ def gradients_of(parameters: Sequence[Named], own: Container[int]) -> list[Tenso
     return [each.tensor.grad for each in parameters if id(each.tensor) in own]
 
 
+def gradients_in(parameters: Sequence[Named]) -> list[Named]:
+    """The gradients that there are."""
+    return [
+        Named(f"gradient of {name}", _dense(gradient.detach()), Code.DIVERGENCE_GRADIENTS, is_optional=True)
+        for name, parameter, *_ in parameters
+        if (gradient := parameter.grad) is not None
+    ]
+
+
 def fingerprint(tensors: Iterable[Tensor | None]) -> tuple[str, ...]:
     """Numbers, as text, that are the same for equal tensors, and next to never for others."""
     return tuple("" if tensor is None else _number(_dense(tensor.detach())) for tensor in tensors)

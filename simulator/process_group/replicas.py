@@ -1,7 +1,11 @@
 """check="replicas": the replicas of a wrapped model are compared where they should be equal.
 
-After each optimizer step: parameters, by name and order, and optimizer state; and the buffers that a hook synchronises
-after the forward. Those that are synchronised before each forward, as is the default, differ after it by design (each
+When a wrapper is made: names and order. After each optimizer step: parameters, by name and order, and optimizer state;
+and the buffers that a hook synchronises after the forward. When a forward begins without a step of torch's optimizers
+before it, and when the program returns: parameters, so that a step made by hand is seen as well. When a synchronised
+backward has ended: gradients. Models that have no wrapper: hand_reduced.py.
+
+Those buffers that are synchronised before each forward, as is the default, differ after it by design (each
 rank updates its running statistics). They are compared where it would tell: when the inner module runs in evaluation
 mode, past the wrapper; and at the first step if nothing ever synchronises them.
 
@@ -17,13 +21,16 @@ What is seen here, replica_judge.py compares.
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 
 from ddpsim.simulator.calls import Call
-from ddpsim.simulator.diagnosis.replica_divergence import Moment
+from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_began, when_made, when_reduced_in
+from ddpsim.simulator.process_group.exchanged import Exchanged
+from ddpsim.simulator.process_group.hand_reduced import HandReduced
 from ddpsim.simulator.process_group.replica_comparison import (
     StepInputs,
 )
@@ -32,6 +39,7 @@ from ddpsim.simulator.process_group.replica_tensors import (
     Named,
     buffers_in,
     fingerprint,
+    gradients_in,
     gradients_of,
     parameters_in,
     parameters_of,
@@ -42,6 +50,7 @@ from ddpsim.simulator.process_group.replica_tensors import (
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper, WrapperKey
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.host import Pending
 
 
 class Judge(Protocol):
@@ -53,8 +62,32 @@ class Judge(Protocol):
     def moved(self, wrapper: Wrapper) -> None:
         """A wrapper is at another step, or has joined the others."""
 
-    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]]) -> None:
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
         """A rank's program returned, and left its models' parameters like this."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """How far a wrapper is."""
+
+    size: int
+    """Of its group."""
+    step: int = 0
+    """When parameters were compared at a forward."""
+    optimizer_steps: int = 0
+    """Since parameters were compared at a forward."""
+    all_steps: int = 0
+    exchanged: int = 0
+    """What the program had brought to calls of its own then."""
+    backward: int = 0
+    """The latest step whose gradients were compared."""
+    gradients_of: int = -1
+    """How many optimizer steps there had been then."""
+
+
+def _named_only(each: Named) -> Named:
+    """Without the values, which a wrapper may be made to leave as they are."""
+    return each._replace(tensor=each.tensor.new_empty(0))
 
 
 class Replicas:
@@ -65,6 +98,9 @@ class Replicas:
         self._unwaited = unwaited
         """The user's calls that a rank has not waited for."""
         self._judge = judge
+        self._exchanged = Exchanged()
+        self._by_hand = HandReduced(wrappers, judge, self._exchanged)
+        self._progress: WeakKeyDictionary[Wrapper, _Progress] = WeakKeyDictionary()
         self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
         """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
         self._optimizers: dict[Wrapper, WeakSet[Any]] = {}
@@ -78,6 +114,11 @@ class Replicas:
         self._has_trained: set[WrapperKey] = set()
         """Those that a training forward went through."""
         wrappers.observers.append(self)
+
+    def call_issued(self, pending: Pending) -> None:
+        """A rank's program makes a call."""
+        self._exchanged.call_issued(pending)
+        self._by_hand.call_issued(pending)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -93,6 +134,11 @@ class Replicas:
         if module.training and torch.is_grad_enabled() and hasattr(type(module), PROGRESS):
             self._wrappers.of(module)  # which may have made no call yet; a copy that only evaluates never trains
         wrappers = self._wrappers.around(module)
+        if module.training and torch.is_grad_enabled() and (rank := self._wrappers.running_rank()) is not None:
+            if wrappers:
+                self._trains(wrappers[-1])
+            else:
+                self._by_hand.module_trains(rank, module)
         if not wrappers:
             return
         wrapper = next((each for each in wrappers if each.is_running), None)
@@ -113,9 +159,32 @@ class Replicas:
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward has begun, or another engine tells of one."""
         self._judge.moved(wrapper)
+        self.was_made(wrapper)
         if wrapper.inner is not None:
             parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
             self._starts[wrapper] = fingerprint(each.tensor for each in parameters)
+            if not hasattr(type(wrapper.module), PROGRESS):  # of another engine it may be told late
+                self._forward_begins(wrapper, parameters)
+
+    def was_made(self, wrapper: Wrapper) -> None:
+        """A wrapper can tell its inner module."""
+        if wrapper.inner is not None and wrapper not in self._progress:
+            self._progress[wrapper] = _Progress(int(wrapper.module.process_group.size()))
+            self._wrappers.watch_backward(wrapper)
+            parameters = self._latest_parameters[wrapper] = parameters_in(wrapper)
+            names = [*parameters]
+            if getattr(wrapper.module, "broadcast_buffers", True):  # else they are never sent
+                names += buffers_in(wrapper, (None, "before", "after"))
+            self._compare(wrapper, when_made(wrapper.number), [_named_only(each) for each in names])
+
+    def backward_ended(self, wrapper: Wrapper) -> None:
+        """A backward that gave parameters of a wrapper their gradients has ended."""
+        wrapper.look()
+        progress = self._progress_of(wrapper)
+        if wrapper.inner is None or not wrapper.is_reduced_by_itself or progress.backward == wrapper.step:
+            return
+        progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
+        self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
@@ -131,6 +200,9 @@ class Replicas:
             step, count = self._optimizer_steps.get((wrapper, position), (0, 0))
             count = count + 1 if step == wrapper.step else 1
             self._optimizer_steps[wrapper, position] = (wrapper.step, count)
+            progress = self._progress_of(wrapper)
+            progress.optimizer_steps += 1
+            progress.all_steps += 1
             tensors = [*self._comparable(wrapper, optimizer, own, parameters), *state_of(parameters, optimizer)]
             tensors += buffers_in(wrapper, (None, "after") if syncs_buffers_last(wrapper.module) else ("after",))
             start = self._starts.get(wrapper, ())
@@ -143,9 +215,39 @@ class Replicas:
         for wrapper in self._wrappers.of_rank(rank):
             self._judge.moved(wrapper)
         mine = [wrapper for wrapper in self._wrappers.of_rank(rank) if wrapper in latest]
-        self._judge.returned(rank, [(wrapper.key, latest.pop(wrapper)) for wrapper in mine])
+        for wrapper in mine:
+            progress = self._progress_of(wrapper)
+            if progress.backward == wrapper.step and progress.gradients_of == progress.all_steps:
+                moment = when_reduced_in(wrapper.number, wrapper.step, has_ended=True)
+                self._compare(wrapper, moment, gradients_in(latest[wrapper]))
+        self._by_hand.rank_returned(rank)
+        left = [(wrapper.key, latest.pop(wrapper)) for wrapper in mine]
+        self._judge.returned(rank, left, self._exchanged.by(rank))
 
     # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _progress_of(self, wrapper: Wrapper) -> _Progress:
+        self.was_made(wrapper)
+        return self._progress.get(wrapper) or _Progress(0)
+
+    def _trains(self, wrapper: Wrapper) -> None:
+        wrapper.look()
+        if not wrapper.is_joined:
+            self._forward_begins(wrapper, self._latest_parameters.get(wrapper, ()))
+
+    def _forward_begins(self, wrapper: Wrapper, parameters: Sequence[Named]) -> None:
+        """A forward begins, synchronising or not.
+
+        Parameters are compared where no optimizer has told of a step before it, and where the program has brought as
+        much to calls of its own as they hold: it may have averaged them.
+        """
+        progress, exchanged = self._progress_of(wrapper), self._exchanged.by(wrapper.rank)
+        is_new = progress.step < wrapper.step
+        has_averaged = exchanged - progress.exchanged >= sum(each.tensor.numel() for each in parameters)
+        if (is_new and not progress.optimizer_steps) or (progress.optimizer_steps and has_averaged):
+            self._compare(wrapper, when_began(wrapper.number, wrapper.step - is_new, progress.all_steps), parameters)
+        if is_new or has_averaged:
+            progress.step, progress.exchanged, progress.optimizer_steps = wrapper.step, exchanged, 0
 
     def _inner_runs(self, wrapper: Wrapper, *, is_training: bool) -> None:
         """The inner module runs past the wrapper."""
@@ -175,11 +277,12 @@ class Replicas:
         look = Look(
             wrapper.key,
             wrapper.rank,
-            int(wrapper.module.process_group.size()),
+            self._progress_of(wrapper).size,
             moment,
             tensors,
             site_here(),
             wrapper.key in self._has_trained,
+            exchanged=self._exchanged.by(wrapper.rank),
         )
         if inputs is not None:
             look = look._replace(

@@ -27,6 +27,9 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
+import torch
+from torch.autograd import Variable
+
 from ddpsim.simulator.calls import Signature
 
 PROGRESS = "__ddp_progress__"
@@ -65,7 +68,11 @@ class Wrapper:
         self._reduced: Collection[str] = ()
         self._unreduced: tuple[int, Sequence[str]] | None = None
         """Of another engine: the first bucket not reduced."""
+        self.has_hook = False
+        """A communication hook reduces its buckets, as it likes."""
         self._observers = observers
+        self._backward = -1
+        """The latest backward whose end is told."""
         self._names: dict[int, str] = {}
         """By id of the parameter; they live as long as the module."""
         self._next_bucket = 0
@@ -128,8 +135,20 @@ class Wrapper:
 
     def accumulates(self) -> None:
         """A parameter gets its gradient; all buckets are launched only after the last one's of the step."""
+        self._tell_end_of(torch._C._current_graph_task_id())
         if self._buckets and self._next_bucket >= len(self._buckets):
             self.has_late_gradients = True
+
+    def _tell_end_of(self, backward: int) -> None:
+        """Tell observers when a backward has ended, once what was queued in it by then has run, too."""
+        if backward != self._backward and self._observers:
+            self._backward = backward
+            queue = Variable._execution_engine.queue_callback
+            queue(lambda: queue(self._backward_ended))
+
+    def _backward_ended(self) -> None:
+        for observer in self._observers:
+            observer.backward_ended(self)
 
     def bucket_for(self, signature: Signature) -> int | None:
         """The bucket that the Reducer's next all_reduce is for; None if it does not look like one.
@@ -178,6 +197,14 @@ class Wrapper:
         return f"bucket {index} ({', '.join(names)})" if names else ""
 
     @property
+    def is_reduced_by_itself(self) -> bool:
+        """True if all buckets of this step are reduced, and by nothing but the wrapper."""
+        told = self._unreduced is None and bool(self._reduced) and hasattr(self.module, PROGRESS)
+        launched = 0 < len(self._buckets) <= self._next_bucket
+        is_plain = not self.has_hook and getattr(self.module, "mixed_precision", None) is None
+        return (told or launched) and is_plain and not self.is_joined and self.step > 0
+
+    @property
     def reduced(self) -> frozenset[str]:
         """The names of the parameters in the buckets that the Reducer made last; empty if these are not known."""
         return frozenset(self._reduced)
@@ -218,3 +245,9 @@ class Observer(Protocol):
 
     def step_begins(self, wrapper: Wrapper) -> None:
         """A synchronising forward has begun, or another engine tells of one."""
+
+    def was_made(self, wrapper: Wrapper) -> None:
+        """A wrapper can tell its inner module."""
+
+    def backward_ended(self, wrapper: Wrapper) -> None:
+        """A backward that gave parameters of a wrapper their gradients has ended."""

@@ -18,7 +18,7 @@ from functools import wraps
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from ddpsim.simulator.process_group.wrapper import Observer, Wrapper, WrapperKey
+from ddpsim.simulator.process_group.wrapper import PROGRESS, Observer, Wrapper, WrapperKey
 
 StepsElsewhere = Callable[[str, int], int]
 """The latest step of a wrapper on ranks in other processes, by its calls: its group's label, and its number there."""
@@ -28,7 +28,7 @@ class WrapperRegistry:
     """The wrappers of one execution."""
 
     def __init__(self, running_rank: Callable[[], int | None], steps_elsewhere: StepsElsewhere | None = None) -> None:
-        self._running_rank = running_rank
+        self.running_rank = running_rank
         """The rank whose thread asks; None outside ranks."""
         self._steps_elsewhere = steps_elsewhere
         """None if all ranks are in this process."""
@@ -59,7 +59,7 @@ class WrapperRegistry:
 
     def around(self, module: Any) -> Sequence[Wrapper]:
         """The running rank's wrappers that have this as their inner module."""
-        rank = self._running_rank()
+        rank = self.running_rank()
         return [] if rank is None else [each for each in self._by_rank.get(rank, ()) if each.inner is module]
 
     def peers(self, key: WrapperKey) -> Sequence[Wrapper]:
@@ -70,6 +70,11 @@ class WrapperRegistry:
         """The wrapper whose Reducer makes the call that comes out of the rank's backward."""
         wrappers = self._by_rank.get(rank, ())
         return wrappers[0] if len(wrappers) == 1 else self._last_hooked.get(rank)
+
+    def watch_backward(self, wrapper: Wrapper) -> None:
+        """Tell observers of the backwards of another engine's wrapper; of torch's they are told anyway."""
+        if hasattr(wrapper.module, PROGRESS):
+            self._hook_parameters(wrapper)
 
     def align(self, wrapper: Wrapper) -> None:
         """The ranks meet at the end of join: those that ran out are at the others' step from here on."""
@@ -91,6 +96,8 @@ class WrapperRegistry:
                 self._of_reducer[module.reducer] = wrapper
                 wrapper.rebuilds()
                 self._tell_apart(wrapper)
+                for observer in self.observers:
+                    observer.was_made(wrapper)
 
         return ddp_init_helper
 
@@ -121,6 +128,8 @@ class WrapperRegistry:
 
         def register_comm_hook(reducer: Any, state: Any, hook: Callable[[Any, Any], Any]) -> None:
             wrapper = self._of_reducer.get(reducer)
+            if wrapper is not None:
+                wrapper.has_hook = True
 
             def communication_hook(state: Any, bucket: Any) -> Any:
                 assert wrapper is not None
@@ -139,7 +148,7 @@ class WrapperRegistry:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _number(self, owner: Any) -> Wrapper | None:
-        rank = self._running_rank()
+        rank = self.running_rank()
         label = getattr(getattr(owner, "process_group", None), "label", None)
         if rank is None or label is None:
             return None

@@ -314,7 +314,7 @@ class Coordinator:
         elif isinstance(message, ReplicaSeen):
             self.judge.look(message.look)
         else:
-            self.judge.returned(message.rank, message.left)
+            self.judge.returned(message.rank, message.left, message.exchanged)
 
     def _break_off(self, message: Broke) -> None:
         life = self._kernel.run.life

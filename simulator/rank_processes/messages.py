@@ -114,6 +114,7 @@ class ReplicasLeft(NamedTuple):
 
     rank: int
     left: tuple[tuple[WrapperKey, tuple[Named, ...]], ...]
+    exchanged: int
 
 
 class ChangedInFlight(NamedTuple):

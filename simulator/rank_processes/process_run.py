@@ -85,6 +85,11 @@ class ProcessRun:
         """True if each rank returned, or one raised: no rank would wait for ever."""
         return bool(self._coordinator.raisers) or self._kernel.run.life.ending is Ending.FINISHED
 
+    @property
+    def comparisons(self) -> int:
+        """How often replicas were compared."""
+        return self._coordinator.judge.comparisons
+
     def returns(self, *, has_failed: bool) -> tuple[Any, ...]:
         """What the program of each rank returned.
 

@@ -29,9 +29,9 @@ class RemoteJudge:
         """A replica, at a moment at which it should be equal to the others."""
         self._own_channel.send(ReplicaSeen(look._replace(tensors=_packed(look.tensors))))
 
-    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]]) -> None:
+    def returned(self, rank: int, left: Sequence[tuple[WrapperKey, Sequence[Named]]], exchanged: int) -> None:
         """The rank's program returned, and left its models' parameters like this."""
-        self._own_channel.send(ReplicasLeft(rank, tuple((key, _packed(tensors)) for key, tensors in left)))
+        self._own_channel.send(ReplicasLeft(rank, tuple((key, _packed(tensors)) for key, tensors in left), exchanged))
 
 
 def _packed(tensors: Sequence[Named]) -> tuple[Named, ...]:

@@ -80,7 +80,7 @@ class Pending:
         self.source: int | None = None
         """Who sent the message, once a receive is complete."""
         self.members: tuple[int, ...] = ()
-        """The global ranks of the group, by then."""
+        """The global ranks of the group."""
         self.receive_completion: Callable[[], None] = _ignore
         """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
 
@@ -96,6 +96,9 @@ def _ignore() -> None:
 
 class CallWatch(Protocol):
     """Looks for what passes here and may fail elsewhere."""
+
+    listeners: list[Callable[[Pending], None]]
+    """Who else is told of the user's calls, when they are issued."""
 
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""

@@ -1,0 +1,219 @@
+"""check="replicas" where no optimizer of torch's steps, no wrapper is made, or nothing follows, and what it says."""
+
+import linecache
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.algorithms.model_averaging.averagers as averagers
+from torch.nn.parallel import DistributedDataParallel as TorchEngine
+
+from ddpsim import Verdict, simulate
+from ddpsim.ddp import DistributedDataParallel as OwnEngine
+
+from . import training
+from .replica_checks import check
+from .training import backward, inputs, network, sgd, train, wrap, wrapped
+
+PARAMETERS, BUFFERS, GRADIENTS = "divergence.parameters", "divergence.buffers", "divergence.gradients"
+OURS = pytest.mark.parametrize("engine", [TorchEngine, OwnEngine], ids=["torch", "ddp"])
+
+
+def by_hand(rank, *, rates, in_data=False, steps=3):
+    model = wrapped()
+    for _ in range(steps):
+        backward(model, rank)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                (parameter.data if in_data else parameter).sub_(rates[rank] * parameter.grad)
+                parameter.grad = None
+
+
+def changed_after_the_last_step(rank, *, on):
+    model = wrapped()
+    train(model, sgd(model), rank, 2)
+    if rank == on:
+        model.module[0].bias.data.add_(1)
+
+
+def gradients_without_a_step(rank, *, factors):
+    model = wrapped()
+    backward(model, rank)
+    for parameter in model.parameters():
+        parameter.grad.mul_(factors[rank])
+
+
+def in_order(rank, *, names, are_buffers):
+    inner = network()
+    for name in names[rank]:
+        if are_buffers:
+            inner.register_buffer(name, torch.tensor(1.0))
+        else:
+            inner.register_parameter(name, torch.nn.Parameter(torch.tensor(1.0)))
+    model = wrap(inner)
+    model(inputs(rank))
+
+
+def without_wrapper(rank, *, seeds, is_flat=False, has_optimizer=True, steps=3):
+    model = network(seed=seeds[rank])
+    optimizer = sgd(model)
+    for _ in range(steps):
+        model.zero_grad()
+        backward(model, rank)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        if is_flat:
+            flat = torch.cat([each.flatten() for each in gradients])
+            dist.all_reduce(flat)
+            for each, part in zip(gradients, flat.split([each.numel() for each in gradients]), strict=True):
+                each.copy_(part.view_as(each))
+        else:
+            for each in gradients:
+                dist.all_reduce(each)
+        if has_optimizer:
+            optimizer.step()
+        else:
+            for parameter in model.parameters():
+                parameter.data -= 0.1 * parameter.grad
+
+
+def tied_embedding(rank):
+    """The first and the last stage of a pipeline share a table, under two names; nothing else is a replica."""
+    torch.manual_seed(0)
+    table = torch.nn.Parameter(torch.randn(3, 2))
+    stage = torch.nn.Module()
+    setattr(stage, "embedding" if rank == 0 else "head", table)
+    stage.own = torch.nn.Parameter(torch.tensor(float(rank)))
+    stage.forward = lambda: (table.sum() + stage.own) * (rank + 1)
+    for _ in range(2):
+        stage().backward()
+        dist.all_reduce(table.grad)
+        sgd(stage).step()
+        stage.zero_grad()
+
+
+def averaging(rank, *, every, steps, by_torch=False, momentum=0.0):
+    model = wrapped()
+    optimizer = sgd(model, momentum=momentum)
+    averager = averagers.PeriodicModelAverager(period=every)
+    for step in range(1, steps + 1):
+        optimizer.zero_grad()
+        with model.no_sync():
+            backward(model, rank)
+        optimizer.step()
+        if by_torch:
+            averager.average_parameters(model.parameters())
+        elif step % every == 0:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data)
+                parameter.data /= dist.get_world_size()
+
+
+def stops_averaging(rank):
+    averaging(rank, every=2, steps=4)
+    model = wrapped()
+    averaging_once = [True, False, False, False]
+    for averages in averaging_once:
+        with model.no_sync():
+            train(model, sgd(model), rank, 1)
+        if averages:
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.data, dist.ReduceOp.AVG)
+
+
+AB, BA = "ab", "ba"
+FOUND = {
+    "a step by hand": (
+        partial(by_hand, rates=(0.1, 0.2)),
+        PARAMETERS,
+        "when a forward of DDP #0 began, after its step 1",
+    ),
+    "of .data": (partial(by_hand, rates=(0.1, 0.2), in_data=True), PARAMETERS, "after its step 1"),
+    "the last step": (partial(by_hand, rates=(0.1, 0.2), steps=1), PARAMETERS, "when the program had ended"),
+    "afterwards": (partial(changed_after_the_last_step, on=1), PARAMETERS, "had ended, after step 2 of DDP #0"),
+    "gradients": (partial(gradients_without_a_step, factors=(1, 2)), GRADIENTS, "after the backward of step 1"),
+    "names of parameters": (partial(in_order, names=(AB, BA), are_buffers=False), PARAMETERS, "when DDP #0 was made"),
+    "names of buffers": (partial(in_order, names=(AB, BA), are_buffers=True), BUFFERS, "when DDP #0 was made"),
+    "averages that stop": (stops_averaging, PARAMETERS, "DDP #1"),
+    "no wrapper": (partial(without_wrapper, seeds=(0, 1)), PARAMETERS, "after all_reduce #3 of gradients"),
+    "one flat tensor": (partial(without_wrapper, seeds=(0, 1), is_flat=True), PARAMETERS, "after all_reduce #0 of"),
+    "nothing of torch's": (
+        partial(without_wrapper, seeds=(0, 1), has_optimizer=False, steps=1),
+        PARAMETERS,
+        "when the program had ended, after all_reduce #3",
+    ),
+}
+CLEAN = {
+    "a step by hand": partial(by_hand, rates=(0.1, 0.1)),
+    "nothing afterwards": partial(changed_after_the_last_step, on=None),
+    "gradients": partial(gradients_without_a_step, factors=(2, 2)),
+    "names of parameters": partial(in_order, names=(AB, AB), are_buffers=False),
+    "names of buffers": partial(in_order, names=(AB, AB), are_buffers=True),
+    "averages": partial(averaging, every=2, steps=6),
+    "with momentum": partial(averaging, every=2, steps=6, momentum=0.9),
+    "ends between averages": partial(averaging, every=3, steps=8),
+    "averages by torch": partial(averaging, every=2, steps=7, by_torch=True),
+    "no wrapper": partial(without_wrapper, seeds=(0, 0)),
+    "one flat tensor": partial(without_wrapper, seeds=(0, 0), is_flat=True),
+    "nothing of torch's": partial(without_wrapper, seeds=(0, 0), has_optimizer=False),
+    "tied embedding": tied_embedding,
+}
+
+
+@pytest.mark.parametrize("name", FOUND)
+@OURS
+def test_found(monkeypatch, engine, name):
+    if engine is OwnEngine and "names" in name:
+        pytest.skip("it refuses models with other names itself")
+    monkeypatch.setattr(training, "DistributedDataParallel", engine)
+    program, code, words = FOUND[name]
+    codes, result = check(program, 2)
+    assert [found for found, _ in codes if found != "hazard.call_site"] == [code]
+    (finding,) = [each for each in result.findings if each.code == code]
+    assert words in finding.summary
+    assert all(linecache.getline(site.path, site.line).strip() for site in finding.sites)
+
+
+@pytest.mark.parametrize("name", CLEAN)
+@OURS
+def test_clean(monkeypatch, engine, name):
+    monkeypatch.setattr(training, "DistributedDataParallel", engine)
+    codes, result = check(CLEAN[name], 2, policy="random")
+    assert codes == []
+    assert result.comparisons > 0
+
+
+@pytest.mark.tier("ci")
+@pytest.mark.parametrize("name", ["a step by hand", "gradients", "no wrapper"])
+def test_in_processes_as_in_threads(name):
+    program, code, _ = FOUND[name]
+    alike = [simulate(program, 2, check="replicas", isolation=isolation) for isolation in ("thread", "process")]
+    assert [[(str(each.code), each.ranks, each.summary) for each in result.findings] for result in alike] == [
+        [(code, alike[0].findings[0].ranks, alike[0].findings[0].summary)]
+    ] * 2
+    assert alike[0].comparisons == alike[1].comparisons
+
+
+def nothing_to_compare(rank):
+    model = network()
+    backward(model, rank)
+    sgd(model).step()
+
+
+def test_a_check_that_compared_nothing_is_no_pass():
+    result = simulate(nothing_to_compare, 2, check="replicas")
+    assert (result.verdict, result.comparisons) == (Verdict.UNKNOWN, 0)
+    assert [str(each.code) for each in result.findings] == ["unchecked"]
+    lenient = simulate(nothing_to_compare, 2, check="replicas-if-any")
+    assert lenient.verdict is Verdict.PASS
+    assert "no replicas were compared" in str(lenient)
+    assert "were compared" not in str(simulate(lambda rank: dist.barrier(), 2, check="replicas-if-any"))
+    assert simulate(nothing_to_compare, 1, check="replicas").verdict is Verdict.PASS
+
+
+def test_how_many_comparisons_were_made():
+    result = simulate(partial(by_hand, rates=(0.1, 0.1), steps=1), 2, check="replicas")
+    # When the wrapper was made, its first forward began, its backward had ended, and the program.
+    assert result.comparisons == 4
+    assert "check   replicas were compared 4 times" in str(result)
+    assert simulate(partial(by_hand, rates=(0.1, 0.1)), 2).comparisons is None
