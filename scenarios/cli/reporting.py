@@ -9,7 +9,7 @@ from __future__ import annotations
 import tempfile
 import webbrowser
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,8 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
     What was reported stays and is indexed, also if the command ends early. Raises ReportError for a folder that cannot
     be written, at once.
     """
-    report, is_done = Report(_made(folder, opens=opens), title), False
+    made = _made(folder, opens=opens)
+    report, is_done = Report(made, title), False
     try:
         yield report
         is_done = True
@@ -40,6 +41,9 @@ def reporting(folder: Path | None, *, opens: bool, title: str = "") -> Iterator[
         found = report.finish(is_done=is_done)
         if found is not None:
             show_path(found, opens=opens)
+        elif made is not None and folder is None:  # nobody asked for it, and it is empty
+            with suppress(OSError):
+                made.rmdir()
 
 
 def _made(folder: Path | None, *, opens: bool) -> Path | None:

@@ -41,6 +41,8 @@ def kind_of(scenario: Scenario) -> str:
     """What it is made of, in a word or two."""
     if training_in(scenario) is not None:
         return Kind.TRAINING.value
+    if isinstance(scenario.program, OrdinaryProgram):
+        return Kind.PROGRAM.value
     if program_in(scenario) is None:
         return BY_NAME
     kind = Kind.PROGRAM if scenario.expected.verdict is Verdict.PASS else Kind.BROKEN_PROGRAM

@@ -17,7 +17,7 @@ from ddpsim.simulator.rank_processes import rank_process
 from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.messages import Ended, Written
 from ddpsim.simulator.rank_processes.parcels import Arena
-from ddpsim.simulator.rank_processes.rank_files import Files, read_stack
+from ddpsim.simulator.rank_processes.rank_files import BROKEN_STATUS, Files, check_broken, read_stack
 from ddpsim.simulator.rank_processes.rank_process import Setting, Terms
 from ddpsim.simulator.rank_processes.signals import TELL_NATIVE_STACK, TELL_STACK, UNWIND_PROGRAM
 from ddpsim.simulator.runtime.garbage import set_aside
@@ -131,7 +131,7 @@ class Child:
         self._files.close()
 
     def how_it_ended(self) -> str:
-        """In words, for one that ended without a last word."""
+        """In words, for one that ended without a last word. Raises InternalError if something of ours broke there."""
         self.leave()
         if self._is_reaped_elsewhere:
             return "ended, and nobody can say how (SIGCHLD is ignored, or another wait has taken it)"
@@ -140,6 +140,8 @@ class Child:
             number = os.WTERMSIG(self.status)
             name = signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
             return f"was killed by {name}"
+        if os.WEXITSTATUS(self.status) == BROKEN_STATUS:
+            check_broken(self._files.errors)
         return f"ended by os._exit({os.waitstatus_to_exitcode(self.status)})"
 
     def _reap(self, options: int) -> None:

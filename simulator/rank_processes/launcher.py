@@ -75,8 +75,7 @@ class Launcher:
         self.has_begun = False
         self._pid = os.getpid()
         self.terms = terms
-        self._entries = {name: _entry(name) for name in os.environ}
-        """What the environment holds: a program that sets a variable to the same value makes another entry."""
+        _mark_environment()
         self._modules = frozenset(sys.modules)
         self._path = tuple(sys.path)
         self._target: Any = None
@@ -120,7 +119,7 @@ class Launcher:
     def _take_own_environment(self) -> None:
         """In a rank: take away what torchrun would have set, unless the program has set it otherwise."""
         for name in environment(0, self.terms.world_size).keys() - {"OMP_NUM_THREADS"}:
-            if name in os.environ and _entry(name) is self._entries.get(name):
+            if isinstance(_entries().get(os.fsencode(name)), _Ours):
                 del os.environ[name]
 
     def _forget_modules(self) -> None:
@@ -145,6 +144,8 @@ class Launcher:
         os._exit(0)
 
     def _start(self, body: Body) -> RankPopen:
+        for other in self._ranks:
+            other.forget_glances()
         rank = RankPopen(self, len(self._ranks), body)
         self._ranks.append(rank)
         return rank
@@ -215,6 +216,16 @@ class Launcher:
         return make
 
 
-def _entry(name: str) -> object:
-    entries: Any = os.environ
-    return entries._data[os.fsencode(name)]
+class _Ours(bytes):
+    """The value of a variable before the program begins: one that it sets, to the same value perhaps, is none."""
+
+
+def _entries() -> Any:
+    environment: Any = os.environ
+    return environment._data
+
+
+def _mark_environment() -> None:
+    entries = _entries()
+    for name, value in entries.items():
+        entries[name] = _Ours(value)

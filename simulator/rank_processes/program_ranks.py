@@ -19,7 +19,7 @@ from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.rank_files import Files
 from ddpsim.simulator.rank_processes.rank_process import Terms
 from ddpsim.simulator.rank_processes.server import FILES_OF_A_RANK, MOST_FILES, Birth
-from ddpsim.simulator.rank_processes.servers import STANDING, Server, kinds_of
+from ddpsim.simulator.rank_processes.servers import STANDING, Server, ServerGone, kinds_of
 
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
@@ -81,6 +81,15 @@ def start_launcher(terms: Terms, guardian: Guardian, line: int) -> Child:
 
 
 def _start(terms: Terms, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
+    try:
+        return _started(terms, count, guardian, more)
+    except ServerGone as gone:
+        if not gone.was_ready:
+            raise
+    return _started(terms, count, guardian, more)  # somebody has killed a server that stood by: from a new one
+
+
+def _started(terms: Terms, count: int, guardian: Guardian, more: list[int]) -> list[Child]:
     assert isinstance(terms.program, Program)
     children: list[Child] = []
     kinds = kinds_of(terms.program, terms.start.hash_seeds[:count], terms.preload)

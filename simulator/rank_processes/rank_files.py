@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 
+from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.kernel.requests import StackTold
 
 _PICKLED = b"stack:"
@@ -35,6 +36,25 @@ def _made() -> tuple[int, ...]:
             os.close(file)
         raise
     return tuple(files)
+
+
+BROKEN_STATUS = 70
+"""With which a process ends in which something of ours broke before its program began; EX_SOFTWARE of sysexits.h."""
+
+_BROKEN = b"ddpsim broke:\n"
+
+
+def write_broken(errors: int, trace: str) -> None:
+    """Write why it ends so."""
+    os.write(errors, _BROKEN + trace.encode(errors="replace"))
+
+
+def check_broken(errors: int) -> None:
+    """Raise InternalError if that stands there."""
+    data = os.pread(errors, 1 << 20, 0)
+    if data.startswith(_BROKEN):
+        trace = data[len(_BROKEN) :].decode(errors="replace").strip()
+        raise InternalError(f"the process of a rank broke before its program began, please report this:\n{trace}")
 
 
 def write_stack(file: int, told: StackTold) -> None:

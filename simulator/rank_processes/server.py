@@ -14,6 +14,7 @@ import select
 import socket
 import sys
 import threading
+import traceback
 from contextlib import suppress
 from types import ModuleType
 from typing import Any, NamedTuple, NoReturn
@@ -222,10 +223,9 @@ def _problem_of(name: str) -> str:
 
 def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
     """Be a rank, or a launcher, as soon as the coordinator says which."""
-    status = 1
+    rank_files = _part("rank_files")
     try:
-        parts = [_part(name) for name in ("channel", "rank_process", "parcels", "rank_files")]
-        channel_of, rank_process, parcels, rank_files = parts
+        channel_of, rank_process, parcels = [_part(name) for name in ("channel", "rank_process", "parcels")]
         channel = channel_of.Channel(socket.socket(fileno=files[0]))
         try:
             birth: Birth = channel.receive()
@@ -246,5 +246,7 @@ def _begin(files: list[int], changed: dict[str, str]) -> NoReturn:
         if len(files) == FILES_OF_A_RANK:
             rank_process.main(setting)
         _part("launcher").main(setting, _part("launcher_line").Line(socket.socket(fileno=files[6])))
+    except BaseException:  # none of a program: those stay in `main`
+        rank_files.write_broken(files[3], traceback.format_exc())
     finally:
-        os._exit(status)
+        os._exit(rank_files.BROKEN_STATUS)

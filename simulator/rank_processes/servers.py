@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.program import HASH_SEEDS, Program
 from ddpsim.simulator.rank_processes.server import Fork, Forked, Load
 
 _MAIN = """
@@ -33,6 +33,12 @@ main({file}, {caller})
 """
 
 
+class ServerGone(UsageError):
+    """A server has ended; `was_ready` if it had served, so that another one may."""
+
+    was_ready = False
+
+
 class Kind(NamedTuple):
     """What servers are told apart by."""
 
@@ -41,6 +47,11 @@ class Kind(NamedTuple):
     """Modules that the caller wants loaded."""
     folder: str = ""
     """Where these are looked for first; "" without them."""
+
+    @property
+    def is_usual(self) -> bool:
+        """One of those that runs have unless somebody says otherwise."""
+        return self.hash_seed in HASH_SEEDS and not self.preload
 
 
 def kinds_of(program: Program, hash_seeds: Sequence[int], preload: Sequence[str]) -> list[Kind]:
@@ -59,6 +70,7 @@ class Server:
         self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = os.memfd_create("errors")
         self._has_dynamo = False
+        self._was_ready = False
         path = file_of(sys.path)
         try:
             self._process = subprocess.Popen(
@@ -98,6 +110,7 @@ class Server:
             self._awaited -= 1
             if answer.problem:
                 raise UsageError(answer.problem)
+        self._was_ready = self._was_ready or self.is_there
 
     def ask_to_fork(self, files: Sequence[Sequence[int]]) -> None:
         """Ask for a process for each of these, which are the files that it is given."""
@@ -148,10 +161,12 @@ class Server:
         status = self._process.wait()
         how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
         said = lines[-1] if lines else how
-        raise UsageError(
+        gone = ServerGone(
             f"a Python that ranks are to be forked from could not load torch, or has ended ({said}), expected it to "
             "have the memory, files and threads it needs: raise the limits of this shell (ulimit -a), or free memory"
         )
+        gone.was_ready = self._was_ready
+        raise gone
 
 
 def _flags() -> list[str]:
@@ -181,8 +196,8 @@ class Servers:
         Raises UsageError if the system gives no process for one.
         """
         self._be_of_this_process()
-        for kind in [kind for kind in self._servers if kind.preload and kind not in kinds]:
-            self._servers.pop(kind).close()  # their modules take memory
+        for kind in [kind for kind in self._servers if kind not in kinds and not kind.is_usual]:
+            self._servers.pop(kind).close()  # each takes memory, and a session may come to know many
         try:
             servers = [self._server(kind) for kind in kinds]
         except OSError as error:

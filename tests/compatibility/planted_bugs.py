@@ -168,9 +168,9 @@ BUGS = (
         "small_gpt.py",
         (_LAYER_DROP, ("import os\n", "import os\nimport random\n")),
         Code.RANK_ERROR,
-        (0, 1),
+        (0, 3),
         "_, loss = model(*get_batch())",
-        "in the step before, blocks.1.ln1.weight",
+        "in the step before, blocks.0.ln1.weight",
         world_size=4,
     ),
     PlantedBug(

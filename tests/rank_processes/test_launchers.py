@@ -126,6 +126,15 @@ def test_processes_begin_anew_if_they_are_spawned(write):
     assert result.findings[0].summary == "ranks 0, 1 raised NameError: name 'SETTING' is not defined at train.py:20"
 
 
+def test_what_the_program_sets_where_torchrun_would_have(write, capfd):
+    """Also to what torchrun would have set."""
+    sets = 'os.environ["RANK"], os.environ["WORLD_SIZE"], os.environ["LOCAL_WORLD_SIZE"] = "0", "2", "02"'
+    tells = 'print(*(os.environ.get(each) for each in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "LOCAL_RANK")))'
+    write(LOOP.replace('print("sees", SETTING)', tells).replace("SETTING = ", f"{sets}; SETTING = "))
+    assert simulate_program(["train.py"], 2).verdict is Verdict.PASS
+    assert capfd.readouterr().out.splitlines()[:2] == ["0 2 02 None"] * 2
+
+
 @pytest.mark.parametrize(
     ("line", "does"),
     [

@@ -23,8 +23,15 @@ from ddpsim import (
     simulate_program,
 )
 from ddpsim.simulator.api import MOST_RANKS
+from ddpsim.simulator.errors import InternalError
+from ddpsim.simulator.rank_processes import servers
+from ddpsim.simulator.rank_processes.channel import Channel
+from ddpsim.simulator.rank_processes.children import Child
+from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
-from ddpsim.simulator.rank_processes.servers import STANDING
+from ddpsim.simulator.rank_processes.rank_files import Files
+from ddpsim.simulator.rank_processes.server import Birth, _begin
+from ddpsim.simulator.rank_processes.servers import STANDING, Kind, Server, Servers
 from tests.rank_processes.left_behind import what_there_is, with_servers
 
 SETS = """
@@ -148,15 +155,76 @@ def test_a_server_that_was_killed_is_started_again(program, capfd):
 
 
 def test_a_server_that_is_killed_while_it_forks(program):
-    """The ranks that the other one has forked are ended and reaped, as the fixture sees."""
+    """The ranks that the other one has forked are ended and reaped, as the fixture sees, and all are forked again."""
     simulate_program(command := program("pass"), 2)
     number = int(what_there_is()[1][0])
     os.kill(number, signal.SIGSTOP)
     killer = threading.Timer(1.0, os.kill, (number, signal.SIGKILL))
     killer.start()
+    assert simulate_program(command, 2).verdict is Verdict.PASS
+    killer.join()
+
+
+@pytest.mark.tier("ci")
+def test_a_server_that_is_killed_each_time(program, monkeypatch):
+    """One that stood by is started again, and no more than once."""
+    command = program("pass")
+    simulate_program(command, 2)
+    monkeypatch.setattr(Server, "is_there", property(lambda server: True))  # nobody has looked yet
+    settle, settled = Server.settle, []
+
+    def dying(server):
+        settle(server)
+        settled.append(server)
+        server._process.kill()
+
+    monkeypatch.setattr(Server, "settle", dying)
     with pytest.raises(UsageError, match=r"could not load torch, or has ended \(killed by SIGKILL\)"):
         simulate_program(command, 2)
-    killer.join()
+    assert len(settled) == 4
+
+
+def test_servers_of_other_hash_seeds_end_when_they_are_not_needed(monkeypatch):
+    """The usual ones stay; a session that replays tokens of many seeds would keep many."""
+    ended = []
+
+    class Stand:
+        is_there = True
+
+        def __init__(self, kind):
+            self.kind = kind
+
+        def close(self):
+            ended.append(self.kind.hash_seed)
+
+    monkeypatch.setattr(servers, "Server", Stand)
+    standing = Servers()
+    standing.start([Kind(28), Kind(80)], wants_dynamo=False)
+    standing.start([Kind(5)], wants_dynamo=False)
+    standing.start([Kind(5)], wants_dynamo=False)
+    assert ended == []
+    standing.start([Kind(6), Kind(7)], wants_dynamo=False)
+    assert ended == [5]
+    standing.start([Kind(28)], wants_dynamo=False)
+    assert ended == [5, 6, 7]
+    standing.close()
+    assert sorted(ended) == [5, 6, 7, 28, 80]
+
+
+def test_what_breaks_before_the_program_begins_is_told_as_ours():
+    channel, theirs = Channel.pair()
+    files = Files()
+    given = [theirs.fileno(), os.memfd_create("arena"), files.output, files.errors, files.stack]
+    pid = os.fork()
+    if not pid:
+        _begin(given, {})
+    theirs.close()
+    os.close(given[1])
+    channel.send(Birth(0, {"there": "is no such term"}, dict(os.environ), os.getcwd(), tuple(sys.path)))
+    child = Child(0, pid, channel, Arena(), files)
+    with pytest.raises(InternalError, match=r"(?s)^the process of a rank broke before its program began, .*IndexError"):
+        child.how_it_ended()
+    child.close()
 
 
 def test_more_ranks_than_memory(program):

@@ -285,6 +285,13 @@ def test_open_without_report_takes_a_temporary_folder_and_says_which(ddpsim, ope
     assert names(folder) == sorted(WRITTEN)
 
 
+def test_open_leaves_no_empty_folder_if_there_is_nothing_to_show(ddpsim, opened, monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    status, _, _ = ddpsim("run", "send-send", "--timeout", "3", "--open")
+    assert (status, opened) == (2, [])
+    assert not list(tmp_path.glob("ddpsim-*"))
+
+
 # --- bad folders ------------------------------------------------------------------------------------------------------
 
 COMMANDS = [

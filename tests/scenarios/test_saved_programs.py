@@ -96,7 +96,7 @@ def test_what_fuzz_finds_in_a_program_is_kept_and_replayed(folder, console):
     words = ["fuzz", "--executions", "4", "--world-size", "3", "shares.py"]
     status, out, _ = console(*words)
     assert status == 1
-    assert "scenario on torch" in out
+    assert "program on torch" in out
     assert "noise" not in out
     (kept,) = (folder / ".ddpsim" / "corpus").glob("*.toml")
     (line,) = [line for line in out.splitlines() if line.startswith("  replay  ")]
