@@ -62,6 +62,16 @@ class MadeBecause(NamedTuple):
     fact: str
 
 
+class Breaks(NamedTuple):
+    """A call that breaks a rule of the others: what it has, and what they have."""
+
+    who: str
+    operation: str
+    site: str
+    fact: str
+    usual: str
+
+
 class Argument(NamedTuple):
     """With what differs in a call: `shape`."""
 
@@ -313,8 +323,38 @@ class Cause:
         "receive as many messages as are sent",
     )
     UNPAIRED_MESSAGE = about(Made)(
-        "{who} returned without the matching {operation}",
+        "{who} returned without the matching {operation}, unless there is one message too many on the other side",
         "give every send one recv with the same peer, group and tag",
+    )
+    ODD_PEER = about(Breaks)(
+        "{who} made {operation} with {fact} at {site}, where it would be {usual} if it were as all other calls of that "
+        "line, and messages meet between the two ranks that they name only",
+        "look how {site} works out the rank on {who}; what else waits may only follow from it",
+    )
+    ODD_PARTNER = about(Breaks)(
+        "{who} made {operation} at {site} with {fact}, which exchanged no other message with it and has returned, "
+        "while {usual} waits for {who} with the same tag",
+        "look how {site} works out the rank on {who}: it may have meant {usual}",
+    )
+    ODD_TAG = about(Breaks)(
+        "{who} made {operation} with {fact} at {site}, where it would be {usual} if it were as all other calls of that "
+        "line, and messages meet under one tag only",
+        "look how {site} works out the tag on {who}; what else waits may only follow from it",
+    )
+    ODD_FOLLOWER = about(Breaks)(
+        "{who} made {operation} at {site} with {fact}, which is so nowhere else: otherwise {usual} follows; it is "
+        "wrong itself, or a message before it was left out or made twice",
+        "look how {site} works this out on {who}; what else waits may only follow from it",
+    )
+    ODD_ORDER = about(Breaks)(
+        "{who} made {operation} at {site} after that at {fact}, where {usual} follows everywhere else: it left a "
+        "message out, made one twice or in another order",
+        "let {who} make the messages of these lines as the others do; what else waits may only follow from it",
+    )
+    ODD_COUNT = about(Breaks)(
+        "{who} made {fact} messages, {operation} at {site} the last, and each other rank that came to the same lines "
+        "and returned made {usual}",
+        "let {who} make as many messages in these lines as the others; what else waits may only follow from it",
     )
     MESSAGES_MISS_EACH_OTHER = about(Nothing)(
         "one rank sends and the other receives, but under another tag, or in another group",

@@ -8,6 +8,7 @@ from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table
+from ddpsim.simulator.diagnosis.odd_messages import Odd, odd_message
 from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
@@ -23,7 +24,18 @@ _MOST_CALLS = 4
 def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
     snapshot = graph.snapshot
-    return tuple(_finding(snapshot, reading) for reading in together(snapshot, graph.readings()))
+    readings = together(snapshot, graph.readings())
+    of_messages = [reading for reading in readings if _is_of_messages(snapshot, reading)]
+    involved = {rank for reading in of_messages for rank in (*reading.victims, *reading.culprits)}
+    odd = odd_message(snapshot, involved) if of_messages else None
+    if odd is None:
+        return tuple(_finding(snapshot, reading) for reading in readings)
+    order = sorted(readings, key=lambda reading: _nearness(reading, odd))
+    others = {id(reading) for reading in of_messages if reading is not order[0]}
+    return tuple(
+        _finding(snapshot, reading, odd if reading is order[0] else None, odd if id(reading) in others else None)
+        for reading in order
+    )
 
 
 def waiting_lines(snapshot: Snapshot) -> list[str]:
@@ -32,7 +44,14 @@ def waiting_lines(snapshot: Snapshot) -> list[str]:
     return table(waiting) if waiting else []
 
 
-def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
+def _nearness(reading: Reading, odd: Odd) -> int:
+    """The reading in which the rank of an odd message waits comes first, then those in which others miss it."""
+    rank = odd.call.rank
+    return 0 if rank in reading.victims else 1 if rank in reading.culprits else 2
+
+
+def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root: Odd | None = None) -> Finding:
+    """`odd` tells the cause; `root` may have led to this as well as to a finding that comes before it."""
     ranks = [snapshot.ranks[rank] for rank in sorted({*reading.victims, *reading.culprits})]
     lines: list[str | Line] = [
         heading("DEADLOCK", reading.code, snapshot.choice_points),
@@ -48,9 +67,15 @@ def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
     if one_off is not None:
         culprits, sites = one_off.culprits, one_off.sites
         lines += one_off.lines()
+    elif odd is not None:
+        culprits, sites = (odd.call.rank,), [odd.call.site]
+        lines += odd.lines
     else:
         culprits = at_fault(snapshot, reading)
         lines += advise(snapshot, reading, culprits)
+    if root is not None:
+        told = f"rank {root.call.rank} made {root.call.operation} #{root.call.sequence} at {root.call.site}"
+        lines.append(Line("note", f"this may only follow from what the first finding tells: {told}"))
     sites += [site for rank in _culprits_first(ranks, culprits) for site in _sites(rank)]
     return Finding(
         reading.code,
@@ -60,6 +85,14 @@ def _finding(snapshot: Snapshot, reading: Reading) -> Finding:
         tuple(dict.fromkeys(sites)),
         reading.cycle,
         tuple(call for rank in ranks for call in rank.calls),
+    )
+
+
+def _is_of_messages(snapshot: Snapshot, reading: Reading) -> bool:
+    """True if ranks wait for messages, and none is dead or waits for its own threads."""
+    codes = (Code.DEADLOCK_CYCLE, Code.DEADLOCK_MISSING_RANK)
+    return reading.code in codes and any(
+        call.is_point_to_point for rank in reading.victims for call in snapshot.ranks[rank].calls
     )
 
 

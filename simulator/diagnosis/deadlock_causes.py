@@ -60,7 +60,8 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     if _was_left_behind(snapshot, calls[0], culprits):
         return Cause.LEFT_BEHIND.lines(who=rank_list(culprits))
     if calls[0].is_point_to_point:
-        counterpart = "recv" if calls[0].operation == "send" else "send"
+        message = next((call for call in calls if call.peer in culprits), calls[0])
+        counterpart = "recv" if message.operation == "send" else "send"
         return Cause.UNPAIRED_MESSAGE.lines(who=rank_list(culprits), operation=counterpart)
     wrappers = [call for call in calls if call.origin.phase is not Phase.USER]
     if wrappers:

@@ -1,0 +1,248 @@
+"""The rank whose messages stand out among all that were sent and received, when nobody can go on.
+
+Who waits for a message that never comes is seldom who made the mistake. But every rank runs one program: what the calls
+of a line have in common, and which line follows which, shows on the ranks that are right, and in the steps before. A
+call that breaks a rule which all others keep is the likely root; where two ranks break as many, neither is named.
+
+    peer    all other calls of the line name one rank, or the same neighbour; or one peer always follows another
+    tag     the same of tags, as they are or counted from the line's first call
+    order   a line that never follows on the one before, on any rank that comes to the same lines
+    nobody  a rank waits for one that has returned and never had a message of it, while another waits for it
+    count   a rank made one call more, or one less, than each other that came to the same lines and has returned
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, pairwise
+from operator import methodcaller
+from typing import Any, NamedTuple
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Phase, Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
+from ddpsim.simulator.wording import Line
+
+_ENOUGH = 2
+"""So many other calls make a rule."""
+
+_NEIGHBOUR, _PEER, _TAG, _COUNTED_TAG = _KINDS = range(4)
+
+
+class Odd(NamedTuple):
+    """A call that breaks a rule of all others."""
+
+    call: Call
+    lines: list[Line]
+    """The cause and what to try."""
+    weight: int = 1
+
+
+class _Made(NamedTuple):
+    """A message's call, with what it may have in common with others."""
+
+    call: Call
+    values: tuple[int, ...]
+
+    @property
+    def site(self) -> Site:
+        return self.call.site
+
+    def state(self, kind: int) -> tuple[Site, int]:
+        return self.call.site, self.values[kind]
+
+
+_Table = Mapping[int, Sequence[_Made]]
+"""What each rank made, in its order."""
+_Pairs = Counter[tuple[Hashable, Hashable]]
+"""How often one thing followed on another."""
+
+
+def odd_message(snapshot: Snapshot, involved: Collection[int]) -> Odd | None:
+    """The first odd call of the rank that breaks the most rules; None if there is none, or it is not `involved`."""
+    made = _by_rank(snapshot)
+    odd: dict[int, list[Odd]] = {}
+    of_lines = (_alone(made, snapshot), _in_sequence(made), _out_of_order(made))
+    for each in chain(*of_lines, _counted(snapshot, made), _with_nobody(snapshot, made)):
+        odd.setdefault(each.call.rank, []).append(each)
+    weights = Counter({rank: sum(each.weight for each in own) for rank, own in odd.items()}).most_common(2)
+    is_tie = len(weights) > 1 and weights[0][1] == weights[1][1]
+    if not weights or is_tie or weights[0][0] not in involved:
+        return None
+    return odd[weights[0][0]][0]
+
+
+def _by_rank(snapshot: Snapshot) -> dict[int, list[_Made]]:
+    size = len(snapshot.ranks)
+    made: dict[int, list[_Made]] = {}
+    counts: Counter[tuple[int, Site]] = Counter()
+    for call in snapshot.issued:
+        if call.peer is None or call.peer == ANY_SOURCE or call.origin.phase is not Phase.USER:
+            continue
+        number = counts[call.rank, call.site]
+        counts[call.rank, call.site] += 1
+        values = ((call.peer - call.rank) % size, call.peer, call.tag, call.tag - number)
+        made.setdefault(call.rank, []).append(_Made(call, values))
+    return made
+
+
+# --- one call against all others of its line --------------------------------------------------------------------------
+
+
+def _alone(made: _Table, snapshot: Snapshot) -> Iterator[Odd]:
+    size = len(snapshot.ranks)
+    lines: dict[Site, list[_Made]] = {}
+    for own in made.values():
+        for each in own:
+            lines.setdefault(each.site, []).append(each)
+    for calls in lines.values():
+        counts = [Counter(each.values[kind] for each in calls) for kind in _KINDS]
+        found = _exception(calls, counts, (_PEER, _NEIGHBOUR))
+        if found is not None and found.call in snapshot.slot_by_call and not _wraps(found.call, calls):
+            usual = counts[found.kind].most_common(1)[0][0]
+            yield _odd_peer(found.call, usual if found.kind == _PEER else (found.call.rank + usual) % size)
+        found = _exception(calls, counts, (_TAG, _COUNTED_TAG))
+        if found is not None and found.call in snapshot.slot_by_call:
+            yield _odd_tag(found.call, counts[found.kind].most_common(1)[0][0] + found.call.tag - found.value)
+
+
+class _Exception(NamedTuple):
+    call: Call
+    kind: int
+    value: int
+
+
+def _exception(calls: Sequence[_Made], counts: Sequence[Counter[int]], kinds: Iterable[int]) -> _Exception | None:
+    """The one call whose value is not that of all others; None if there are two such, or if a kind has one value."""
+    found = []
+    for kind in kinds:
+        own = counts[kind]
+        if len(own) == 1:
+            return None
+        if len(own) == 2 and min(own.values()) == 1 and max(own.values()) >= _ENOUGH:
+            each = next(each for each in calls if own[each.values[kind]] == 1)
+            found.append(_Exception(each.call, kind, each.values[kind]))
+    return found[0] if found and all(each.call is found[0].call for each in found) else None
+
+
+def _wraps(call: Call, calls: Iterable[_Made]) -> bool:
+    """True at the end of a row, where a ring of fewer ranks than all begins again."""
+    ranks = [other.call.rank for other in calls]
+    return (call.rank, call.peer) in {(max(ranks), min(ranks)), (min(ranks), max(ranks))}
+
+
+# --- one call after another -------------------------------------------------------------------------------------------
+
+
+def _in_sequence(made: _Table) -> Iterator[Odd]:
+    """Calls whose peer or tag never follows on that of the call before, where another does."""
+    lines = _pairs(made.values(), lambda each: each.site)
+    pairs = [_pairs(made.values(), methodcaller("state", kind)) for kind in _KINDS]
+    starts = [_sums(each, 0) for each in pairs]
+
+    def is_new(kind: int, before: _Made, call: _Made) -> bool:
+        start, end = before.state(kind), call.state(kind)
+        return pairs[kind][start, end] == 1 and starts[kind][start] > _ENOUGH
+
+    for own in made.values():
+        for before, each in pairwise(own):
+            if lines[before.site, each.site] == 1:
+                continue
+            if is_new(_NEIGHBOUR, before, each) and is_new(_PEER, before, each):
+                yield _odd_follower("rank", _PEER, before, each, pairs[_PEER])
+            if is_new(_TAG, before, each) and is_new(_COUNTED_TAG, before, each):
+                yield _odd_follower("tag", _TAG, before, each, pairs[_TAG])
+
+
+def _out_of_order(made: _Table) -> Iterator[Odd]:
+    for ranks in _roles(made):
+        pairs = _pairs([made[rank] for rank in ranks], lambda each: each.site)
+        starts, ends = _sums(pairs, 0), _sums(pairs, 1)
+        for rank in ranks:
+            for before, each in pairwise(made[rank]):
+                is_new = pairs[before.site, each.site] == 1
+                if is_new and starts[before.site] > _ENOUGH and ends[each.site] > 1:
+                    yield _odd_order(before.call, each.call, _followers(pairs, before.site)[0])
+
+
+def _counted(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
+    has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
+    for ranks in _roles(made):
+        for rank in ranks:
+            others = {len(made[each]) for each in ranks if each in has_returned and each != rank}
+            is_enough = len(has_returned.intersection(ranks) - {rank}) >= _ENOUGH
+            more = len(made[rank]) - min(others, default=0)
+            if is_enough and len(others) == 1 and more == (-1 if rank in has_returned else 1):
+                yield _odd_count(made[rank][-1].call, len(made[rank]), min(others))
+
+
+def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
+    has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
+    talked = Counter(frozenset((each.call.rank, each.call.peer)) for own in made.values() for each in own)
+    waiting = [call for slot in snapshot.open_slots for call in slot.calls if call.is_point_to_point]
+    for call in waiting:
+        if call.peer in has_returned and talked[frozenset((call.rank, call.peer))] == 1:
+            fitting = (call.rank, call.group, call.tag)
+            others = [each for each in waiting if (each.peer, each.group, each.tag) == fitting]
+            if len(others) == 1 and others[0].operation != call.operation:
+                yield _odd_partner(call, others[0])
+
+
+def _roles(made: _Table) -> Iterable[list[int]]:
+    """The ranks that came to the same lines."""
+    roles: dict[frozenset[Site], list[int]] = {}
+    for rank, own in made.items():
+        roles.setdefault(frozenset(each.site for each in own), []).append(rank)
+    return roles.values()
+
+
+def _pairs(rows: Iterable[Sequence[_Made]], of: Callable[[_Made], Hashable]) -> _Pairs:
+    return Counter((of(before), of(each)) for own in rows for before, each in pairwise(own))
+
+
+def _sums(pairs: _Pairs, side: int) -> Counter[Hashable]:
+    sums: Counter[Hashable] = Counter()
+    for pair, times in pairs.items():
+        sums[pair[side]] += times
+    return sums
+
+
+def _followers(pairs: _Pairs, start: Hashable) -> list[Any]:
+    """What follows, the most frequent first."""
+    return [then for (first, then), _ in pairs.most_common() if first == start]
+
+
+# --- in words ---------------------------------------------------------------------------------------------------------
+
+
+def _odd_peer(call: Call, usual: int) -> Odd:
+    return Odd(call, Cause.ODD_PEER.lines(**_made_at(call), fact=f"rank {call.peer}", usual=f"rank {usual}"))
+
+
+def _odd_partner(call: Call, other: Call) -> Odd:
+    facts = {"fact": f"rank {call.peer}", "usual": f"rank {other.rank}"}
+    return Odd(call, Cause.ODD_PARTNER.lines(**_made_at(call), **facts))
+
+
+def _odd_tag(call: Call, usual: int) -> Odd:
+    return Odd(call, Cause.ODD_TAG.lines(**_made_at(call), fact=f"tag {call.tag}", usual=f"tag {usual}"))
+
+
+def _odd_follower(name: str, kind: int, before: _Made, each: _Made, pairs: _Pairs) -> Odd:
+    own = each.state(kind)
+    usual = [f"{name} {value}" for site, value in _followers(pairs, before.state(kind)) if (site, value) != own]
+    fact = f"{name} {own[1]} after {name} {before.values[kind]}"
+    return Odd(each.call, Cause.ODD_FOLLOWER.lines(**_made_at(each.call), fact=fact, usual=" or ".join(usual[:3])))
+
+
+def _odd_order(before: Call, call: Call, usual: Site) -> Odd:
+    return Odd(call, Cause.ODD_ORDER.lines(**_made_at(call), fact=str(before.site), usual=str(usual)))
+
+
+def _odd_count(call: Call, own: int, others: int) -> Odd:
+    return Odd(call, Cause.ODD_COUNT.lines(**_made_at(call), fact=str(own), usual=str(others)), weight=2)
+
+
+def _made_at(call: Call) -> dict[str, str]:
+    return {"who": f"rank {call.rank}", "operation": f"{call.operation} #{call.sequence}", "site": str(call.site)}
