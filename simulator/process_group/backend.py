@@ -16,6 +16,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
   see Note [Static graphs]; both in reducer_patches.py;
 - `DistributedDataParallel._register_builtin_comm_hook`, see Note [Built-in hooks] in reducer_patches.py;
+- `DistributedDataParallel._get_ddp_logging_data`, which names the backend;
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
@@ -93,6 +94,7 @@ class Backend:
         importlib.import_module("torch.distributed.nn.functional")
         with ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
+            stack.callback(self._groups.through_torch.close)
             listeners = []
             replaced = self._replacements()
             if self._replicas is not None:
@@ -128,6 +130,7 @@ class Backend:
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._host)),
             (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.builtin_hook),
+            (DistributedDataParallel, "_get_ddp_logging_data", reducer_patches.logging_data),
             (DistributedDataParallel, "_ddp_init_helper", self._wrappers.reducer_maker),
             (_c10d.Reducer, "prepare_for_forward", self._wrappers.forward_marker),
             (_c10d.Reducer, "prepare_for_backward", self._wrappers.backward_marker),

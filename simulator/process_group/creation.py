@@ -22,6 +22,7 @@ from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.phases import PhaseTable
 from ddpsim.simulator.process_group.store import MemoryStore
+from ddpsim.simulator.process_group.through_torch import ThroughTorch
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
@@ -42,6 +43,7 @@ class GroupMaker:
         self._host = host
         phases = PhaseTable()
         self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
+        self.through_torch = ThroughTorch()
         self._made: list[Counter[str]] = [Counter() for _ in range(host.world_size)]
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
@@ -50,7 +52,9 @@ class GroupMaker:
         """What init_process_group does, before the rank's program starts."""
         world = distributed_c10d._world
         label = self._label("0", DEFAULT_GROUP, self._everybody, rank)
-        group = self._make("0", label, self._everybody, rank, "gloo", self.new_store("default_pg/0/"), "default_pg")
+        group = self._make(
+            "0", label, self._everybody, rank, "gloo", self.new_store("default_pg/0/"), description="default_pg"
+        )
         world.default_pg = group
         world.pg_group_ranks[group] = self._same_rank
         world.group_count = 1
@@ -93,7 +97,9 @@ class GroupMaker:
             if isinstance(store, MemoryStore)
             else distributed_c10d.PrefixStore(f"{name}/", store)
         )
-        group = self._make(name, label, members, rank, backend, prefix, description, tag)
+        group = self._make(
+            name, label, members, rank, backend, prefix, timeout=timeout, description=description, tag=tag
+        )
         if device is not None:
             group.bound_device_id = device
         group.rendezvous()
@@ -129,7 +135,9 @@ class GroupMaker:
         description = description or f"{parent.group_desc}:split"
         label = self._label(name, _proposed_label(name, description), members, rank)
         store = self.new_store(f"{name}/")
-        group = self._make(name, label, members, rank, backend or parent_backend, store, description)
+        group = self._make(
+            name, label, members, rank, backend or parent_backend, store, timeout=timeout, description=description
+        )
         group.bound_device_id = parent.bound_device_id
         world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
         return group
@@ -164,7 +172,9 @@ class GroupMaker:
         rank: int,
         backend: str,
         store: Any,
-        description: str | None,
+        *,
+        timeout: timedelta | None = None,
+        description: str | None = None,
         tag: str | None = None,
     ) -> SimulatedGroup:
         """Make the running rank's handle, and register it where torch looks for it."""
@@ -177,10 +187,14 @@ class GroupMaker:
                 members=members,
                 rank=rank,
                 has_nccl=_has_nccl(backend),
+                through_torch=self.through_torch,
             ),
+            self.through_torch,
             name=name,
             description=description or "undefined",
             store=store,
+            backend_name=_default_backend(backend),
+            timeout=timeout or distributed_c10d.default_pg_timeout,
         )
         world.pg_map[group] = (backend, store)
         world.pg_names[group] = name
@@ -206,6 +220,14 @@ def _check_split(split: Sequence[int], world_size: int) -> None:
         raise ValueError("the split group's size should be less or equal to the world_size set by init_process_group")
     if len(split) != len(set(split)):
         raise ValueError("the split group cannot have duplicate ranks")
+
+
+def _default_backend(backend: str) -> str:
+    """Which of the backends that a group is asked for answers for it (_new_process_group_helper)."""
+    name = str(backend)
+    if not any(sign in name for sign in ",:") and name != distributed_c10d.Backend.UNDEFINED:
+        return name
+    return "nccl" if _has_nccl(backend) else "gloo"
 
 
 def _has_nccl(backend: str) -> bool:

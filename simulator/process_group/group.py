@@ -19,116 +19,27 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup
 
 from ddpsim.simulator.calls import ANY_SOURCE, Signature
 from ddpsim.simulator.process_group import arguments
-from ddpsim.simulator.process_group.issuing import Issuer
 from ddpsim.simulator.process_group.monitored_barrier import check_barrier
+from ddpsim.simulator.process_group.named_group import NamedGroup
 from ddpsim.simulator.process_group.signatures import dtype_of, equal_parts, numels, reduction_of, shapes_of
+from ddpsim.simulator.process_group.through_torch import operator
 from ddpsim.simulator.process_group.work import JointWork
 from ddpsim.simulator.transport.payload import Payload
 
 _NO_TENSORS = Payload((), ())
 
 
-class SimulatedGroup(ProcessGroup):
+class SimulatedGroup(NamedGroup):
     """One rank's handle of a process group."""
-
-    def __init__(
-        self,
-        issuer: Issuer,
-        *,
-        name: str,
-        description: str,
-        store: Any,
-    ) -> None:
-        self._members = issuer.members
-        self._group_rank = issuer.members.index(issuer.rank)
-        super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
-        self._issuer = issuer
-        self.issue = issuer.issue
-        self._name = name
-        self._description = description
-        self._store = store
-
-    # --- what torch asks of a group -----------------------------------------------------------------------------------
-
-    def getBackendName(self) -> str:
-        """Always "simulated": for "gloo" or "nccl" DDP's logger (logger.cpp) would look for the C++ backend object.
-
-        Programs ask `dist.get_backend()`, which answers the name they asked the group for.
-        """
-        return "simulated"
-
-    def getRank(self) -> int:
-        """This rank's number in the group."""
-        return self._group_rank
-
-    @property
-    def label(self) -> str:
-        """What calls and reports call the group."""
-        return self._issuer.label
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The global ranks, in group-rank order."""
-        return self._members
-
-    def getSize(self) -> int:
-        """How many ranks the group has."""
-        return len(self._members)
-
-    def getGroupName(self) -> str:
-        """torch's name of the group, unique within a rank."""
-        return self._name
-
-    def setGroupName(self, name: str) -> None:
-        """Change torch's name of the group."""
-        self._name = name
-
-    def getGroupDesc(self) -> str:
-        """What the group is for, in the program's words."""
-        return self._description
-
-    def setGroupDesc(self, description: str) -> None:
-        """Say what the group is for."""
-        self._description = description
-
-    def get_group_store(self) -> Any:
-        """The store the group was made with."""
-        return self._store
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
-
-    def _get_backend(self, device: torch.device) -> SimulatedGroup:
-        """The backend for a device: a simulated group is its own."""
-        return self
-
-    get_backend = _get_backend
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Accepted; see the module's docstring."""
-
-    _add_ephemeral_timeout = set_timeout
-
-    def shutdown(self) -> None:
-        """Make the group unusable, as destroy_process_group does."""
-        self._issuer.destroy()
-
-    abort = shutdown
-
-    def __repr__(self) -> str:
-        return f'SimulatedGroup("{self._issuer.label}", rank {self._group_rank} of {len(self._members)})'
 
     # --- collectives that reduce --------------------------------------------------------------------------------------
 
+    @operator("allreduce_")
     def allreduce(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce onto every rank, in place."""
-        if isinstance(tensors, Tensor):  # DDP's join calls the group by torch's other signature
-            tensors = [tensors]
         reduction, factor = reduction_of(opts)
         tensor = tensors[0]
         if tensor.layout is not torch.strided:
@@ -136,6 +47,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("all_reduce", shapes_of(tensors), dtype_of(tensor), reduction)
         return self.issue(signature, Payload(tensors, tensors, factor), tensors)
 
+    @operator("allreduce_coalesced_")
     def allreduce_coalesced(self, tensors: list[Tensor], opts: Any = None) -> Any:
         """Reduce several tensors onto every rank, in place."""
         arguments.check_tensors("allreduce_coalesced_", tensors)
@@ -144,6 +56,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("all_reduce_coalesced", shapes_of(tensors), dtype_of(tensors[0]), reduction)
         return self.issue(signature, Payload(tensors, tensors, factor), tensors)
 
+    @operator("reduce_")
     def reduce(self, tensors: list[Tensor], opts: Any) -> Any:
         """Reduce onto the root. The other ranks' tensors stay as they are (gloo leaves partial sums there)."""
         arguments.check_tensors("reduce_", tensors)
@@ -153,6 +66,7 @@ class SimulatedGroup(ProcessGroup):
         )
         return self.issue(signature, Payload(tensors, tensors, factor), tensors)
 
+    @operator("reduce_scatter_")
     def reduce_scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any = None) -> Any:
         """Reduce a list of tensors, one result to each rank."""
         inputs = input_lists[0]
@@ -162,12 +76,14 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("reduce_scatter", shapes_of(inputs), dtype_of(inputs[0]), reduction)
         return self.issue(signature, Payload(inputs, outputs, factor), outputs)
 
+    @operator("_reduce_scatter_base_")
     def reduce_scatter_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Reduce a tensor, one part of the result to each rank."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor", [output], [tensor], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
+    @operator("reduce_scatter_tensor_coalesced_")
     def reduce_scatter_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several reduce_scatter_single in one call."""
         return self._reduce_scatter_tensors("reduce_scatter_tensor_coalesced", outputs, inputs, opts)
@@ -185,6 +101,7 @@ class SimulatedGroup(ProcessGroup):
 
     # --- collectives that move ----------------------------------------------------------------------------------------
 
+    @operator("broadcast_")
     def broadcast(self, tensors: list[Tensor], opts: Any) -> Any:
         """Copy the root's tensors to every rank."""
         arguments.check_tensors("broadcast_", tensors)
@@ -192,6 +109,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("broadcast", shapes_of(tensors), dtype_of(tensors[0]), root=root)
         return self.issue(signature, Payload(tensors, tensors), tensors)
 
+    @operator("allgather_")
     def allgather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Collect every rank's tensor on every rank."""
         outputs = output_lists[0]
@@ -200,6 +118,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("all_gather", shapes_of(inputs), dtype_of(inputs[0]))
         return self.issue(signature, Payload(inputs, outputs), outputs)
 
+    @operator("_allgather_base_")
     def all_gather_single(self, output: Tensor, tensor: Tensor, opts: Any = None) -> Any:
         """Collect every rank's tensor in one tensor on every rank."""
         arguments.check_tensors("_allgather_base_", (output, tensor))
@@ -209,6 +128,7 @@ class SimulatedGroup(ProcessGroup):
 
     _allgather_base = all_gather_single
 
+    @operator("allgather_into_tensor_coalesced_")
     def all_gather_single_coalesced(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several all_gather_single in one call."""
         arguments.check_tensors("allgather_into_tensor_coalesced_", [*outputs, *inputs])
@@ -218,6 +138,7 @@ class SimulatedGroup(ProcessGroup):
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
+    @operator("allgather_coalesced_")
     def allgather_coalesced(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> Any:
         """Several all_gather in one call; `output_lists[r][i]` takes tensor i of rank r."""
         arguments.check_tensors("allgather_coalesced_", inputs)
@@ -226,6 +147,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("all_gather_coalesced", shapes_of(inputs), dtype_of(inputs[0]))
         return self.issue(signature, Payload(inputs, outputs), output_lists)
 
+    @operator("gather_")
     def gather(self, output_lists: list[list[Tensor]], inputs: list[Tensor], opts: Any) -> Any:
         """Collect every rank's tensor on the root."""
         is_root = opts.rootRank == self._group_rank
@@ -243,6 +165,7 @@ class SimulatedGroup(ProcessGroup):
         is_root = opts.rootRank == self._group_rank
         return self.gather([list(output.chunk(len(self._members)))] if is_root else [], [tensor], opts)
 
+    @operator("scatter_")
     def scatter(self, outputs: list[Tensor], input_lists: list[list[Tensor]], opts: Any) -> Any:
         """Hand out the root's tensors, one to each rank."""
         is_root = opts.rootRank == self._group_rank
@@ -255,6 +178,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("scatter", shapes_of(outputs), dtype_of(outputs[0]), root=root)
         return self.issue(signature, Payload(inputs, outputs), outputs)
 
+    @operator("alltoall_")
     def alltoall(self, outputs: list[Tensor], inputs: list[Tensor], opts: Any = None) -> Any:
         """Tensor j of rank i becomes tensor i of rank j."""
         arguments.check_tensors("alltoall_", [*outputs, *inputs])
@@ -263,6 +187,7 @@ class SimulatedGroup(ProcessGroup):
         signature = Signature("all_to_all", shapes_of(inputs), dtype_of(inputs[0]), splits=splits)
         return self.issue(signature, Payload(inputs, outputs), outputs)
 
+    @operator("alltoall_base_")
     def all_to_all_single(
         self, output: Tensor, tensor: Tensor, output_splits: list[int], input_splits: list[int], opts: Any = None
     ) -> Any:
@@ -278,6 +203,7 @@ class SimulatedGroup(ProcessGroup):
 
     alltoall_base = all_to_all_single
 
+    @operator("barrier")
     def barrier(self, opts: Any = None) -> Any:
         """Wait until every rank of the group is here."""
         return self.issue(Signature("barrier"), _NO_TENSORS, [])
@@ -293,22 +219,30 @@ class SimulatedGroup(ProcessGroup):
 
     # --- point-to-point -----------------------------------------------------------------------------------------------
 
+    @operator("send")
     def send(self, tensors: list[Tensor], dst: int, tag: int) -> Any:
-        """Send to a rank of the group; a rank may send to itself, if it does so asynchronously."""
+        """Send to a rank of the group; to itself only where NCCL does."""
         arguments.check_message("send", tensors, tag)
         return self._message(Payload(tensors, ()), "send", tensors, self._peer("send", dst), tag)
 
+    @operator("recv_")
     def recv(self, tensors: list[Tensor], src: int, tag: int) -> Any:
         """Receive from a rank of the group."""
         arguments.check_message("recv_", tensors, tag)
         return self._message(Payload((), tensors), "recv", tensors, self._peer("recv", src), tag)
 
+    @operator("recv_any_source_")
     def recv_anysource(self, tensors: list[Tensor], tag: int) -> Any:
         """Receive from whichever rank of the group sends."""
         arguments.check_message("recv_any_source_", tensors, tag)
         return self._message(Payload((), tensors), "recv", tensors, ANY_SOURCE, tag)
 
     def _message(self, payload: Payload, operation: str, tensors: list[Tensor], peer: int, tag: int) -> Any:
+        if peer == self._issuer.rank and not self._issuer.has_nccl:
+            raise RuntimeError(
+                f"Pair is not connected: rank {peer} calls {operation} with itself as the other side, expected another "
+                "rank (gloo refuses messages to oneself): copy the tensor"
+            )
         signature = Signature(operation, shapes_of(tensors), dtype_of(tensors[0]))
         return self.issue(signature, payload, tensors, peer=peer, tag=tag)
 

@@ -16,6 +16,7 @@ from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
+from ddpsim.simulator.process_group.through_torch import ThroughTorch
 from ddpsim.simulator.process_group.work import FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host, Pending
@@ -33,6 +34,7 @@ class Issuer:
         label: str,
         members: tuple[int, ...],
         rank: int,
+        through_torch: ThroughTorch,
         has_nccl: bool = False,
     ) -> None:
         self.host = host
@@ -40,10 +42,13 @@ class Issuer:
         self.members = members
         self.rank = rank
         self.is_destroyed = False
-        self._has_nccl = has_nccl
+        self.has_nccl = has_nccl
         """The program asked for NCCL, be it for the tensors of one kind of device only."""
         self._origins = origins
+        self._through_torch = through_torch
         self._sequence = 0
+        self.issued = 0
+        """How many calls there were, as a backend counts them: those that make groups torch does not know."""
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
         host.ask(Declare(label, members))
@@ -81,7 +86,8 @@ class Issuer:
             sequence, self._messages = self._messages, self._messages + 1
         if refusal is not None:
             return self._made(FailedWork(RuntimeError(refusal)))
-        origin, site, caller = self._origins.locate(signature)
+        self.issued += signature.members is None and signature.operation != "split_group"
+        origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
         pending.members = self.members
@@ -92,7 +98,7 @@ class Issuer:
         return self._made(work)
 
     def _refusal(self, signature: Signature, dtype: str) -> str | None:
-        return arguments.refusal(signature.operation, dtype, signature.reduction, by_nccl=self._has_nccl)
+        return arguments.refusal(signature.operation, dtype, signature.reduction, by_nccl=self.has_nccl)
 
     def _refuse_other_rank(self, rank: int, operation: str) -> NoReturn:
         """Matched as a call of either rank, it would be taken for a bug of the program's."""

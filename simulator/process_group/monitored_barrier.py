@@ -55,6 +55,11 @@ def _text(rank: int, missing: list[int], limit: timedelta, *, wait_all_ranks: bo
             f"rank 0. Please check rank 0 logs for faulty rank.{original}"
         )
     late = sorted(missing)
+    if limit == NO_TIME and not wait_all_ranks:
+        original = (
+            "\n Original exception: \nRank 0 timed out in monitoredBarrier after 0 ms.\n"
+            "No ranks successfully processed in monitoredBarrier."
+        )
     who = f"Ranks {', '.join(map(str, late))}" if wait_all_ranks else f"Rank {late[0]}"
     return f"[Rank 0]: {who} failed to pass monitoredBarrier in {_milliseconds(limit)} ms{original}"
 

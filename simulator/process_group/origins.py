@@ -47,10 +47,13 @@ class OriginTracker:
         self._phases = phases
         self._rank = rank
 
-    def locate(self, signature: Signature) -> tuple[Origin, Site, Site | None]:
-        """The origin of a call that is being issued, the line of the user's program behind it, and who called that."""
+    def locate(self, signature: Signature, start: FrameType | None = None) -> tuple[Origin, Site, Site | None]:
+        """The origin of a call that is being issued, the line of the user's program behind it, and who called that.
+
+        They are looked for from the frame `start` outwards, or from the caller's.
+        """
         known, learn = self._phases.known, self._phases.learn
-        frame: FrameType | None = sys._getframe(1)
+        frame: FrameType | None = start or sys._getframe(1)
         reading: Reading | None = None
         innermost: FrameType | None = None
         is_direct = is_read = is_reduction = False

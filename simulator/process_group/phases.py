@@ -201,7 +201,7 @@ def _continues(reading: Reading, frame: FrameType) -> None:
 
 _ISSUING = frozenset(
     f"ddpsim.simulator.process_group.{module}"
-    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "without_modes")
+    for module in ("group", "issuing", "monitored_barrier", "parameter_check", "through_torch", "without_modes")
 )
 
 _UTILS = "torch.distributed.utils"

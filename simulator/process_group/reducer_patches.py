@@ -6,6 +6,7 @@ replacement. What happens inside an ordinary backward is another matter, see Not
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -64,7 +65,24 @@ def builtin_hook(original: Callable[[Any, Any], None]) -> Callable[[Any, Any], N
     def register_builtin_comm_hook(model: Any, kind: Any) -> None:
         if kind == BuiltinCommHookType.FP16_COMPRESS and isinstance(model.process_group, SimulatedGroup):
             model.register_comm_hook(model.process_group, fp16_compress_hook)
+            model.logger._set_comm_hook_name(str(kind))
         else:
             original(model, kind)
 
     return register_builtin_comm_hook
+
+
+def logging_data(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    """For `DistributedDataParallel._get_ddp_logging_data`: what Logger::set_env_variables notes of a backend."""
+
+    def get_ddp_logging_data(model: Any) -> dict[str, Any]:
+        data = original(model)
+        if isinstance(model.process_group, SimulatedGroup):
+            name = data["backend_name"] = model.process_group.name()
+            if name == "gloo":
+                data["gloo_num_threads"] = model.process_group.options._threads
+                for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):
+                    data[variable.lower()] = os.environ.get(variable, "N/A")
+        return data
+
+    return get_ddp_logging_data

@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import Work
 from ddpsim.simulator.calls import Origin, Phase
 from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll
 from ddpsim.simulator.runtime.host import Host, Pending
+from ddpsim.simulator.transport.modes import without_modes
 
 NO_TIMEOUT = timedelta(0)
 
@@ -34,8 +35,12 @@ class SimulatedWork(Work):
     def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
         """Return True once the call is complete; raise RuntimeError if `timeout` passes first in virtual time.
 
-        Raises what the transport said if it could not move the data.
+        Raises what the transport said if it could not move the data. The caller's modes see nothing of it, as on gloo.
         """
+        with without_modes():
+            return self._wait(timeout)
+
+    def _wait(self, timeout: timedelta) -> bool:
         pending = self.pending
         if not pending.waited:
             pending.waited = True
@@ -53,17 +58,19 @@ class SimulatedWork(Work):
 
     def complete(self) -> None:
         """As `wait`, in the place of a wait in C++ that is still to come: the program itself has not waited by this."""
-        self._host.wait((self.pending,))
+        with without_modes():
+            self._host.wait((self.pending,))
         if self.pending.error is not None:
             raise self.pending.error
 
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
         pending = self.pending
-        is_complete = self._host.is_complete(pending)
-        if is_complete and not pending.waited:
-            pending.waited = True
-            self._host.hazards.settled(pending)
+        with without_modes():
+            is_complete = self._host.is_complete(pending)
+            if is_complete and not pending.waited:
+                pending.waited = True
+                self._host.hazards.settled(pending)
         return is_complete
 
     def is_success(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.transport.payload import Payload
 
 ARENA_BYTES = 1 << 36
@@ -125,7 +126,7 @@ class Arena:
         """Copy what a rank takes from a call into its own tensors, as a backend writes memory."""
         pieces = parcel.inputs if parcel.outputs is None else parcel.outputs
         left = left or {}
-        with torch._C._AutoDispatchBelowADInplaceOrView():
+        with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
             for index, (tensor, piece) in enumerate(zip(payload.outputs, pieces, strict=True)):
                 tensor.copy_(left[index] if index in left else self.view(piece))
         if payload.gathered is not None:

@@ -28,6 +28,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.operations import OPERATIONS, Kind
 from ddpsim.simulator.runtime.host import Pending
 from ddpsim.simulator.transport.gloo_calls import ask
+from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.transport.payload import Payload
 from ddpsim.simulator.transport.staging import Stage
 
@@ -61,7 +62,7 @@ class Gloo:
             groups = self._groups_of(label, len(members))
         except Exception as error:
             return error.with_traceback(None)
-        with torch._C._AutoDispatchBelowADInplaceOrView():
+        with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
             failure = _error_of(groups, signature, pendings, members)
         if failure is None:
             return None

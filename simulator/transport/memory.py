@@ -24,6 +24,7 @@ from torch import Tensor
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.operations import OPERATIONS, Movement
 from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.transport.modes import without_modes
 from ddpsim.simulator.transport.payload import Payload
 
 Moving = Callable[[Sequence[Payload], str | None, int | None], None]
@@ -56,7 +57,7 @@ class Memory:
 
 def move(operation: str, payloads: Sequence[Payload], reduction: str | None, root: int | None) -> None:
     """Move the data of one operation."""
-    with torch._C._AutoDispatchBelowADInplaceOrView():
+    with without_modes(), torch._C._AutoDispatchBelowADInplaceOrView():
         MOVEMENTS[OPERATIONS[operation].movement](payloads, reduction, root)
 
 

@@ -9,6 +9,7 @@ from tests.semantics import (
     functional,
     groups,
     layouts,
+    methods,
     movement,
     objects,
     point_to_point,
@@ -23,7 +24,8 @@ SWEEPS: tuple[Case, ...] = tuple(chain(reductions.cases(), movement.cases()))
 
 BEHAVIOURS: tuple[Case, ...] = tuple(
     chain.from_iterable(
-        family.cases() for family in (layouts, works, point_to_point, objects, groups, functional, autograd, sequences)
+        family.cases()
+        for family in (layouts, works, point_to_point, objects, groups, functional, autograd, sequences, methods)
     )
 )
 """Cases that differ in what their ranks do."""

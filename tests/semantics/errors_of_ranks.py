@@ -116,6 +116,8 @@ def _point_to_point() -> Iterator[ErrorCase]:
     itself = "should not be the same as the rank of the current process."
     calls: dict[str, tuple[Callable[[int], object], type[Exception], str]] = {
         "send-to-itself": (lambda rank: dist.send(zeros(2), rank), ValueError, f"destination rank {itself}"),
+        "isend-to-itself": (lambda rank: dist.isend(zeros(2), rank), RuntimeError, "Pair is not connected"),
+        "irecv-from-itself": (lambda rank: dist.irecv(zeros(2), rank), RuntimeError, "Pair is not connected"),
         "send-tag-negative": (
             lambda rank: dist.send(zeros(2), 1 - rank, tag=-1),
             RuntimeError,

@@ -36,7 +36,6 @@ def cases() -> Iterator[Case]:
     yield Case("recv-any-source-by-tag", 3, _any_source_by_tag, lambda rank: [2, 1] if rank == 0 else [])
     yield Case("recv-any-source-keeps-order", 2, _any_source_order, lambda rank: [_numbers(3), []][rank])
     yield Case("irecv-source-rank", 3, _source_ranks, lambda rank: [[-1, 2], [-1, 1]] if rank == 0 else [])
-    yield Case("isend-irecv-itself", 2, _itself, lambda rank: _number(rank), gloo_refuses="Pair is not connected")
     yield Case("send-recv-subgroup", 4, _on_subgroup, lambda rank: [3, _number(7)] if rank == 1 else None)
     yield Case("recv-any-source-subgroup", 4, _any_on_subgroup, lambda rank: [3, 1] if rank == 1 else None)
     yield Case(
@@ -205,16 +204,6 @@ def _source_ranks(rank: int) -> list[list[int]]:
         work.wait()
         sources.append([early, work._source_rank()])
     return sources
-
-
-def _itself(rank: int) -> torch.Tensor:
-    # torch's documentation allows it; NCCL does it.
-    received = torch.empty(1)
-    receiving = dist.irecv(received, rank)
-    sending = dist.isend(_number(rank), rank)
-    receiving.wait()
-    sending.wait()
-    return received
 
 
 def _on_subgroup(rank: int) -> list[object] | None:

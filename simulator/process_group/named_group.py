@@ -1,0 +1,141 @@
+"""What torch asks of a process group besides calls: who it is, whom it has, what it was made with."""
+
+# torch's stubs list overloads of these methods that only its C++ class has.
+# mypy: disable-error-code="override,assignment,call-arg"
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch.distributed import ProcessGroup, ProcessGroupGloo
+
+from ddpsim.simulator.process_group.issuing import Issuer
+from ddpsim.simulator.process_group.through_torch import ThroughTorch
+
+
+class NamedGroup(ProcessGroup):
+    """One rank's handle of a process group, without its calls."""
+
+    def __init__(
+        self,
+        issuer: Issuer,
+        through_torch: ThroughTorch,
+        *,
+        name: str,
+        description: str,
+        store: Any,
+        backend_name: str,
+        timeout: timedelta,
+    ) -> None:
+        self._members = issuer.members
+        self._group_rank = issuer.members.index(issuer.rank)
+        super().__init__(self._group_rank, len(self._members))  # the other constructor allows no subclass
+        self._issuer = issuer
+        self.issue = issuer.issue
+        self.through_torch = through_torch
+        self._name = name
+        self._description = description
+        self._store = store
+        self._backend_name = backend_name
+        self._timeout = timeout
+
+    @cached_property
+    def twin(self) -> ProcessGroup:
+        """torch's own group, without a backend: a call of it goes through torch's operators (through_torch.py)."""
+        twin = ProcessGroup(self._group_rank, len(self._members))
+        twin._set_group_name(self._name)  # type: ignore[arg-type]
+        twin._set_group_desc(self._description)
+        return twin
+
+    def getBackendName(self) -> str:
+        """What C++ is told: for "gloo" DDP's logger (logger.cpp) would look for the C++ backend object."""
+        return "simulated"
+
+    def name(self) -> str:
+        """The name of the backend that the program asked for: "gloo", or "nccl" if that is among them."""
+        return self._backend_name
+
+    _get_backend_name = name
+
+    @property
+    def options(self) -> Any:
+        """Those of gloo's: as a simulated group is its own backend, it has them."""
+        options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
+        options._timeout = self._timeout
+        return options
+
+    def _get_sequence_number_for_group(self) -> int:
+        """How many calls this rank has issued on the group."""
+        return self._issuer.issued
+
+    def _set_sequence_number_for_group(self) -> None:
+        """Nothing: ranks of a group begin to count together."""
+
+    def getRank(self) -> int:
+        """This rank's number in the group."""
+        return self._group_rank
+
+    @property
+    def label(self) -> str:
+        """What calls and reports call the group."""
+        return self._issuer.label
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The global ranks, in group-rank order."""
+        return self._members
+
+    def getSize(self) -> int:
+        """How many ranks the group has."""
+        return len(self._members)
+
+    def getGroupName(self) -> str:
+        """torch's name of the group, unique within a rank."""
+        return self._name
+
+    def setGroupName(self, name: str) -> None:
+        """Change torch's name of the group."""
+        self._name = name
+
+    def getGroupDesc(self) -> str:
+        """What the group is for, in the program's words."""
+        return self._description
+
+    def setGroupDesc(self, description: str) -> None:
+        """Say what the group is for."""
+        self._description = description
+
+    def get_group_store(self) -> Any:
+        """The store the group was made with."""
+        return self._store
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu"), torch.device("cuda")] if torch.cuda.is_available() else [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device) -> NamedGroup:
+        """The backend for a device: a simulated group is its own."""
+        return self
+
+    get_backend = _get_backend
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Kept, and of no effect; see the module's docstring."""
+        self._timeout = timeout
+
+    def _add_ephemeral_timeout(self, timeout: timedelta) -> None:
+        """Accepted; see the module's docstring."""
+
+    _set_default_timeout = set_timeout
+
+    def shutdown(self) -> None:
+        """Make the group unusable, as destroy_process_group does."""
+        self._issuer.destroy()
+
+    abort = shutdown
+
+    def __repr__(self) -> str:
+        return f'SimulatedGroup("{self._issuer.label}", rank {self._group_rank} of {len(self._members)})'

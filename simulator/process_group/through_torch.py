@@ -1,0 +1,260 @@
+"""Calls that pass through torch's dispatcher, because somebody watches there, or because of their signature.
+
+With a backend of torch's own, every method of a process group resolves its overloads, calls an operator
+(`c10d::allreduce_` and so on, torch/csrc/distributed/c10d/Ops.cpp), and the operator's kernel calls the backend. So
+dispatch modes, profilers and tensors that stand for others (fake, meta, subclasses) see the call on its way. A backend
+written in Python is not possible: `Backend` has no constructor and no trampoline (torch 2.11 to 2.13). So:
+
+- a call that nobody watches, with the arguments that torch.distributed gives, is made at once (`operator`);
+- any other goes through a plain C++ group (`NamedGroup.twin`), which resolves the overloads, and through the operator.
+  Its kernels for tensors that have data are ours from the first such call of a run to the run's end (`ThroughTorch`);
+  those for fake and meta tensors are torch's, and move nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sys
+import warnings
+from _thread import get_ident
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import FrameType
+from typing import Any, NamedTuple
+
+import torch
+import torch._C._distributed_c10d as _c10d
+from torch import Tensor
+from torch._C import _len_torch_dispatch_stack as _dispatch_modes
+from torch._C import _len_torch_function_stack as _function_modes
+from torch._C._autograd import _profiler_enabled
+from torch._C._distributed_c10d import ProcessGroup, ReduceOp
+
+_OLD_NAMES = {
+    "all_gather_single": "_allgather_base",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced",
+    "all_to_all_single": "alltoall_base",
+    "reduce_scatter_single": "_reduce_scatter_base",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced",
+}
+"""What torch before 2.13 called its methods."""
+
+_OPTIONS = {"reduce_op": "reduceOp", "root_rank": "rootRank", "root_tensor": "rootTensor", "async_op": "asyncOp"}
+"""Arguments of operators, and the fields of options that they come from."""
+
+_OF_METHODS = ("dst", "src", "tag", "output_split_sizes", "input_split_sizes")
+"""Arguments of operators that are arguments of the methods, too, behind the tensors."""
+
+_NO_DISPATCH = torch._C._disabled_torch_dispatch_impl
+"""What classes of tensors have that no dispatch goes through: Tensor, Parameter."""
+
+
+class _Call:
+    """One call on its way through torch."""
+
+    __slots__ = ("frame", "group", "has_arrived", "method", "reduction", "work")
+
+    def __init__(self, group: Any, method: Callable[..., Any], reduction: Any, frame: FrameType) -> None:
+        self.group = group
+        self.method = method
+        self.reduction = reduction
+        """Of the caller's arguments: what the operator has of it is opaque in Python."""
+        self.frame = frame
+        """Where the call came from; the frames of modes, which are the user's, too, are below."""
+        self.has_arrived = False
+        self.work: Any = None
+        """Kept here, since C++ keeps its half of a work only."""
+
+
+class ThroughTorch:
+    """The way through torch of one execution's calls."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+        self._calls: dict[int, _Call] = {}
+        """By thread: the innermost one under way."""
+
+    def call(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+        """Make a call of a group by way of torch, and return its work."""
+        self._install()
+        call = _Call(group, method, _reduction_of(arguments, options), sys._getframe(1))
+        me = get_ident()
+        outer = self._calls.get(me)
+        self._calls[me] = call
+        try:
+            answer = getattr(group.twin, _torchs_name(method))(*arguments, **options)
+        finally:
+            if outer is None:
+                del self._calls[me]
+            else:
+                self._calls[me] = outer
+        return answer if call.work is None else call.work
+
+    def frame(self) -> FrameType | None:
+        """The frame from which the call came that has just arrived here by way of torch; None if none has."""
+        call = self._calls.get(get_ident())
+        if call is None or not call.has_arrived:
+            return None
+        call.has_arrived = False
+        return call.frame
+
+    def close(self) -> None:
+        """Give torch's operators their kernels back."""
+        if self._library is not None:
+            self._library._destroy()
+            self._library = None
+
+    def _install(self) -> None:
+        if self._library is not None:
+            return
+        self._library = torch.library.Library("c10d", "IMPL")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of just what is done here
+            for name, row in _OPERATORS.items():
+                for key in row.keys:
+                    self._library.impl(name, self._kernel(name, row), key, allow_override=True)
+
+    def _kernel(self, name: str, row: _Row) -> Callable[..., Any]:
+        schema = getattr(torch.ops.c10d, name).default._schema
+        names = [argument.name for argument in schema.arguments]
+        count = names.index("process_group")
+        returns_tensors = len(schema.returns) > 1
+
+        def kernel(*arguments: Any) -> Any:
+            call = self._calls.get(get_ident())
+            if call is None:
+                raise RuntimeError(f"c10d::{name} was called by itself: call a method of a process group instead")
+            values = dict(zip(names, arguments, strict=False))
+            tensors = () if name == "barrier" else arguments[:count]
+            given = [values[key] for key in names if key in _OF_METHODS]
+            if row.options is not int:
+                given.append(_options_of(row.options, values, call.reduction))
+            call.has_arrived = True
+            with _told_to_profiler(row.title, tensors[-1] if tensors else []):
+                call.work = call.method(call.group, *tensors, *given)
+            work = call.work.boxed()
+            return (arguments[0], work) if returns_tensors else work
+
+        return kernel
+
+
+def operator(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """For a method of a group that issues calls: pass through the operator `name` where that makes a difference.
+
+    The method takes its arguments by position, the options of torch's last.
+    """
+    kind = _OPERATORS[name].options
+
+    def decorate(method: Callable[..., Any]) -> Callable[..., Any]:
+        count = len(inspect.signature(method).parameters) - 1
+
+        @functools.wraps(method)
+        def call(self: Any, *arguments: Any, **options: Any) -> Any:
+            if len(options) == 1 and "opts" in options:
+                arguments, options = (*arguments, options["opts"]), {}
+            if (
+                options
+                or len(arguments) != count
+                or type(arguments[-1]) is not kind
+                or _dispatch_modes()
+                or _profiler_enabled()
+            ):
+                return self.through_torch.call(self, method, arguments, options)
+            if _function_modes():
+                with torch._C.DisableTorchFunction():
+                    if _have_data(arguments):
+                        return method(self, *arguments)
+            elif _have_data(arguments):
+                return method(self, *arguments)
+            return self.through_torch.call(self, method, arguments, options)
+
+        return call
+
+    return decorate
+
+
+def _have_data(arguments: Sequence[Any]) -> bool:
+    """True for tensors with memory of their own; of a list the first speaks for all."""
+    for argument in arguments[:2]:
+        while type(argument) is list and argument:
+            argument = argument[0]
+        if isinstance(argument, Tensor) and (argument.is_meta or type(argument).__torch_dispatch__ is not _NO_DISPATCH):
+            return False
+    return True
+
+
+def _torchs_name(method: Callable[..., Any]) -> str:
+    name = method.__name__
+    return name if hasattr(ProcessGroup, name) else _OLD_NAMES[name]
+
+
+def _reduction_of(arguments: Sequence[Any], options: dict[str, Any]) -> Any:
+    """The reduction that a caller's arguments name; as an option it is called `op`."""
+    for argument in (*arguments, *options.values()):
+        if isinstance(argument, (ReduceOp, ReduceOp.RedOpType)):
+            return argument
+        if (found := getattr(argument, "reduceOp", None)) is not None:
+            return found
+    return ReduceOp.SUM
+
+
+def _options_of(kind: Any, values: dict[str, Any], reduction: Any) -> Any:
+    """The options from which torch made the arguments of an operator."""
+    options = kind()
+    for name, field in _OPTIONS.items():
+        if name in values and hasattr(options, field):
+            setattr(options, field, reduction if name == "reduce_op" else values[name])
+    if "timeout" in values:
+        options.timeout = timedelta(milliseconds=values["timeout"])
+    return options
+
+
+@contextmanager
+def _told_to_profiler(title: str, tensors: Any) -> Iterator[None]:
+    """What gloo tells a profiler besides."""
+    if not _profiler_enabled():
+        yield
+        return
+    while isinstance(tensors, (list, tuple)) and tensors and isinstance(tensors[0], (list, tuple)):
+        tensors = tensors[0]
+    shown = tensors if isinstance(tensors, (list, tuple)) else [tensors]
+    handle = torch._C._autograd._record_function_with_args_enter(f"gloo:{title}", *shown)
+    try:
+        yield
+    finally:
+        torch._C._autograd._record_function_with_args_exit(handle)
+
+
+class _Row(NamedTuple):
+    options: Any
+    """The class of the options; `int` where the last argument is a number."""
+    title: str
+    """gloo's, in profiles."""
+    keys: Sequence[str] = ("CPU", "CUDA")
+    """For which tensors."""
+
+
+_OPERATORS = {
+    "allreduce_": _Row(_c10d.AllreduceOptions, "all_reduce", ("CPU", "CUDA", "SparseCPU", "SparseCUDA")),
+    "allreduce_coalesced_": _Row(_c10d.AllreduceCoalescedOptions, "all_reduce"),
+    "reduce_": _Row(_c10d.ReduceOptions, "reduce"),
+    "reduce_scatter_": _Row(_c10d.ReduceScatterOptions, "reduce_scatter"),
+    "_reduce_scatter_base_": _Row(_c10d.ReduceScatterOptions, "reduce_scatter"),
+    "reduce_scatter_tensor_coalesced_": _Row(_c10d.ReduceScatterOptions, "reduce_scatter"),
+    "broadcast_": _Row(_c10d.BroadcastOptions, "broadcast"),
+    "allgather_": _Row(_c10d.AllgatherOptions, "all_gather"),
+    "allgather_coalesced_": _Row(_c10d.AllgatherOptions, "all_gather"),
+    "_allgather_base_": _Row(_c10d.AllgatherOptions, "all_gather"),
+    "allgather_into_tensor_coalesced_": _Row(_c10d.AllgatherOptions, "all_gather"),
+    "gather_": _Row(_c10d.GatherOptions, "gather"),
+    "scatter_": _Row(_c10d.ScatterOptions, "scatter"),
+    "alltoall_": _Row(_c10d.AllToAllOptions, "all_to_all"),
+    "alltoall_base_": _Row(_c10d.AllToAllOptions, "all_to_all"),
+    "barrier": _Row(_c10d.BarrierOptions, "barrier"),
+    "send": _Row(int, "send"),
+    "recv_": _Row(int, "recv"),
+    "recv_any_source_": _Row(int, "recvAnySource"),
+}
+"""torch's operators that issue calls."""
