@@ -15,6 +15,7 @@ from ddpsim.reports.forms.html import to_html
 from ddpsim.reports.forms.json_form import to_json
 from ddpsim.reports.forms.junit import to_junit
 from ddpsim.reports.forms.text import to_text
+from ddpsim.simulator.whole_file import write_whole
 
 FORMS: dict[str, Callable[[Document], bytes]] = {
     "report.html": to_html,
@@ -49,9 +50,9 @@ def write_reports(document: Document, folder: Path, names: Sequence[str] = WRITT
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file. Raises ReportError if it cannot be written."""
+    """Write a file, whole or not at all. Raises ReportError if it cannot be written."""
     try:
-        path.write_bytes(data)
+        write_whole(path, data)
     except OSError as error:
         raise _cannot_write(str(path), "file", error) from None
 

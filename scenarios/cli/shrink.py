@@ -75,7 +75,7 @@ def shrink(
     from ddpsim.scenarios.lookup.loader import load
     from ddpsim.scenarios.running.run_as import RunAs
     from ddpsim.scenarios.running.runner import run_scenario
-    from ddpsim.scenarios.shrinking.saved import check_free, default_path, save_shrunk
+    from ddpsim.scenarios.shrinking.saved import check_free, default_path
     from ddpsim.scenarios.shrinking.shrinker import shrink_scenario
 
     path = out or default_path(name)
@@ -87,7 +87,7 @@ def shrink(
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
     result = None
     if shrunk.end.value != "flaky":
-        save_shrunk(shrunk.scenario, name, path)
+        _save(shrunk.scenario, name, path)
         result = run_scenario(str(path))  # what is told is what the file does
     if result is None or result.verdict is not Verdict.FAIL:
         path.unlink(missing_ok=True)
@@ -96,6 +96,18 @@ def shrink(
     output.show(f"{_change(shrunk)}\n{_END[shrunk.end.value]}\n\n{result}\n")
     output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
     return Status.AS_EXPECTED
+
+
+def _save(scenario: Scenario, name: str, path: Path) -> None:
+    """Save what came of it; where that cannot be, show it: nobody wants to wait for it again."""
+    from ddpsim import UsageError
+    from ddpsim.scenarios.shrinking.saved import save_shrunk, shrunk_text
+
+    try:
+        save_shrunk(scenario, name, path)
+    except UsageError:
+        output.show(f"# to be saved as {path}\n{shrunk_text(scenario, name, path)}")
+        raise
 
 
 def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: str | None, seed: int) -> Scenario:

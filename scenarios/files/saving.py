@@ -34,6 +34,7 @@ from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
 from ddpsim.simulator.choices import choices_text
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.programs.program_json import to_json
+from ddpsim.simulator.whole_file import write_whole
 
 
 def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") -> None:
@@ -41,7 +42,7 @@ def save(scenario: Scenario, path: Path, *, summary: str = "", cause: str = "") 
     text = text_of(scenario, summary=summary, cause=cause)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): name a file that can be") from None
 

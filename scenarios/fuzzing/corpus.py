@@ -18,6 +18,7 @@ from ddpsim.scenarios.fuzzing.judging import COMPARED, judged
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.running.silence import silent
+from ddpsim.simulator.whole_file import write_whole
 
 
 class State(Enum):
@@ -115,7 +116,7 @@ def record(path: Path) -> str:
 def _write(path: Path, text: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        write_whole(path, text.encode())
     except OSError as error:
         raise UsageError(
             f"{path} cannot be written ({error.strerror}): name a folder that can be, by --corpus"

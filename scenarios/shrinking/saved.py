@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ddpsim import UsageError
 from ddpsim.scenarios.files.program_line import path_in, with_path, words_of_program
-from ddpsim.scenarios.files.saving import save
+from ddpsim.scenarios.files.saving import save, text_of
 from ddpsim.scenarios.files.toml_source import open_toml
 from ddpsim.scenarios.model import Scenario
 
@@ -38,9 +38,21 @@ def check_free(path: Path) -> None:
 
 def save_shrunk(scenario: Scenario, name: str, path: Path) -> None:
     """Save what came of shrinking the scenario `name`. Raises UsageError if it cannot be written."""
-    # What a summary tells of, such as how many ranks there are, need not be there any more.
-    summary = f"shrunk from {name}" + (f": {scenario.summary}" if scenario.summary else "")
-    save(replace(scenario, name=_seen_from(path, _program_of(name))), path, summary=summary)
+    save(_as_saved(scenario, name, path), path, summary=_summary(scenario, name))
+
+
+def shrunk_text(scenario: Scenario, name: str, path: Path) -> str:
+    """What `save_shrunk` writes."""
+    return text_of(_as_saved(scenario, name, path), summary=_summary(scenario, name))
+
+
+def _as_saved(scenario: Scenario, name: str, path: Path) -> Scenario:
+    return replace(scenario, name=_seen_from(path, _program_of(name)))
+
+
+def _summary(scenario: Scenario, name: str) -> str:
+    """What its own tells of, such as how many ranks there are, need not be there any more."""
+    return f"shrunk from {name}" + (f": {scenario.summary}" if scenario.summary else "")
 
 
 def _program_of(name: str) -> str:
