@@ -22,6 +22,7 @@ from ddpsim.simulator.kernel import Kernel
 from ddpsim.simulator.kernel.requests import ReadClock, Sleep
 from ddpsim.simulator.process_group.backend import Backend
 from ddpsim.simulator.process_group.hazard_watch import HazardWatch
+from ddpsim.simulator.process_group.made_stores import stores_of_threads
 from ddpsim.simulator.process_group.replica_judge import ReplicaJudge
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.rank_processes.launch import Launch, launched
@@ -220,7 +221,7 @@ def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> Non
         lambda seconds: host.ask(Sleep(seconds)),
         lambda: (host.me.rank, float(host.ask(ReadClock()))),
     )
-    with backend.installed():
+    with backend.installed(), stores_of_threads(host):
         try:
             virtual_time.install()
             host.threads.install()

@@ -45,6 +45,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Poll
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.made_stores import blocks
 from ddpsim.simulator.process_group.optimizer_steps import watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
@@ -226,7 +227,10 @@ class Backend:
                 )
             options |= dict(zip(("init_method", "timeout", "world_size", "rank", "store"), arguments, strict=False))
             given = self._own_rank_and_world_size(options.get("rank", -1), options.get("world_size", -1))
-            options |= given | {"init_method": None, "store": options.get("store") or self._groups.new_store()}
+            store = options.get("store")
+            if store is None or blocks(store):
+                store = self._groups.new_store()
+            options |= given | {"init_method": None, "store": store}
             return original(backend or "gloo", **options)
 
         return init_process_group

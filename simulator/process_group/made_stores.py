@@ -1,9 +1,12 @@
-"""The stores that a program makes by hand, in a rank that has a process of its own.
+"""The stores that a program makes by hand.
 
 Each is served by the kernel, so that waiting lets other ranks run and a key that never comes is found. The keys of all
 lie in one place there, each store's under a prefix of its own: by port (`TCPStore`), by file (`FileStore`), by process
 (`HashStore`). Signatures and errors are torch's. A time-out that the program gives passes in virtual time; torch's 300
 seconds never pass, since a wait that cannot end is a deadlock.
+
+A rank that is a process finds our classes under torch's names (`serve_made_stores`). Where ranks are threads, torch's
+own classes make ours while a run lasts (`stores_of_threads`).
 """
 
 from __future__ import annotations
@@ -12,10 +15,11 @@ import atexit
 import os
 import sys
 import weakref
-from collections.abc import Sequence
-from contextlib import suppress
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
-from itertools import count
+from functools import cache, partial
 from typing import Any, ClassVar
 
 import torch._C._distributed_c10d as _c10d
@@ -73,8 +77,8 @@ class MadeStore(MemoryStore):
 class TCPStore(MadeStore):
     """torch.distributed.TCPStore; no socket is opened."""
 
-    _servers: ClassVar[weakref.WeakValueDictionary[int, TCPStore]]
-    """Those of this rank, by port."""
+    _servers: ClassVar[weakref.WeakValueDictionary[tuple[int, int], TCPStore]]
+    """By rank and port."""
 
     libuvBackend = True
 
@@ -108,10 +112,11 @@ class TCPStore(MadeStore):
             self.port = _FIRST_FREE_PORT - 1 + int(self._ask("add", ["tcp ports"], amount=1))
         place, me = f"owner of tcp port {self.port}", str(self._of.me.rank).encode()
         owner = bytes(self._ask("compare_set", [place], [b"", me]))
-        mine = self._servers.get(self.port)
+        here = self._of.me.rank, self.port
+        mine = self._servers.get(here)
         if owner != me or (mine is not None and not is_shared):
             raise DistNetworkError(_IN_USE.format(self.port))
-        self._servers[self.port] = self
+        self._servers[here] = self
         return int(self._ask("add", [self._server], amount=int(mine is None)))
 
     def _connect(self) -> int:
@@ -151,6 +156,9 @@ class TCPStore(MadeStore):
 class FileStore(MadeStore):
     """torch.distributed.FileStore: its file is there, and stays empty."""
 
+    _at_end: ClassVar[Callable[[Callable[[str], None], str], object]]
+    """Registers what removes it."""
+
     def __init__(self, file_name: str, world_size: int = -1) -> None:
         """As torch's."""
         self.path = file_name
@@ -163,7 +171,7 @@ class FileStore(MadeStore):
         except OSError as error:
             raise RuntimeError(f"unable to open {file_name}: {error.strerror}") from None
         if world_size > 0:  # torch removes the file with the last handle of as many ranks
-            atexit.register(_remove, file_name)
+            type(self)._at_end(_remove, file_name)
 
 
 def _remove(path: str) -> None:
@@ -174,12 +182,15 @@ def _remove(path: str) -> None:
 class HashStore(MadeStore):
     """torch.distributed.HashStore: of one process."""
 
-    _numbers: ClassVar[count[int]]
+    _numbers: ClassVar[Counter[int]]
+    """How many each rank has made."""
 
     def __init__(self) -> None:
         """As torch's."""
         super().__init__(self._of)
-        self._live_in(f"hash store {next(self._numbers)} of rank {self._of.me.rank}/")
+        rank = self._of.me.rank
+        self._live_in(f"hash store {self._numbers[rank]} of rank {rank}/")
+        self._numbers[rank] += 1
 
 
 class PrefixStore(MadeStore):
@@ -222,19 +233,52 @@ class PrefixStore(MadeStore):
 
 def serve_made_stores(host: Host) -> None:
     """Let the program, and whoever has the names of torch's stores by now, make ours. For good: in its own process."""
-    own: dict[str, dict[str, Any]] = {
-        "TCPStore": {"_servers": weakref.WeakValueDictionary()},
-        "FileStore": {},
-        "HashStore": {"_numbers": count()},
-        "PrefixStore": {},
-    }
-    kinds: Sequence[type[MadeStore]] = (TCPStore, FileStore, HashStore, PrefixStore)
     here = vars(sys.modules[__name__])
-    for kind in kinds:
+    for kind in (TCPStore, FileStore, HashStore, PrefixStore):
         name = kind.__name__
         real = getattr(_c10d, name)
-        made = type(name, (kind,), {"_of": host, "_real": real, "__module__": real.__module__, **own[name]})
+        made = _bound(kind, real, host, atexit.register)
         for module in list(sys.modules.values()):
             names = getattr(module, "__dict__", here)
             if names is not here and names.get(name) is real:
                 setattr(module, name, made)
+
+
+@contextmanager
+def stores_of_threads(host: Host) -> Iterator[None]:
+    """Let torch's classes make ours where a rank calls them, whichever names a program has of them."""
+    with ExitStack() as at_end:
+        for kind in (TCPStore, FileStore, HashStore):
+            real: Any = getattr(_c10d, kind.__name__)
+            at_end.callback(delattr, real, "__new__")
+            real.__new__ = _chooser(partial(_bound, kind, real, host, at_end.callback), real, host)
+        yield
+
+
+def blocks(store: Store) -> bool:
+    """True for a store of torch's own, made before the run: a wait for a key would block the process."""
+    base = getattr(store, "_underlying_non_prefix_store", store)
+    return isinstance(base, (_c10d.TCPStore, _c10d.FileStore, _c10d.HashStore))
+
+
+def _chooser(bind: Callable[[], type[MadeStore]], real: Any, host: Host) -> Callable[..., Any]:
+    make_real = real.__new__
+    made = cache(bind)  # most programs make none
+
+    def new(kind: type, *arguments: Any, **options: Any) -> Any:
+        if kind is real and host.is_rank_thread():
+            return made()(*arguments, **options)
+        return make_real(kind)  # whose __init__ takes the arguments
+
+    return new
+
+
+def _bound(kind: type[MadeStore], real: Any, host: Host, at_end: Callable[..., object]) -> type[MadeStore]:
+    own: dict[str, Any] = {
+        "_of": host,
+        "_real": real,
+        "_at_end": staticmethod(at_end),
+        "_servers": weakref.WeakValueDictionary(),
+        "_numbers": Counter(),
+    }
+    return type(kind.__name__, (kind,), {"__module__": real.__module__, **own})
