@@ -1,4 +1,4 @@
-"""Stores that ranks which are threads make of torch's classes; those of processes: tests/rank_processes/test_stores.py."""
+"""Stores that a rank makes where ranks are threads; of processes: tests/rank_processes/test_stores.py."""
 
 from __future__ import annotations
 
