@@ -5,7 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import inspect
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,9 +20,30 @@ ENTRIES = [
     scenario for scenario in registry.values() if scenario.program.__module__.startswith("ddpsim.scenarios.zoo.")
 ]
 BUGS = [scenario for scenario in ENTRIES if not scenario.repairs and not scenario.expected.is_clean]
-BOTH = [
-    pytest.param(scenario, engine, id=f"{scenario.name}-{engine.value}") for scenario in ENTRIES for engine in Engine
-]
+NIGHTLY = pytest.mark.tier("nightly")
+
+
+def has_no_wrapper(scenario: Scenario) -> bool:
+    """Whether both engines are the same to it, as nothing of its file makes one."""
+    return "DistributedDataParallel" not in inspect.getsource(inspect.getmodule(scenario.program))
+
+
+def on_engines(in_the_night: Callable[[Scenario, Engine], bool]) -> list[Any]:
+    """Each scenario on each engine, with the marks of a sweep."""
+    return [
+        pytest.param(
+            scenario,
+            engine,
+            id=f"{scenario.name}-{engine.value}",
+            marks=(NIGHTLY,) if in_the_night(scenario, engine) else (),
+        )
+        for scenario in ENTRIES
+        for engine in Engine
+    ]
+
+
+BOTH = on_engines(lambda scenario, engine: engine is Engine.TORCH and has_no_wrapper(scenario))
+OURS = on_engines(lambda scenario, engine: engine is Engine.TORCH)
 EXPECTED = [(bug, engine, bug.expected_by(engine)) for bug in BUGS for engine in Engine]
 SEVERAL_MARKS = [(bug, engine) for bug, engine, expected in EXPECTED if len(expected.lines) > 1]
 FILES = sorted({Path(inspect.getsourcefile(scenario.program)) for scenario in ENTRIES})
@@ -114,7 +137,7 @@ def _names_first_the_line_of_a_culprit(result):
     assert f"{Path(first.path).name}:{first.line}" in row
 
 
-@pytest.mark.parametrize(("scenario", "engine"), BOTH)
+@pytest.mark.parametrize(("scenario", "engine"), OURS)
 def test_so_it_is_in_another_order_and_world(scenario, engine):
     """One of the orders and sizes below; that of 3 ranks, or the nearest, as shares do not come out even there."""
     size = min(other_world_sizes(scenario) or [scenario.world_size], key=lambda size: abs(size - 3))
