@@ -140,6 +140,8 @@ class Scenario:
     """Virtual ones, for ranks that are processes."""
     alike: bool = False
     """Ranks of a program start with the same seeds."""
+    hash_seed: int | None = None
+    """The PYTHONHASHSEED of all ranks of a program; None for those that ranks have otherwise."""
     preload: tuple[str, ...] = ()
     """Modules that are loaded before the ranks of a program are forked."""
     one_at_a_time: bool = False

@@ -81,6 +81,11 @@ class Policy(Protocol):
         """Return an index into `options`, which are never fewer than two; 0 is the default."""
 
 
+HASH_SEEDS = (28, 80)
+"""Of the hashes of neighbouring ranks. A set of two strings has only two orders: with these it has one here and the
+other there for most of the usual names (weight and bias, train and val, x and y)."""
+
+
 class Start(NamedTuple):
     """How the ranks of an execution start. What differs between them is drawn once, so that each run repeats it."""
 
@@ -88,6 +93,12 @@ class Start(NamedTuple):
     """All have the same seeds; else each has its own, as under torchrun."""
     hash_seeds: tuple[int, ...] = ()
     """Of Python's hashes, by which sets of strings are ordered: ranks have them in turn. () for that of the caller."""
+
+    @property
+    def own_hash_seed(self) -> int | None:
+        """The PYTHONHASHSEED of whoever ran it; None for the seeds that ranks have otherwise."""
+        is_given = len(self.hash_seeds) == 1 and not (self.is_alike and self.hash_seeds == HASH_SEEDS[:1])
+        return self.hash_seeds[0] if is_given else None
 
     def __str__(self) -> str:
         return ("a" if self.is_alike else "u") + ".".join(map(str, self.hash_seeds))

@@ -14,6 +14,7 @@ import torch
 
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
+from ddpsim.simulator.diagnosis.apart import note_of_apart
 from ddpsim.simulator.diagnosis.replica_divergence import NOTHING_COMPARED, nothing_compared
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.events import EventKind
@@ -135,6 +136,9 @@ def run_once(
         waiting=kernel.run.waiting,
         comparisons=ran.comparisons,
     )
+    if isinstance(program, Program) and result.verdict is Verdict.PASS:
+        name = str(options.name or program.name)
+        result = dataclasses.replace(result, note=note_of_apart(name, result.returns, result.trace))
     if options.check is not None and result.verdict is Verdict.PASS:
         result = _told_what_was_compared(result, options.check)
     return result.with_replay(replay_call(program, world_size, schedule, _told(options)))

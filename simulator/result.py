@@ -38,6 +38,8 @@ class Result:
     """How often check="replicas" compared the replicas of two ranks or more; None where nobody asked for it."""
     checked: str = ""
     """What a run that passed says of its check."""
+    note: str = ""
+    """What is strange about a program that passed: its ranks never met."""
 
     @property
     def verdict(self) -> Verdict:
@@ -67,7 +69,8 @@ class Result:
         if self.verdict is Verdict.PASS:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
-            parts.insert(0, f"PASS  {self.program}{events}{checked}{joined}")
+            note = f"\n  note    {self.note}" if self.note else ""
+            parts.insert(0, f"PASS  {self.program}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined
         text = "\n\n".join(parts)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,6 +35,7 @@ from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_text, o
 if TYPE_CHECKING:
     from ddpsim import Exploration, Progress
     from ddpsim.reports.document import Document
+    from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Expectation, Scenario
 
 
@@ -58,6 +62,16 @@ def explore(
     check_determinism: Annotated[
         bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare; ranks start unlike.")
     ] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="OUT.toml",
+            help="Where to save what fails first, as a scenario with its schedule.",
+            show_default=False,
+        ),
+    ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
@@ -73,6 +87,8 @@ def explore(
 
     scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
+    if out is not None:
+        _check_output(out, scenario, check_determinism=check_determinism)
     with reporting(report, opens=opens) as reported:
         with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:
             exploration = explore_scenario(
@@ -92,9 +108,37 @@ def explore(
         output.show(f"{exploration}\n")
         status, text = _judgement(scenario.expected_by(chosen), exploration)
         output.show(text)
+        if out is not None:
+            _save(scenario, chosen, exploration, name, out)
         how = by_text(chosen) + how_text(transport, policy, seed)
         reported.add_exploration(lambda: _document(scenario, exploration, how, status, text))
     return status
+
+
+def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) -> None:
+    from ddpsim import UsageError
+    from ddpsim.scenarios.shrinking.saved import check_free
+    from ddpsim.simulator.rank_processes.program import Program
+
+    check_free(path)
+    if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):
+        raise UsageError(
+            f"output is {str(path)!r}, beside --check-determinism, with which ranks start unlike, as no file of a "
+            "function can say: leave one of them out, as the replay line has all; or give --alike"
+        )
+
+
+def _save(scenario: Scenario, engine: Engine, exploration: Exploration, name: str, path: Path) -> None:
+    from ddpsim.scenarios.shrinking.saved import save_shrunk
+
+    failure = exploration.first_failure
+    if failure is None:
+        output.show(f"nothing failed: {path} is not written")
+        return
+    found = scenario.with_world_size(failure.world_size)
+    found = replace(found, choices=failure.schedule.choices, engine=engine)
+    save_shrunk(found, name, path, how="what failed first in an exploration of")
+    output.show(f"saved in {path}; to run it:\n  ddpsim run {shlex.quote(str(path))}")
 
 
 def _document(scenario: Scenario, exploration: Exploration, how: str, status: Status, conclusion: str) -> Document:

@@ -15,6 +15,7 @@ from ddpsim.scenarios.cli.options import (
     Checks,
     Gpus,
     IsolationName,
+    OneAtATime,
     Opens,
     Preload,
     ReportFolder,
@@ -59,6 +60,7 @@ def fuzz(
     gpus: Gpus = None,
     alike: Alike = False,
     preload: Preload = None,
+    one_at_a_time: OneAtATime = False,
     check: Checks = None,
     documented: Annotated[
         bool,
@@ -100,10 +102,11 @@ def fuzz(
             "--check": check,
             "--alike": alike or None,
             "--preload": preload,
+            "--one-at-a-time": one_at_a_time or None,
         },
     )
     workers = _workers(jobs, backend, cluster)
-    run_as = RunAs(isolation, gpus, check, alike, preload or ())
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
     plan = _plan(name, engines, corpus, world_size, documented, seed, executions, run_as)
     check_budget(plan, seconds)

@@ -10,10 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from typer.models import OptionInfo
 
-from ddpsim.scenarios.cli import output
-
 if TYPE_CHECKING:
-    from ddpsim import Result
     from ddpsim.scenarios.model import Scenario
 
 
@@ -71,11 +68,3 @@ def options_of(command: Callable[..., Any]) -> dict[str, bool]:
                 for name in names or [f"--{parameter.name.replace('_', '-')}"]:
                     found[name] = kind is not bool
     return found
-
-
-def show_note(scenario: Scenario, result: Result) -> None:
-    """Say beside a run what is strange about a program that may be meant so."""
-    from ddpsim.scenarios.running.meeting import note_of
-
-    if line := note_of(scenario, result):
-        output.note(line)

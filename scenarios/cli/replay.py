@@ -21,7 +21,7 @@ from ddpsim.scenarios.cli.options import (
     SimulatedTransport,
     WorldSize,
 )
-from ddpsim.scenarios.cli.program_options import own_arguments, show_note
+from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
@@ -86,7 +86,6 @@ def replay(
                 own, token, chosen, transport=transport, world_size=world_size, keeps_choices=is_stepping
             )
         seconds = time.perf_counter() - start
-        show_note(scenario, replayed.result)
         if is_stepping:
             show_steps(_between(replayed.steps(as_recorded=not lenient), first, last))
         status, text = _judgement(scenario.expected_by(chosen), replayed, is_strict=not lenient)

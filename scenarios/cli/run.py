@@ -28,7 +28,7 @@ from ddpsim.scenarios.cli.options import (
     how_text,
     prepared_for,
 )
-from ddpsim.scenarios.cli.program_options import own_arguments, show_note
+from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import worst
 
@@ -96,7 +96,6 @@ def _run(
             with own_arguments(scenario, run) as own:
                 result = run_once(own, engine)
             seconds = time.perf_counter() - start
-            show_note(scenario, result)
             if len(engines) > 1:
                 output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
             judgement = judge(scenario.expected_by(engine), result, transport)

@@ -17,6 +17,7 @@ from ddpsim.scenarios.cli.options import (
     Gpus,
     IsolationName,
     Name,
+    OneAtATime,
     OwnOrEngine,
     Preload,
     Seed,
@@ -53,6 +54,7 @@ def shrink(
     gpus: Gpus = None,
     alike: Alike = False,
     preload: Preload = None,
+    one_at_a_time: OneAtATime = False,
     check: Checks = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[
@@ -81,7 +83,8 @@ def shrink(
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    own = RunAs(isolation, gpus, check, alike, preload or ()).applied_to(load(name).with_world_size(world_size))
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time)
+    own = run_as.applied_to(load(name).with_world_size(world_size))
     with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
         scenario = _failing(watched, token, engine, policy, seed)
         shrunk = shrink_scenario(scenario, engine, budget=budget, on_progress=on_progress)
@@ -133,7 +136,8 @@ def _failing(scenario: Scenario, token: str | None, engine: str | None, policy: 
         )
     start = result.schedule.start
     alike = start.is_alike if start is not None else scenario.alike
-    return replace(scenario, choices=result.schedule.choices, alike=alike)
+    hash_seed = scenario.hash_seed if start is None else start.own_hash_seed
+    return replace(scenario, choices=result.schedule.choices, alike=alike, hash_seed=hash_seed)
 
 
 def _flaky(name: str) -> str:

@@ -114,6 +114,7 @@ class ScenarioForm(Form, frozen=True):
     isolation: Literal["thread", "process"] | None = None
     gpus: Annotated[int, Meta(ge=1, le=LARGEST)] | None = None
     alike: bool = False
+    hash_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
     preload: tuple[str, ...] = ()
     check: Check | None = None
     tags: tuple[str, ...] = ()

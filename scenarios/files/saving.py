@@ -63,6 +63,7 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "isolation": scenario.isolation,
         "gpus": scenario.gpus,
         "alike": scenario.alike,
+        "hash_seed": scenario.hash_seed,
         "preload": scenario.preload,
         "check": _check(scenario),
         "tags": scenario.tags,

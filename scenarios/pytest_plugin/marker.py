@@ -70,6 +70,8 @@ class Options:
     """What a rank is, "thread" or "process"."""
     gpus: int | None = None
     """Virtual ones, for ranks that are processes."""
+    one_at_a_time: bool = False
+    """Ranks that are processes do not compute beside each other."""
 
 
 OPTIONS = tuple(each.name for each in fields(Options) if each.name != "world_size")

@@ -160,6 +160,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
         "name": program_name(item),
         "isolation": options.isolation,
         "gpus": options.gpus,
+        "one_at_a_time": options.one_at_a_time,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:

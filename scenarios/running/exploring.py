@@ -17,6 +17,7 @@ from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.simulator.exploration.by_name import strategy_of
 from ddpsim.simulator.exploration.strategy import Strategy, Wrapped
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING
+from ddpsim.simulator.rank_processes.program import with_hash_seed
 from ddpsim.simulator.verdict import Finding
 
 
@@ -47,7 +48,7 @@ def explore_scenario(
     chosen = own.with_world_size(own.world_size if world_size is None else world_size)
     check_engine_options(chosen, engine)
     strategy = strategy_of(policy, chosen.world_size, seed=seed, depth=depth, preemptions=preemptions)
-    with engines.installed(engine), silent(chosen):
+    with engines.installed(engine), silent(chosen), with_hash_seed(chosen.hash_seed):
         exploration = explore(
             engines.run_under(chosen.program, engine),
             chosen.world_size,

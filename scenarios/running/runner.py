@@ -23,7 +23,7 @@ from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
-from ddpsim.simulator.rank_processes.program import Program
+from ddpsim.simulator.rank_processes.program import Program, with_hash_seed
 
 PROCESSES = "processes"
 TRANSPORTS = ("memory", "gloo", PROCESSES)
@@ -177,7 +177,7 @@ def _run(
     chosen = dataclasses.replace(chosen, engine=engine, program=engines.run_under(chosen.program, engine))
     check_engine_options(chosen, engine)
     with own_cache() if transport == PROCESSES else nullcontext():
-        with engines.installed(engine):
+        with engines.installed(engine), with_hash_seed(chosen.hash_seed):
             result = run(chosen)
         check_meets(chosen, result)
         compared = against_reference(result, chosen)

@@ -36,23 +36,26 @@ def check_free(path: Path) -> None:
         )
 
 
-def save_shrunk(scenario: Scenario, name: str, path: Path) -> None:
-    """Save what came of shrinking the scenario `name`. Raises UsageError if it cannot be written."""
-    save(_as_saved(scenario, name, path), path, summary=_summary(scenario, name))
+_SHRUNK = "shrunk from"
+
+
+def save_shrunk(scenario: Scenario, name: str, path: Path, *, how: str = _SHRUNK) -> None:
+    """Save what came of shrinking the scenario `name`, or in another way. Raises UsageError if it cannot be written."""
+    save(_as_saved(scenario, name, path), path, summary=_summary(scenario, name, how))
 
 
 def shrunk_text(scenario: Scenario, name: str, path: Path) -> str:
     """What `save_shrunk` writes."""
-    return text_of(_as_saved(scenario, name, path), summary=_summary(scenario, name))
+    return text_of(_as_saved(scenario, name, path), summary=_summary(scenario, name, _SHRUNK))
 
 
 def _as_saved(scenario: Scenario, name: str, path: Path) -> Scenario:
     return replace(scenario, name=_seen_from(path, _program_of(name)))
 
 
-def _summary(scenario: Scenario, name: str) -> str:
+def _summary(scenario: Scenario, name: str, how: str) -> str:
     """What its own tells of, such as how many ranks there are, need not be there any more."""
-    return f"shrunk from {name}" + (f": {scenario.summary}" if scenario.summary else "")
+    return f"{how} {name}" + (f": {scenario.summary}" if scenario.summary else "")
 
 
 def _program_of(name: str) -> str:

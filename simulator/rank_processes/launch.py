@@ -17,7 +17,7 @@ from ddpsim.simulator.rank_processes.channel import Channel
 from ddpsim.simulator.rank_processes.children import Child
 from ddpsim.simulator.rank_processes.guardian import Guardian
 from ddpsim.simulator.rank_processes.launcher_line import Begin, Done, Line, Refused, Started, StartsAgain
-from ddpsim.simulator.rank_processes.may_launch import may_launch
+from ddpsim.simulator.rank_processes.may_launch import launches_by_strategy, may_launch
 from ddpsim.simulator.rank_processes.outsiders import Outsiders
 from ddpsim.simulator.rank_processes.parcels import Arena
 from ddpsim.simulator.rank_processes.program import Program
@@ -60,6 +60,7 @@ class Launch:
             is_observed=False,
             checks_replicas=False,
             is_program=True,
+            is_launched=launches_by_strategy(program),
             announcement=Announcement(),
             gpus=gpus,
             start=start,

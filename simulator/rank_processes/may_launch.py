@@ -31,30 +31,46 @@ _IS_WORTH_READING = re.compile(rf"\b({'|'.join([*_STARTS, *_STRATEGIES])}|distri
 
 def may_launch(program: Program) -> bool:
     """True if it, or a file of its own that it imports, calls what starts processes."""
-    first = program.file()
-    if first is None:
-        return False
-    root = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(first))
     trees: dict[str, ast.AST] = {}
     processes: list[ast.Call] = []
+    for file, text, tree in _files_of(program):
+        trees[file] = tree
+        if _IS_WORTH_READING.search(text):
+            nodes = list(ast.walk(tree))
+            if any(map(_starts_ranks, nodes)) or any(map(_names_strategy, nodes)):
+                return True
+            processes += [node for node in nodes if isinstance(node, ast.Call) and _function(node) == _PROCESS]
+    return bool(processes) and any(map(Project(trees).may_be_rank, processes))
+
+
+def launches_by_strategy(program: Program) -> bool:
+    """True if it leaves that to a Trainer, which starts no process where it finds the environment of torchrun."""
+    return any(
+        any(map(_names_strategy, ast.walk(tree)))
+        for _, text, tree in _files_of(program)
+        if _IS_WORTH_READING.search(text)
+    )
+
+
+def _files_of(program: Program) -> Iterator[tuple[str, str, ast.AST]]:
+    """Its file and those of its own that it imports, each with its text and tree."""
+    first = program.file()
+    if first is None:
+        return
+    root = os.getcwd() if program.is_module else os.path.dirname(os.path.abspath(first))
     seen, todo = {first}, [first]
     while todo:
         file = todo.pop()
         try:
             with tokenize.open(file) as opened:
                 text = opened.read()
-            trees[file] = tree = ast.parse(text)
+            tree = ast.parse(text)
         except (OSError, SyntaxError, ValueError):  # it may never be imported
             continue
-        if _IS_WORTH_READING.search(text):
-            nodes = list(ast.walk(tree))
-            if any(map(_starts_ranks, nodes)):
-                return True
-            processes += [node for node in nodes if isinstance(node, ast.Call) and _function(node) == _PROCESS]
+        yield file, text, tree
         found = {each for name in _imported(tree, file, root) for each in _files(name)} - seen
         seen |= found
         todo += sorted(found)
-    return bool(processes) and any(map(Project(trees).may_be_rank, processes))
 
 
 def _function(call: ast.Call) -> str:
@@ -70,6 +86,10 @@ def _starts_ranks(node: ast.AST) -> bool:
         return is_run or is_of_run or any(each.name in _STARTS and each.asname for each in node.names)
     if isinstance(node, ast.Import):
         return any(each.name == "torch.distributed.run" for each in node.names)
+    return False
+
+
+def _names_strategy(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.startswith(_STRATEGIES)
 
 

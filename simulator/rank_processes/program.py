@@ -9,12 +9,12 @@ import runpy
 import shlex
 import sys
 import tokenize
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from types import ModuleType
 
-from ddpsim.simulator.choices import Start
+from ddpsim.simulator.choices import HASH_SEEDS, Start
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.misplaced import Misplaced
 from ddpsim.simulator.rank_processes.module_files import file_of
@@ -161,17 +161,34 @@ def _source(path: str) -> str:
         return file.read()
 
 
-HASH_SEEDS = (28, 80)
-"""Of the hashes of neighbouring ranks. A set of two strings has only two orders: with these it has one here and the
-other there for most of the usual names (weight and bias, train and val, x and y)."""
-
-
 def start_of_programs(alike: bool) -> Start:
     """How ranks of a program start. A PYTHONHASHSEED of the caller's is that of all ranks, as torchrun hands it on."""
-    own = os.environ.get("PYTHONHASHSEED", "")
-    if own.isdecimal() and int(own) < 1 << 32:
-        return Start(alike, (int(own),))
+    own = own_hash_seed()
+    if own is not None:
+        return Start(alike, (own,))
     return Start(alike, HASH_SEEDS[:1] if alike else HASH_SEEDS)
+
+
+def own_hash_seed() -> int | None:
+    """The caller's PYTHONHASHSEED; None if there is none, or if it is no number."""
+    own = os.environ.get("PYTHONHASHSEED", "")
+    return int(own) if own.isdecimal() and int(own) < 1 << 32 else None
+
+
+@contextmanager
+def with_hash_seed(seed: int | None) -> Iterator[None]:
+    """Let the caller have a PYTHONHASHSEED; None for the one that there is."""
+    if seed is None:
+        yield
+        return
+    before = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = str(seed)
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONHASHSEED")
+        if before is not None:
+            os.environ["PYTHONHASHSEED"] = before
 
 
 def environment_of_function(rank: int, world_size: int) -> dict[str, str]:

@@ -82,7 +82,7 @@ class Terms(NamedTuple):
     runs_ahead: bool = False
     """It may compute before it has the baton."""
     is_launched: bool = False
-    """The program has started its ranks itself."""
+    """The program has started its ranks itself, or is going to where nothing says that torchrun has."""
     outsiders: str = ""
     """Where processes are told of that are no ranks and make a group (`Outsiders.address`)."""
     is_forked_by_program: bool = False

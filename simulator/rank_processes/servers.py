@@ -20,8 +20,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+from ddpsim.simulator.choices import HASH_SEEDS
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.rank_processes.program import HASH_SEEDS, Program
+from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.rank_processes.server import Fork, Forked, Load
 
 _MAIN = """

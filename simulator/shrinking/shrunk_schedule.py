@@ -54,6 +54,7 @@ def shrink(
     isolation: str | None = None,
     gpus: int | None = None,
     preload: Sequence[str] = (),
+    one_at_a_time: bool = False,
     on_progress: OnShrinkProgress | None = None,
 ) -> ShrunkSchedule:
     """Find the simplest schedule under which `program`, a function or a command, fails as it does under `schedule`.
@@ -74,6 +75,7 @@ def shrink(
         "isolation": isolation,
         "gpus": gpus,
         "preload": preload,
+        "one_at_a_time": one_at_a_time,
     }
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)

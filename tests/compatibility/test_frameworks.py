@@ -116,6 +116,77 @@ def test_what_fails_on_four_real_ranks_fails_here(monkeypatch):
     assert {str(error) for error in result.errors.values()} == {line}
 
 
+# --- launchers of frameworks ------------------------------------------------------------------------------------------
+
+ACCELERATE = """
+import torch
+from accelerate import Accelerator, debug_launcher, notebook_launcher
+
+def train():
+    accelerator = Accelerator(cpu=True)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = torch.utils.data.DataLoader(torch.arange(32.).reshape(8, 4), batch_size=2)
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    for batch in data:
+        loss = model(batch).mean()
+        accelerator.backward(loss)
+        optimizer.step()
+        optimizer.zero_grad()
+    print("rank", accelerator.process_index, "of", accelerator.num_processes, round(loss.item(), 4))
+
+if __name__ == "__main__":
+    {launcher}(train, num_processes=2)
+    print("after")
+"""
+
+LIGHTNING = """
+import lightning, torch
+
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 1)
+
+    def training_step(self, batch, index):
+        return self.layer(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def on_train_end(self):
+        print("rank", self.global_rank, "of", self.trainer.world_size, round(self.layer.weight.sum().item(), 4))
+
+if __name__ == "__main__":
+    lightning.seed_everything(0)
+    data = torch.utils.data.DataLoader(torch.arange(32.).reshape(8, 4), batch_size=2)
+    quiet = dict.fromkeys(["logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"], False)
+    lightning.Trainer(accelerator="cpu", devices=2, strategy="{launcher}", max_epochs=1, **quiet).fit(Module(), data)
+    print("after")
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "launcher"),
+    [(ACCELERATE, name) for name in ("notebook_launcher", "debug_launcher")]
+    + [(LIGHTNING, name) for name in ("ddp_spawn", "ddp_fork", "ddp_notebook")],
+)
+def test_a_launcher_makes_ranks(source, launcher, capfd, tmp_path):
+    need(source)
+    (tmp_path / "train.py").write_text(source.replace("{launcher}", launcher))
+    real = subprocess.run([sys.executable, "train.py"], capture_output=True, text=True, timeout=300)
+    assert real.returncode == 0, real.stderr[-2000:]
+    result = simulate_program(["train.py"], 2)
+    assert result.verdict is Verdict.PASS, str(result)
+    said = ("rank", "after")
+    expected, found = (
+        sorted(line for line in lines if line.startswith(said)) for lines in (real.stdout.splitlines(), lines_of(capfd))
+    )
+    assert len(expected) == 3
+    assert found == expected
+
+
 # --- the examples on virtual GPUs -------------------------------------------------------------------------------------
 
 

@@ -58,3 +58,27 @@ def test_ranks_find_the_gpus_that_a_marker_gives(run):
     result = run(marked("pass", "ranks(2, gpus=3)"))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*gpus is 3, but ranks are threads, which share torch.cuda: *"])
+
+
+WATCH = """
+from ddpsim.simulator import one_run
+
+ASKED, ORIGINAL = [], one_run._may_run_ahead
+
+def watching(options, launch):
+    ASKED.append(options.one_at_a_time)
+    return ORIGINAL(options, launch)
+
+one_run._may_run_ahead = watching
+
+{test}
+
+def test_afterwards():
+    one_run._may_run_ahead = ORIGINAL
+    assert ASKED == [True]
+"""
+
+
+def test_ranks_that_compute_in_turns(run):
+    test = marked("dist.barrier()", 'ranks(2, isolation="process", one_at_a_time=True)')
+    run(WATCH.format(test=test)).assert_outcomes(passed=2)

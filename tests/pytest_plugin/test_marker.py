@@ -183,5 +183,18 @@ def test_the_page_names_every_option_and_no_other():
     ]
 
 
-TABLE = ("policy", "seed", "seeds", "explore", "expect", "check", "transport", "faults", "budget", "isolation", "gpus")
+TABLE = (
+    "policy",
+    "seed",
+    "seeds",
+    "explore",
+    "expect",
+    "check",
+    "transport",
+    "faults",
+    "budget",
+    "isolation",
+    "gpus",
+    "one_at_a_time",
+)
 ROOT = Path(__file__).parents[2]

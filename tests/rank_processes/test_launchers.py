@@ -237,6 +237,15 @@ def test_a_process_that_is_no_rank(write, capfd, tmp_path):
     assert (tmp_path / "beginnings").read_text() == "begins " * 2, "as often as under torchrun"
 
 
+def test_a_trainer_that_starts_processes_finds_no_torchrun(write, capfd):
+    """As Lightning, which under torchrun starts none."""
+    strategy = "import os\n" + SPAWN.replace("    try:\n", '    print("TORCHELASTIC_RUN_ID" in os.environ)\n    try:\n')
+    for name, found in (("ddp", "True"), ("ddp_spawn", "False")):
+        write(f"strategy = {name!r}\n{strategy}")
+        assert simulate_program(["train.py"], 3).verdict is Verdict.PASS
+        assert capfd.readouterr().out.splitlines().count(found) == 1
+
+
 def test_as_many_ranks_as_virtual_gpus(write, capfd):
     write(SPAWN.replace("args=(3,), nprocs=3", "args=(torch.cuda.device_count(),), nprocs=torch.cuda.device_count()"))
     assert main(["run", "--gpus", "2", "train.py"]) == 0

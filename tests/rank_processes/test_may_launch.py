@@ -2,7 +2,7 @@
 
 import pytest
 
-from ddpsim.simulator.rank_processes.may_launch import may_launch
+from ddpsim.simulator.rank_processes.may_launch import launches_by_strategy, may_launch
 from ddpsim.simulator.rank_processes.program import Program
 from tests.compatibility.cases import CASES
 
@@ -35,6 +35,14 @@ def test_what_it_calls(tmp_path, monkeypatch, source, expected):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "train.py").write_text(source)
     assert may_launch(Program(("train.py",))) is expected
+
+
+@pytest.mark.parametrize(("call", "expected"), [("Trainer(strategy='ddp_notebook')", True), ("mp.spawn(f)", False)])
+def test_who_starts_no_process_under_torchrun(tmp_path, monkeypatch, call, expected):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("import parts")
+    (tmp_path / "parts.py").write_text(call)
+    assert launches_by_strategy(Program(("train.py",))) is expected
 
 
 def test_what_it_imports_calls(tmp_path, monkeypatch):

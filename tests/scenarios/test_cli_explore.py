@@ -67,3 +67,34 @@ def test_a_budget_that_runs_out_is_unknown(explore):
     assert status == Status.UNKNOWN
     assert "  Not all interleavings covered: the budget ran out after 2 executions" in out
     assert out.endswith("unknown: nothing failed so far; expected pass\n")
+
+
+RACY = """
+import torch, torch.distributed as dist
+
+def racy(rank):
+    first = torch.zeros(1)
+    if rank:
+        dist.send(torch.tensor([float(rank)]), 0)
+        return
+    assert dist.recv(first) == 1, "rank 2 was first"
+    dist.recv(first)
+"""
+
+
+def test_what_failed_is_saved(explore, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.py").write_text(RACY)
+    words = ("own.py:racy", "--world-size", "3")
+    status, out, _ = explore(*words, "-o", "found.toml")
+    assert status == Status.OTHERWISE
+    assert out.endswith("saved in found.toml; to run it:\n  ddpsim run found.toml\n")
+    assert main(["run", "found.toml"]) == Status.OTHERWISE
+    assert "AssertionError: rank 2 was first" in capsys.readouterr().out
+    status, _, err = explore(*words, "-o", "found.toml")
+    assert (status, err.partition(",")[0]) == (2, "ddpsim: found.toml exists")
+    status, out, _ = explore(*words, "--executions", "1", "-o", "other.toml")
+    assert (status, out.splitlines()[-1]) == (Status.UNKNOWN, "nothing failed: other.toml is not written")
+    status, _, err = explore(*words, "--check-determinism", "-o", "other.toml")
+    assert (status, err.partition(", with")[0]) == (2, "ddpsim: output is 'other.toml', beside --check-determinism")
+    assert not (tmp_path / "other.toml").exists()

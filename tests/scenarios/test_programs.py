@@ -202,7 +202,7 @@ APART = (
 )
 
 
-LEFT = "ddpsim: own.py made no process group and used no store: ranks 0, 1 left by sys.exit(0)\n"
+LEFT = "  note    own.py made no process group and used no store: ranks 0, 1 left by sys.exit(0)"
 STORE = "import os, torch.distributed as d\nd.TCPStore('', 29500, 2, os.environ['RANK'] == '0').set('a', '1')"
 
 
@@ -217,7 +217,7 @@ STORE = "import os, torch.distributed as d\nd.TCPStore('', 29500, 2, os.environ[
             "import sys\nsys.exit(0)",
             [],
             0,
-            LEFT,
+            "",
         ),
         ("import torch.distributed as d\nd.init_process_group('gloo')", [], 0, ""),
         (
@@ -231,7 +231,20 @@ STORE = "import os, torch.distributed as d\nd.TCPStore('', 29500, 2, os.environ[
 def test_a_program_whose_ranks_do_not_meet(folder, capfd, source, words, status, error):
     write(folder, source)
     assert main(["run", "--world-size", "2", *words, "own.py"]) == status
-    assert capfd.readouterr().err == error
+    out, err = capfd.readouterr()
+    assert err == error
+    assert (LEFT in out.splitlines()) == ("sys.exit(0)" in source)
+
+
+def test_a_result_says_that_its_ranks_did_not_meet(folder):
+    write(folder, "x = 1")
+    result = simulate_program(["own.py"], 2)
+    told = "own.py made no process group and used no store: all 2 ranks ran to their ends, each for itself"
+    assert (result.verdict, result.note) == (Verdict.PASS, told)
+    assert str(result).splitlines()[1] == f"  note    {told}"
+    assert simulate_program(["own.py"], 1).note == ""
+    write(folder, STORE)
+    assert simulate_program(["own.py"], 2).note == ""
 
 
 @pytest.mark.parametrize("command", sweep(["explore", "shrink", "fuzz"], lambda each: each == "explore"))
@@ -311,3 +324,25 @@ def test_real_processes_are_torchruns(folder, capfd):
 )
 def test_what_follows_a_program_is_its_own(words, taken):
     assert with_program_as_one_word(words, ["--seed", "--jobs", "--corpus"]) == taken
+
+
+@pytest.mark.parametrize(
+    ("command", "function"),
+    [
+        ("shrink", "ddpsim.scenarios.shrinking.shrinker.shrink_scenario"),
+        ("fuzz", "ddpsim.scenarios.fuzzing.named.first_look"),
+        ("explore", "ddpsim.scenarios.running.exploring.explore_scenario"),
+    ],
+)
+def test_ranks_compute_in_turns_where_that_is_asked_for(folder, monkeypatch, command, function):
+    write(folder, "x = 1")
+    asked = []
+
+    def stands(scenario, *arguments, **options):
+        asked.append(scenario.one_at_a_time)
+        raise UsageError("enough")
+
+    monkeypatch.setattr(function, stands)
+    for words in ([], ["--one-at-a-time"]):
+        assert main([command, *words, "--world-size", "2", "own.py"]) == 2
+    assert asked == [False, True]

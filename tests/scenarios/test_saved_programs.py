@@ -1,5 +1,6 @@
 """Programs in files of scenarios: with their arguments and how they run, found from wherever the file lies."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,9 @@ from ddpsim.scenarios.files.saving import text_of
 from ddpsim.scenarios.fuzzing.named import saved_name
 from ddpsim.scenarios.lookup.loader import load
 from ddpsim.scenarios.running.run_as import RunAs
+from ddpsim.scenarios.running.runner import run_scenario
 from ddpsim.scenarios.shrinking.saved import default_path, save_shrunk
+from ddpsim.simulator.choices import Start
 
 SHARES = """
 import sys
@@ -89,6 +92,17 @@ def test_a_file_says_nothing_that_need_not_be_said(folder):
     ]
     assert saved_name("shares.py --x", folder / "a" / "b") == "../../shares.py --x"
     assert saved_name("-m json.tool --x", folder / "a" / "b") == "-m json.tool --x"
+
+
+def test_a_saved_program_keeps_the_hash_seed_it_was_found_under(folder, monkeypatch):
+    monkeypatch.setenv("PYTHONHASHSEED", "5")
+    save_shrunk(load("shares.py"), "shares.py", folder / "found.toml")
+    assert "hash_seed = 5\n" in (folder / "found.toml").read_text()
+    monkeypatch.delenv("PYTHONHASHSEED")
+    assert run_scenario("found.toml", world_size=2).schedule.start == Start(False, (5,))
+    assert "PYTHONHASHSEED" not in os.environ
+    save_shrunk(load("shares.py"), "shares.py", folder / "other.toml")
+    assert "hash_seed" not in (folder / "other.toml").read_text()
 
 
 @pytest.mark.tier("nightly")
