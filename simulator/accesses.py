@@ -4,6 +4,10 @@ Two steps of different ranks depend on each other only if they touch one object 
 else commutes: in particular contributions to a collective, and messages that were sent and asked for by name. So what
 has no access here never needs to be explored in another order (Godefroid, "Partial-Order Methods for the Verification
 of Concurrent Systems", 1996, chapter 3).
+
+An access says what a step did to an object where it was made, not what it might have done: a write that changed nothing
+(add 0, set of the value that is there, compare_set that failed, delete of what is not there) is a READ, since it
+commutes with other reads, and with a write it does not.
 """
 
 from __future__ import annotations
@@ -17,9 +21,6 @@ Object = tuple[str | int, ...]
 Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)` and `("thread", number)`.
 """
 
-CAN_BE_POLLED = frozenset({"call", "lock", "thread"})
-"""What CONTRIBUTE is of."""
-
 ALL_KEYS: Object = ("key", "*")
 """Every key of the store: what num_keys and list_keys look at."""
 
@@ -31,6 +32,8 @@ class Mode(Enum):
     """Of a key; of whether a call is complete, a lock is free, a thread alive (a poll)."""
     WRITE = "write"
     """Of a key. Of a lock: to ask for it, as who asks first gets it first."""
+    MISS = "miss"
+    """Of a key that is not there: the rank waits for it, and has done nothing."""
     CONTRIBUTE = "contribute"
     """What is only seen by somebody who polls: to a call; to give a lock back or get it at last; to end as a thread."""
     RECEIVE = "receive"
@@ -39,6 +42,8 @@ class Mode(Enum):
     """A message that a receive from any source waits for."""
     SEND = "send"
     """Any other message on a channel."""
+
+    __hash__ = object.__hash__  # looked up at each touch; Enum's own is written in Python
 
 
 class Access(NamedTuple):
@@ -51,21 +56,26 @@ class Access(NamedTuple):
 Accesses = tuple[Access, ...]
 
 _COMMUTE = (
-    {Mode.READ},
-    {Mode.CONTRIBUTE},
-    {Mode.CONTRIBUTE, Mode.WRITE},  # whoever asks for a lock gets it when it is free
-    {Mode.SEND},
-    {Mode.RECEIVE},  # by one rank, so in its program's order
-    {Mode.RECEIVE, Mode.SEND},  # whom a receive takes is a choice of its own
-    {Mode.RECEIVE, Mode.ANSWER},
+    (Mode.READ, Mode.READ),
+    (Mode.CONTRIBUTE, Mode.CONTRIBUTE),
+    (Mode.CONTRIBUTE, Mode.WRITE),  # whoever asks for a lock gets it when it is free
+    (Mode.SEND, Mode.SEND),
+    (Mode.RECEIVE, Mode.RECEIVE),  # by one rank, so in its program's order
+    (Mode.RECEIVE, Mode.SEND),  # whom a receive takes is a choice of its own
+    (Mode.RECEIVE, Mode.ANSWER),
+    (Mode.MISS, Mode.READ),
+    (Mode.MISS, Mode.MISS),
 )
+_DEPEND = frozenset((first, second) for first in Mode for second in Mode) - {
+    pair for first, second in _COMMUTE for pair in ((first, second), (second, first))
+} - {(Mode.MISS, Mode.WRITE)}
+# Who misses a key and is woken by the write that makes it goes on as if it had come later. But a write after which a
+# key is missed, a delete, came before: had the rank come sooner, it would have found the key.
 
 
-def conflict(first: Access, second: Access) -> bool:
-    """True if the order of two accesses by different ranks can be observed."""
-    if first.object != second.object and not _is_all_keys(first, second):
-        return False
-    return {first.mode, second.mode} not in _COMMUTE
+def depends(second: Access, first: Access) -> bool:
+    """True if it can be observed that `second` came after `first`, an access of another rank."""
+    return (first.mode, second.mode) in _DEPEND and (first.object == second.object or _is_all_keys(first, second))
 
 
 def _is_all_keys(first: Access, second: Access) -> bool:

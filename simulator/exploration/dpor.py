@@ -1,38 +1,53 @@
 """Dynamic partial order reduction: one execution for each class of interleavings that nobody can tell apart.
 
-After each step that depends on an earlier one of another rank (simulator/accesses.py), with nothing else that orders
-the two, whoever leads to the later one is to be tried where the earlier one was chosen (C. Flanagan, P. Godefroid:
-Dynamic Partial-Order Reduction for Model Checking Software, POPL 2005). Whom to try is found by source sets, and what
-was explored is not explored again further down, by sleep sets (P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas: Optimal
-Dynamic Partial Order Reduction, POPL 2014).
+The algorithm is Source-DPOR with sleep sets, as published: P. Abdulla, S. Aronis, B. Jonsson, K. Sagonas, "Source Sets:
+A Foundation for Optimal Dynamic Partial Order Reduction", Journal of the ACM 64(4), 2017, algorithm 1 (first in POPL
+2014). In its words, with E for the steps of a run so far:
 
-Steps that touch nothing are run first, as they commute with all others. So choices are made only where every enabled
-rank stands before something that others can observe, and a program of collectives has no choice at all.
+    Explore(E, Sleep):
+      if there is p in enabled(E) \\ Sleep:
+        backtrack(E) := {p}
+        while there is p in backtrack(E) \\ Sleep:
+          for each step e of E that is in a reversible race with the next step of p:
+            E' := what came before e;  v := the steps after e that do not happen after e, and p's next
+            if no initial of v is in backtrack(E'):  add one of them to backtrack(E')
+          Explore(E.p, those of Sleep whose next step is independent of p's)
+          add p to Sleep
 
-A receive from any source takes, in one run after the other, each of the messages that are there. For one that came
-later and could have come earlier it is run again, with that one and no other.
+Here backtrack is `Node.todo`, Sleep is `Node.sleep`; races and initials are those of happens_before.py, and are looked
+for when a run is over, as its steps are known then. Of a run whose every enabled rank sleeps (RedundantRun, it does not
+count) they are looked for, too. So each class is run once, and those that are broken off are what the algorithm is not
+optimal in. It is the steps, not the choice points, that are in races:
+
+- A look in vain at what is not there is one step with the look again that follows, as long as nobody is let in between
+  by time. A rank that waits is no step: it goes on in the step of its own that follows.
+- A receive from any source takes, in one run after the other, each of the messages that are there. A message that came
+  later and could have come earlier is in a race with it; where that message is there first, only it is taken.
+- A mismatch ends a run, whatever the others could still do. So somebody else goes first, too: what they do then may
+  change whether it comes to that.
+- Which rank is tried first does not matter. Those that stand before what nobody can observe are, so that most races are
+  found with few runs broken off; and of a program of collectives there is one run.
 
 What ranks do to each other past torch.distributed and its store, by files or by Python objects that they share, is not
-seen: of such a program only some interleavings are run. Policies "random" and "dfs" do without that knowledge.
-
-Loops that poll have an end (simulator/policies/spin_detection.py).
+seen; nor is what hangs on how often ranks have polled while virtual time passes. Policies "random" and "dfs" do without
+that knowledge. Loops that poll have an end (simulator/policies/spin_detection.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.accesses import CAN_BE_POLLED, Access, Accesses, Mode, Object
+from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, RedundantRun
 from ddpsim.simulator.diagnosis.nondeterminism import Offer, offers_differ
-from ddpsim.simulator.exploration.happens_before import HappensBefore, Race
-from ddpsim.simulator.exploration.nodes import Node, Sleep
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
+from ddpsim.simulator.exploration.nodes import Node, Sleep, disturbed, lets_run
 from ddpsim.simulator.kernel.observer import CallName
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.verdict import Finding, Verdict
 
 
 class Dpor:
@@ -44,8 +59,8 @@ class Dpor:
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size
         self._path: list[Node] = []
-        self._polled: set[Object] = set()
-        """Calls that somebody polls for: contributions to them can be observed. Only asked about."""
+        self._new_from = 0
+        """So many nodes of a run are as in one before, with the races of their steps."""
         self._loops: dict[Location, bool] = {}
         self._run: DporRun | None = None
         self._differs: Finding | None = None
@@ -54,47 +69,54 @@ class Dpor:
     def next_policy(self) -> DporRun | None:
         """The policy of the next execution; None once all classes were explored."""
         if self._run is not None and not self._differs and not self._run.spins.has_learned:
-            self._advance(self._run)
+            self._run.find_alternatives()
+            self._advance()
         if self.is_complete or self._differs:
             return None
-        self._run = DporRun(self._world_size, self._path, self._polled, SpinDetection(self._loops))
+        self._run = DporRun(self._world_size, self._path, self._new_from, SpinDetection(self._loops))
         return self._run
 
     def take(self, result: Result) -> Finding | None:
         """Look whether the execution repeated what it shares with the one before; a finding if it did not."""
         assert self._run is not None
         self._run.spins.conclude()
-        self._differs = self._run.divergence()
+        self._differs = self._run.divergence(is_cut=result.verdict is Verdict.UNKNOWN)
+        if self._differs is None and self._run.is_redundant:
+            raise RedundantRun
         return self._differs
 
-    def _advance(self, run: DporRun) -> None:
-        if run.polled - self._polled:
-            self._polled |= run.polled  # what was explored so far did not know of them
-            self._path = []
-            return
+    def _advance(self) -> None:
         while self._path and not self._path[-1].advance():
             self._path.pop()
+        self._new_from = len(self._path)
         self.is_complete = not self._path
 
 
 class DporRun:
     """The policy of one execution, and its observer."""
 
-    def __init__(self, world_size: int, path: list[Node], polled: set[Object], spins: SpinDetection) -> None:
+    def __init__(self, world_size: int, path: list[Node], new_from: int, spins: SpinDetection) -> None:
         self.observer = self
-        self.polled = set(polled)
         self.spins = spins
+        self.is_redundant = False
+        """A rank took a step that slept."""
         self._path = path
         self._known = len(path)
+        self._new_from = new_from
         self._depth = 0
         self._differs: tuple[Offer, Offer] | None = None
         self._order = HappensBefore(world_size)
+        self._old_races = 0
         self._intents: list[Accesses] = [()] * world_size
         self._step_node: list[int | None] = [None] * world_size
-        self._sleep = Sleep()
-        self._taken: frozenset[int] = frozenset()
-        """Sources that need not be tried by the receive under way."""
+        self._looks_again: tuple[int, int] | None = None
+        """Who has looked in vain just now, and where it was chosen for that."""
+        self._sleep: Sleep = {}
+        self._taken: dict[int, frozenset[int]] = {}
+        """By rank, the sources that need not be tried by the receive it is chosen for."""
         self._open_receives: dict[Object, int] = {}
+        self._ended_by: int | None = None
+        """Where the rank was chosen that ended the run before its time."""
 
     # --- choosing -----------------------------------------------------------------------------------------------------
 
@@ -104,70 +126,126 @@ class DporRun:
         if self._differs is not None:
             return 0
         if (alone := self.spins.follow(offer.options)) is not None:
-            self._step_node[alone] = None
             return offer.options.index(alone)
+        if self.is_redundant:
+            raise RedundantRun
         if point.kind is ChoiceKind.SOURCE:
             return self._index(offer, self._source(offer))
+        if self._looks_again is not None and (rank := self._same_step(*self._looks_again, offer)) is not None:
+            return offer.options.index(rank)
         fresh = [rank for rank in offer.options if not self.spins.is_idle(rank)]
-        quiet = [rank for rank in fresh if not any(map(self._can_be_observed, self._intents[rank]))]
-        if fresh and not quiet:
-            return self._index(offer, self._rank(offer, tuple(fresh)))
-        chosen = quiet[0] if quiet else offer.options[0]
-        self._step_node[chosen] = None
+        if len(fresh) > 1:
+            return self._index(offer, self._rank(offer, fresh))
+        chosen = (fresh or offer.options)[0]
+        if not lets_run(self._sleep, chosen):
+            raise RedundantRun
+        self._wake(chosen)
         return offer.options.index(chosen)
 
+    def _same_step(self, rank: int, node: int, offer: Offer) -> int | None:
+        """The rank, if nobody came in since it was chosen. Else its look in vain was a step of its own."""
+        self._looks_again = None
+        if set(self._path[node].offer.options) == set(offer.options):
+            return rank
+        for access in self._intents[rank]:
+            self.touched(rank, Access(access.object, Mode.READ))
+        self._begin(rank, None)
+        return None
+
     def _index(self, offer: Offer, node: Node) -> int:
-        if node.offer != offer:
+        if node.offer != offer and (node.is_compared or node.chosen not in offer.options):
             self._differs = node.offer, offer
             return 0
         return offer.options.index(node.chosen)
 
-    def _can_be_observed(self, access: Access) -> bool:
-        if access.mode is Mode.SEND:
-            return self._open_receives.get(access.object, 0) > 0
-        return access.mode is not Mode.CONTRIBUTE or access.object in self.polled
+    def _can_be_observed(self, rank: int) -> bool:
+        """True if a rank stands before what may depend on others. It only tells whom to try first."""
+        return any(
+            self._open_receives.get(access.object, 0) > 0
+            if access.mode is Mode.SEND
+            else access.mode is not Mode.CONTRIBUTE
+            for access in self._intents[rank]
+        )
 
-    def _rank(self, offer: Offer, fresh: tuple[int, ...]) -> Node:
+    def _rank(self, offer: Offer, fresh: list[int]) -> Node:
         if self._depth == len(self._path):
-            awake = [rank for rank in fresh if self._sleep.lets_run(rank)]
+            awake = [rank for rank in fresh if lets_run(self._sleep, rank)]
             if not awake:
                 raise RedundantRun
-            self._path.append(Node(offer, fresh, self._sleep, awake[:1]))
+            quiet = next((rank for rank in awake if not self._can_be_observed(rank)), None)
+            first = awake[0] if quiet is None else quiet
+            self._path.append(Node(offer, fresh, self._sleep, [first], is_compared=quiet is None))
         node = self._path[self._depth]
-        self._step_node[node.chosen] = self._depth
+        self._begin(node.chosen, self._depth)
         self._depth += 1
-        self._sleep = node.sleep.copy()
-        self._taken = self._sleep.take(node.chosen)
-        node.accesses = []
-        node.sources.update(self._taken)
+        if self._depth == self._new_from:
+            self._old_races = len(self._order.races)
+        self._sleep = node.sleep
+        self._wake(node.chosen)
+        node.sources |= self._taken.get(node.chosen, frozenset())
         return node
 
+    def _begin(self, rank: int, node: int | None) -> None:
+        self._step_node[rank] = node
+        self._order.begins(rank, node)
+
+    def _wake(self, rank: int) -> None:
+        """A rank is chosen, whether it slept or not."""
+        self._taken.pop(rank, None)
+        if rank in self._sleep:
+            self._taken[rank] = self._sleep[rank].sources
+            self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
+
     def _source(self, offer: Offer) -> Node:
-        taken = self._taken | self._sleep.take(offer.point.rank)  # it sleeps if it had no rival, and was not chosen
+        rank = offer.point.rank
+        taken = self._taken.get(rank, frozenset())
+        if rank in self._sleep:  # it had no rival, and was not chosen
+            taken |= self._sleep[rank].sources
         if self._depth == len(self._path):
             left = [source for source in offer.options if source not in taken]
             if not left:
                 raise RedundantRun
-            self._path.append(Node(offer, offer.options, Sleep(), left))
+            self._path.append(Node(offer, offer.options, {}, left))
         node = self._path[self._depth]
         self._depth += 1
+        if self._depth == self._new_from:
+            self._old_races = len(self._order.races)
         return node
 
-    def divergence(self) -> Finding | None:
-        """The finding for an execution that offered other choices than the one whose path it repeats."""
+    def divergence(self, *, is_cut: bool) -> Finding | None:
+        """The finding for an execution that offered other choices than the one whose path it repeats.
+
+        One that was cut short by its budget may have come less far.
+        """
         if self._differs is not None:
             return offers_differ(*self._differs)
-        if self._depth < self._known:
+        if self._depth < self._known and not is_cut:
             return offers_differ(self._path[self._depth].offer, None)
         return None
+
+    def find_alternatives(self) -> None:
+        """The run is over: for each race, let the later step be tried before the earlier one."""
+        for race in self._order.races[self._old_races :]:
+            if race.earlier.node is not None:  # else nobody but its rank could run there
+                self._path[race.earlier.node].try_one_of(initials(race, self._order.steps))
+        if self._ended_by is not None:
+            self._path[self._ended_by].try_another()
 
     # --- observing ----------------------------------------------------------------------------------------------------
 
     def intends(self, rank: int, accesses: Accesses, *, looks_again: bool = False) -> None:
         """Note what a rank stands before; what it did until now belongs to where it was chosen last."""
-        self._intents[rank] = accesses
-        self._step_node[rank] = None
+        if rank in self._sleep:
+            self.is_redundant = True
         self.spins.intends(rank, accesses, looks_again=looks_again)
+        node = self._step_node[rank]
+        is_first_look = looks_again and node is not None and accesses == self._intents[rank]
+        if is_first_look and not self._order.has_touched(rank) and not self.spins.is_idle(rank):
+            self._looks_again = rank, node
+            return
+        self._looks_again = None
+        self._intents[rank] = accesses
+        self._begin(rank, None)
 
     def created(self, rank: int, key: Object) -> None:
         """Note a new key."""
@@ -209,30 +287,39 @@ class DporRun:
         self.spins.woke(by, rank)
         self._order.woke(by, rank)
 
-    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
-        """Note a touch; for each race that it is the second part of, let it be tried first."""
+    def cancelled(self, rank: int) -> None:
+        """Note that a rank's thread goes no further: what it would have done is no step any more."""
         self._intents[rank] = ()
+        self._sleep = {each: sleeper for each, sleeper in self._sleep.items() if each != rank}
+
+    def touched(self, rank: int, access: Access, source: int | None = None, candidates: Sequence[int] = ()) -> None:
+        """Note a touch: it wakes who depends on it, and may be in races."""
         self.spins.touched(rank, access)
-        if access.object[0] in CAN_BE_POLLED and access.mode is Mode.READ:
-            self.polled.add(access.object)
-        if access.mode is Mode.CONTRIBUTE and access.object not in self.polled:
-            return
+        self._looks_again = None
         if access.mode in (Mode.RECEIVE, Mode.ANSWER):
             self._open_receives[access.object] -= 1
-        self._sleep.disturb(rank, access)
+        if source is not None:
+            self._note_source(rank, source)
+        elif rank in self._sleep:
+            self.is_redundant = True
+        if self._sleep:
+            self._sleep = disturbed(self._sleep, rank, access)
         node = self._step_node[rank]
         if node is not None:
-            self._path[node].accesses.append(access)
-            self._path[node].sources.update(() if source is None else (source,))
-        self._try(self._order.touched(rank, access, node, candidates))
+            self._path[node].accesses[access] = None
+            if source is not None:
+                self._path[node].sources.add(source)
+        self._order.touched(rank, access, candidates)
 
-    def cut_short(self, ranks: Sequence[int]) -> None:
-        """Let what was left undone be tried, too, before what it is in a race with."""
-        for rank in ranks:
-            for access in filter(self._can_be_observed, self._intents[rank]):
-                self._try(self._order.could_touch(rank, access))
+    def _note_source(self, rank: int, source: int) -> None:
+        """A rank took a message: not one that it took before, in the same place."""
+        self._taken[rank] = taken = self._taken.get(rank, frozenset())
+        if rank in self._sleep:
+            taken |= self._sleep[rank].sources
+            self._wake(rank)
+        if source in taken:
+            self.is_redundant = True
 
-    def _try(self, races: Sequence[Race]) -> None:
-        for race in races:
-            if race.earlier.node is not None:  # else nobody but its rank could run there
-                self._path[race.earlier.node].try_one_of(race.leading)
+    def cut_short(self, rank: int) -> None:
+        """Note where the rank was chosen that ended the run."""
+        self._ended_by = self._step_node[rank]

@@ -52,7 +52,7 @@ class Explorer:
             end = self._loop()
         except KeyboardInterrupt:
             end = End.INTERRUPT
-        is_complete = self._strategy.is_complete and end is not End.INTERRUPT
+        is_complete = self._strategy.is_complete and end is End.COVERED
         return Exploration(
             program=program,
             executions=self._executions,
@@ -85,7 +85,7 @@ class Explorer:
             self._tell()
             if finding is not None and finding.code is Code.NONDETERMINISM:
                 return End.FAILURE  # what is left to run was told by executions that do not repeat
-        return End.COVERED
+        return End.BUDGET if self._verdicts[Verdict.UNKNOWN] else End.COVERED  # what was cut short leads on
 
     def _count(self, result: Result) -> None:
         self._executions += 1

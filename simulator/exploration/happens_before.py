@@ -1,55 +1,110 @@
-"""What happened before what in a run, and which touches nothing orders: the races.
+"""What happened before what in a run, which of its steps are in a race, and who can turn a race round.
 
-A rank knows what it did itself, what the owners of a call knew whose completion it has seen, and what the rank knew
-that woke it. Vector clocks keep count (C. Fidge, 1988; F. Mattern, 1989).
+A step is what a rank does from one choice point to its next, if others can observe it. Happens-before is the smallest
+order in which come after each other the steps of one rank; two steps of which the second depends on the first
+(simulator/accesses.py); what let a rank go on, and what it did then: who set the key, issued the calls that it waited
+for, gave it the lock, started it. When time passes, every rank had come to its end of what it could do.
+
+A step knows what happened before it by a vector clock (C. Fidge, 1988; F. Mattern, 1989).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import zip_longest
 from typing import NamedTuple
 
-from ddpsim.simulator.accesses import Access, Mode, Object, conflict
+from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode, Object, depends
 from ddpsim.simulator.kernel.observer import CallName
 
 Clock = list[int]
-"""For each rank, how many of its touches are known to have come before."""
+"""For each rank, how many of its steps are known to have come before; threads that were not started yet are left out.
+
+Never changed once it is somebody's.
+"""
+
+
+class Step:
+    """One step that others can observe."""
+
+    __slots__ = ("clock", "node", "number", "position", "rank")
+
+    def __init__(self, position: int, rank: int, number: int, clock: Clock, node: int | None) -> None:
+        self.position = position
+        """In the run."""
+        self.rank = rank
+        self.number = number
+        """Among the rank's steps, from 1."""
+        self.clock = clock
+        """Itself included."""
+        self.node = node
+        """Where the rank was chosen for it; None if it had no rival."""
 
 
 class Touch(NamedTuple):
-    """An object touched by a rank."""
+    """An object touched in a step."""
 
-    position: int
-    """In the run."""
-    rank: int
-    number: int
-    """Its number among the rank's touches, from 1."""
+    step: Step
     access: Access
-    clock: Clock
-    node: int | None
-    """Where the rank was chosen for it; None if it had no rival."""
     candidates: Sequence[int]
     """Of a receive from any source: whose messages were there."""
 
 
 class Race(NamedTuple):
-    """Two touches of which either could have come first."""
+    """Two steps of which either could have come first."""
 
-    earlier: Touch
-    leading: tuple[int, ...]
-    """Who can go first, in the place of the earlier one, to let the later one come before it."""
+    earlier: Step
+    later: Step
+
+
+def initials(race: Race, steps: Sequence[Step]) -> list[int]:
+    """Who can go first, in the place of the earlier step, to let the later one come before it.
+
+    With `v` for what came after the earlier step and does not need it, up to the later step: the ranks whose first step
+    in `v` has no other step of `v` before it. `steps` are those of the run, by position.
+    """
+    earlier, later = race
+    firsts: dict[int, int] = {}
+    found = []
+    for step in (*steps[earlier.position + 1 : later.position], later):
+        if step.rank in firsts or (step is not later and knows(step.clock, earlier.rank, earlier.number)):
+            continue
+        if not any(knows(step.clock, rank, number) for rank, number in firsts.items()):
+            found.append(step.rank)
+        firsts[step.rank] = step.number
+    return found
+
+
+def knows(clock: Clock, rank: int, number: int) -> bool:
+    """True if a step of a rank, by its number, is known to have come before."""
+    return rank < len(clock) and clock[rank] >= number
 
 
 class HappensBefore:
-    """The clocks of a run."""
+    """The steps of a run, and the races among them."""
 
     def __init__(self, world_size: int) -> None:
+        self.steps: list[Step] = []
+        self.races: list[Race] = []
         self._clocks: list[Clock] = [[0] * world_size for _ in range(world_size)]
+        self._current: list[Step | None] = [None] * world_size
+        """The step that a rank is in, once that can be observed."""
+        self._nodes: list[int | None] = [None] * world_size
+        """Where it was chosen for it."""
         self._of_calls: dict[CallName, Clock] = {}
         """What the owners of calls knew."""
-        self._touches: list[Touch] = []
         self._of_keys: dict[Object, Clock] = {}
         """What the rank knew that created a key."""
+        self._touches: dict[Object, list[Touch]] = {}
+
+    def begins(self, rank: int, node: int | None) -> None:
+        """What a rank does from here on is another step."""
+        self._current[rank] = None
+        self._nodes[rank] = node
+
+    def has_touched(self, rank: int) -> bool:
+        """True if the step that a rank is in can be observed."""
+        return self._current[rank] is not None
 
     def created(self, rank: int, key: Object) -> None:
         """A rank stored a key that was not there."""
@@ -57,7 +112,8 @@ class HappensBefore:
 
     def needs(self, rank: int, key: Object) -> None:
         """A rank could not have gone on before somebody had created a key."""
-        self._clocks[rank] = _joined((self._clocks[rank], self._of_keys[key]))
+        if key in self._of_keys:
+            self._learn(rank, self._of_keys[key])
 
     def issued(self, rank: int, name: CallName) -> None:
         """A rank issued a call."""
@@ -65,86 +121,102 @@ class HappensBefore:
 
     def completed(self, names: Sequence[CallName]) -> None:
         """Calls met: who learns of one of them learns what all of their owners knew."""
-        together = _joined(self._of_calls[name] for name in names)
+        together = joined(self._of_calls[name] for name in names)
         for name in names:
             self._of_calls[name] = together
 
     def started(self, rank: int, thread: int) -> None:
         """A rank started a thread, which knows what the rank knows by then."""
         assert thread == len(self._clocks)
-        of_touches = [touch.clock for touch in self._touches]
-        every = [*self._clocks, *self._of_calls.values(), *of_touches, *self._of_keys.values()]
-        for clock in {id(clock): clock for clock in every}.values():
-            clock.append(0)
-        self._clocks.append([0] * (thread + 1))
-        self.touched(rank, Access(("start", thread), Mode.WRITE), None, ())  # so that it can be said to lead to more
-        self._clocks[thread] = self._clocks[rank]
+        self.touched(rank, Access(("start", thread), Mode.WRITE))  # so that it is a step that leads to more
+        self._clocks.append(self._clocks[rank])
+        self._current.append(None)
+        self._nodes.append(None)
 
     def joined(self, rank: int, thread: int) -> None:
         """A rank has seen that a thread has ended."""
-        self._clocks[rank] = _joined((self._clocks[rank], self._clocks[thread]))
+        self._learn(rank, self._clocks[thread])
 
     def learned(self, rank: int, name: CallName) -> None:
         """A rank has seen that a call of its own is complete."""
-        self._clocks[rank] = _joined((self._clocks[rank], self._of_calls[name]))
+        self._learn(rank, self._of_calls[name])
 
     def woke(self, by: int | None, rank: int) -> None:
         """A rank goes on after another one did, or (None) after all did what they could."""
-        before = self._clocks if by is None else [self._clocks[by]]
-        self._clocks[rank] = _joined((self._clocks[rank], *before))
+        self._learn(rank, joined(self._clocks) if by is None else self._clocks[by])
 
-    def touched(self, rank: int, access: Access, node: int | None, candidates: Sequence[int]) -> list[Race]:
-        """A rank touched an object; return the races of it with earlier touches."""
-        known = self._clocks[rank]
-        rivals, clock = self._rivals(rank, access)
-        races = [Race(earlier, self._leading(earlier, rank, known)) for earlier in rivals]
-        clock[rank] += 1
-        self._touches.append(Touch(len(self._touches), rank, clock[rank], access, clock, node, tuple(candidates)))
-        self._clocks[rank] = clock
-        return races
+    def touched(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
+        """A rank touched an object; note the races of its step with earlier ones."""
+        rivals, known = self._rivals(rank, access)
+        step = self._step(rank, known)
+        self.races += [Race(earlier, step) for earlier in rivals]
+        self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
 
-    def could_touch(self, rank: int, access: Access) -> list[Race]:
-        """The races of a touch that the run was too short for."""
-        known = self._clocks[rank]
-        return [Race(earlier, self._leading(earlier, rank, known)) for earlier in self._rivals(rank, access)[0]]
+    # --- inside -------------------------------------------------------------------------------------------------------
 
-    def _rivals(self, rank: int, access: Access) -> tuple[list[Touch], Clock]:
-        """The touches that could as well come after this one, and what the rank knows with those it depends on."""
-        clock = list(self._clocks[rank])
-        rivals = []
-        for earlier in reversed(self._touches):
-            if earlier.rank == rank or earlier.number <= clock[earlier.rank]:
+    def _learn(self, rank: int, more: Clock) -> None:
+        clock = self._clocks[rank]
+        if more is clock:
+            return
+        self._clocks[rank] = clock = joined((clock, more))
+        current = self._current[rank]
+        if current is not None:
+            current.clock = clock
+
+    def _step(self, rank: int, known: Clock) -> Step:
+        step = self._current[rank]
+        if step is None:
+            clock = known + [0] * (rank + 1 - len(known))
+            clock[rank] += 1
+            step = Step(len(self.steps), rank, clock[rank], clock, self._nodes[rank])
+            self.steps.append(step)
+            self._current[rank] = step
+            self._clocks[rank] = clock
+        elif known is not step.clock:
+            self._clocks[rank] = step.clock = known
+        return step
+
+    def _rivals(self, rank: int, access: Access) -> tuple[list[Step], Clock]:
+        """The steps that could as well come after this touch, and what the rank knows with those it depends on."""
+        clock = self._clocks[rank]
+        rivals: list[Step] = []
+        for touch in self._earlier(access.object):
+            step = touch.step
+            if step.rank == rank or knows(clock, step.rank, step.number):
+                if touch.access.mode is Mode.WRITE and access.object[0] == "key" and touch.access.object != ALL_KEYS:
+                    if access.object != ALL_KEYS:
+                        break  # what came before that write and matters came before this, too
                 continue
-            if conflict(earlier.access, access):
-                rivals.append(earlier)
-                clock = _joined((clock, earlier.clock))
-            elif _might_have_taken(earlier, rank, access):
-                rivals.append(earlier)
+            if depends(access, touch.access):
+                rivals.append(step)
+                clock = joined((clock, step.clock))
+            elif _might_have_taken(touch, rank, access):
+                rivals.append(step)
         return rivals, clock
 
-    def _leading(self, earlier: Touch, rank: int, known: Clock) -> tuple[int, ...]:
-        """Who can come first among those that lead to what `rank` does now, and that do not need `earlier`."""
-        between = [
-            touch
-            for touch in self._touches[earlier.position + 1 :]
-            if touch.clock[earlier.rank] < earlier.number and touch.number <= known[touch.rank]
-        ]
-        leading = [
-            touch.rank
-            for position, touch in enumerate(between)
-            if not any(before.number <= touch.clock[before.rank] for before in between[:position])
-        ]
-        return tuple(leading) if between else (rank,)
+    def _earlier(self, object: Object) -> Iterator[Touch]:
+        """The touches of an object, and of what it may be part of, the last one first."""
+        if object[0] == "key" and (object == ALL_KEYS or ALL_KEYS in self._touches):
+            kept = [
+                touch
+                for each, touches in self._touches.items()
+                if each[0] == "key" and (object == ALL_KEYS or each in (object, ALL_KEYS))
+                for touch in touches
+            ]
+            kept.sort(key=lambda touch: touch.step.position)
+            return reversed(kept)
+        return reversed(self._touches.get(object, ()))
 
 
 def _might_have_taken(receive: Touch, sender: int, access: Access) -> bool:
     """True if a message that came later would have been one of a receive's candidates, had it come earlier."""
     return (
-        receive.access == Access(access.object, Mode.RECEIVE)
+        receive.access.mode is Mode.RECEIVE
         and access.mode in (Mode.SEND, Mode.ANSWER)
         and sender not in receive.candidates
     )
 
 
-def _joined(clocks: Iterable[Clock]) -> Clock:
-    return [max(counts) for counts in zip(*clocks, strict=True)]
+def joined(clocks: Iterable[Clock]) -> Clock:
+    """What is known by somebody of several."""
+    return list(map(max, zip_longest(*clocks, fillvalue=0)))

@@ -2,61 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode, conflict
+from ddpsim.simulator.accesses import Access, Mode, depends
 from ddpsim.simulator.choices import ChoiceKind
 from ddpsim.simulator.diagnosis.nondeterminism import Offer
 
 
-@dataclass(slots=True)
-class Sleeper:
+class Sleeper(NamedTuple):
     """A step that was explored, and need not be taken as long as nothing it depends on has happened."""
 
-    accesses: Accesses
+    accesses: tuple[Access, ...]
     sources: frozenset[int] = frozenset()
     """For a receive from any source: whose messages it has taken."""
     has_more: bool = False
     """For a receive: there are messages that it has not taken."""
 
-    def copy(self) -> Sleeper:
-        """Another one like it."""
-        return Sleeper(self.accesses, self.sources, self.has_more)
+
+Sleep = Mapping[int, Sleeper]
+"""Who sleeps, by rank. Never changed once a node has it."""
 
 
-class Sleep:
-    """Who sleeps, by rank."""
+def lets_run(sleep: Sleep, rank: int) -> bool:
+    """True if a rank is awake, or has something else to do than what was explored."""
+    return rank not in sleep or sleep[rank].has_more
 
-    def __init__(self, sleepers: dict[int, Sleeper] | None = None) -> None:
-        self._sleepers = sleepers or {}
 
-    def __contains__(self, rank: int) -> bool:
-        return rank in self._sleepers
-
-    def copy(self) -> Sleep:
-        """The same, to be changed apart from it."""
-        return Sleep({rank: sleeper.copy() for rank, sleeper in self._sleepers.items()})
-
-    def put(self, rank: int, sleeper: Sleeper) -> None:
-        """Let a step sleep."""
-        self._sleepers[rank] = sleeper
-
-    def take(self, rank: int) -> frozenset[int]:
-        """Wake a rank for its step; return the sources that it need not take from."""
-        sleeper = self._sleepers.pop(rank, None)
-        return frozenset() if sleeper is None else sleeper.sources
-
-    def lets_run(self, rank: int) -> bool:
-        """True if the rank is awake, or has something else to do than what was explored."""
-        return rank not in self._sleepers or self._sleepers[rank].has_more
-
-    def disturb(self, rank: int, access: Access) -> None:
-        """Wake those whose steps depend on what `rank` does."""
-        for sleeping, sleeper in list(self._sleepers.items()):
-            if sleeping != rank and any(conflict(own, access) for own in sleeper.accesses):
-                del self._sleepers[sleeping]
-            elif access.mode is Mode.SEND and Access(access.object, Mode.RECEIVE) in sleeper.accesses:
-                sleeper.has_more = True
+def disturbed(sleep: Sleep, rank: int, access: Access) -> Sleep:
+    """Who still sleeps after what a rank did: those whose steps do not depend on it."""
+    left = {}
+    for number, sleeper in sleep.items():
+        if number != rank and any(depends(own, access) for own in sleeper.accesses):
+            continue
+        is_more = access.mode is Mode.SEND and Access(access.object, Mode.RECEIVE) in sleeper.accesses
+        left[number] = sleeper._replace(has_more=True) if is_more else sleeper
+    return left
 
 
 @dataclass(slots=True)
@@ -64,14 +46,17 @@ class Node:
     """A choice on the path."""
 
     offer: Offer
-    options: tuple[int, ...]
+    options: Sequence[int]
     """Those of the offer that are worth a try."""
     sleep: Sleep
+    """Who sleeps here; those that were tried, too."""
     todo: list[int]
     """What is to be tried, in the order in which it was found; what was tried stays in it."""
+    is_compared: bool = True
+    """A program that does the same every time offers the same here."""
     tried: int = 0
     """How many of them."""
-    accesses: list[Access] = field(default_factory=list)
+    accesses: dict[Access, None] = field(default_factory=dict)
     """What the chosen rank's step touches."""
     sources: set[int] = field(default_factory=set)
     """Whose message it took, in this run and others."""
@@ -83,17 +68,26 @@ class Node:
 
     def advance(self) -> bool:
         """Close what was chosen, which has been explored, and go on to the next; False if nothing is left."""
+        if self.tried + 1 == len(self.todo):
+            return False
         if self.offer.point.kind is ChoiceKind.RANK:
-            self.sleep.put(self.chosen, Sleeper(tuple(self.accesses), frozenset(self.sources)))
-            self.sources = set()
+            sleeper = Sleeper(tuple(self.accesses), frozenset(self.sources))
+            self.sleep = {**self.sleep, self.chosen: sleeper}
+            self.accesses, self.sources = {}, set()
         self.tried += 1
-        return self.tried < len(self.todo)
+        return True
 
-    def try_one_of(self, leading: tuple[int, ...]) -> None:
+    def try_one_of(self, initials: Sequence[int]) -> None:
         """Let one of these ranks be tried, unless one of them is already, or its step was explored elsewhere."""
-        if any(rank in self.todo for rank in leading):
+        if any(rank in self.todo for rank in initials):
             return
-        able = [rank for rank in leading if rank in self.options]
-        awake = [rank for rank in able if rank not in self.sleep]
-        if awake or not able:
-            self.todo.extend(rank for rank in awake[:1] or self.options if rank not in self.todo)
+        able = [rank for rank in initials if rank in self.options]
+        if any(not lets_run(self.sleep, rank) for rank in able):
+            return
+        self.todo += able[:1] or [rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank)]
+
+    def try_another(self) -> None:
+        """Let somebody else be tried, if anybody is awake."""
+        if len(self.todo) == 1:
+            awake = (rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank))
+            self.todo += [rank for rank in awake][:1]

@@ -32,7 +32,8 @@ def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     run.findings.extend(findings)
     run.waiting = WaitGraph(run.snapshot()).waiting()
     if run.observer is not None:
-        run.observer.cut_short([number for number, task in run.tasks.items() if task.is_enabled])
+        assert run.running is not None
+        run.observer.cut_short(run.running.number)
     run.life.stop(ending)
     raise RequestEnded
 

@@ -83,10 +83,10 @@ class Exchange:
         me.rank.last_call = call
         me.rank.open[handle] = self._issued[id(call)] = issued
         if run.observer is not None:
-            run.observer.issued(me.number, issued.name, call)
             run.observer.touched(me.number, Access(call_object(call), Mode.CONTRIBUTE))
             if me.rank.has_started_threads:
                 run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
+            run.observer.issued(me.number, issued.name, call)  # now that what whoever sees it learns is noted
         run.record(_ISSUE, call)
         if self._streams is not None and call.operation not in CREATING:
             return self._start_all(me) if self._streams.join(issued, self._starting) else None
@@ -209,6 +209,9 @@ class Exchange:
             return True
         run.record(_WAIT, waited[0])
         in_time = yield from self._pauses.block(me, CallWait(waited), timeout_seconds)
+        if not in_time and run.observer is not None:
+            for call in waited:
+                run.observer.touched(me.number, Access(call_object(call), Mode.READ))
         in_time = in_time or not all(handle in open_calls for handle in handles)  # at the very moment
         if run.observer is not None or me.rank.delivering:
             yield from self._see(me, handles)

@@ -1,6 +1,9 @@
 """The key-value store that all ranks share.
 
 A wait without a time-out of its own never ends by one: that a key will never come is found exactly, as a deadlock.
+
+Who explores is told of each operation what it did, not what it might have done: one that changes nothing is a look.
+And who looks for the same again, and finds the same, polls: it lets the other ranks run.
 """
 
 from __future__ import annotations
@@ -23,8 +26,12 @@ _STORE = EventKind.STORE  # as in turns.py
 
 _READING = frozenset({"get", "multi_get", "check", "wait", "queue_len"})
 _OF_ALL_KEYS = frozenset({"num_keys", "list_keys"})
+_WRITING = frozenset({"set", "multi_set", "add", "compare_set"})
 MAY_WAIT = frozenset({"get", "multi_get", "check", "wait", "queue_pop"})
-"""Operations that touch their keys when these are there, and not when they begin."""
+"""Operations that may have to wait for their keys."""
+_LOOKS_OF_READERS = 2
+"""So often may one read the same in a row, without doing anything else, before that is a poll. To write what is there,
+once is enough: nobody does it twice for another reason."""
 
 
 class KeyValues:
@@ -39,11 +46,14 @@ class KeyValues:
         """Queues that are not empty."""
         self._waiting: dict[int, tuple[str, ...]] = {}
         """By the number of the task."""
-        self._looked: dict[tuple[int, str], int] = {}
-        """What tasks have found that added 0 to a number, by task and key."""
+        self._looked: dict[tuple[int, StoreOperation], tuple[object, int, int]] = {}
+        """What tasks have found by operations that changed nothing; what they had done by then; how often in a row."""
+        self._written: dict[int, int] = {}
+        """How often tasks have changed something."""
         self._at_once: Mapping[str, Callable[[Task, StoreOperation], Any]] = {
             "set": self._set,
             "multi_set": self._set,
+            "add": self._add,
             "compare_set": self._compare_set,
             "append": self._append,
             "delete_key": self._delete,
@@ -55,7 +65,6 @@ class KeyValues:
         self._waiting_operations: Mapping[str, Callable[[Task, StoreOperation], Script]] = {
             "get": self._get,
             "multi_get": self._get,
-            "add": self._add,
             "check": self._check,
             "wait": self._wait,
             "queue_pop": self._pop,
@@ -68,9 +77,9 @@ class KeyValues:
         successor = self._turns.stand(me, accesses)
         if successor is not None:
             yield from self._pauses.hold_up(me, successor)
-        if operation not in MAY_WAIT:
-            self._touch(me, accesses)
         self._run.record(_STORE, text=f"{operation} {', '.join(keys)}".rstrip())
+        if (look := self._look(request)) is not None and self._has_found_before(me, request, look):
+            yield from self._pauses.poll(me, accesses)
         if operation in self._at_once:
             return self._at_once[operation](me, request)
         return (yield from self._waiting_operations[operation](me, request))
@@ -92,26 +101,20 @@ class KeyValues:
         for key in request.keys:
             while not self._has((key,)):  # it may be deleted between the wake-up and now
                 yield from self._await(me, (key,), request)
-            self._touch(me, _accesses("get", [key]), is_needed=True)
+            self._read(me, (key,), is_needed=True)
             found.append(self._values[key] if key in self._values else self._queues[key][0])
         return tuple(found)
 
-    def _add(self, me: Task, request: StoreOperation) -> Script:
-        """The sum. To add 0 is how one looks at a number: to find the same again lets the other ranks run."""
+    def _add(self, me: Task, request: StoreOperation) -> int:
+        """The sum. To add 0 is how one looks at a number."""
         (key,) = request.keys
-        if not request.amount and self._looked.get((me.number, key)) == self._number(key):
-            yield from self._pauses.poll(me, _accesses("add", [key]))
-        total = self._number(key) + request.amount
-        if not request.amount:
-            self._looked[me.number, key] = total
+        try:
+            total = int(self._values.get(key, b"0")) + request.amount
+        except ValueError as error:
+            self._read(me, request.keys)
+            raise RequestEnded(Refuse("ValueError", str(error))) from error
         self._put(me, key, str(total).encode())
         return total
-
-    def _number(self, key: str) -> int:
-        try:
-            return int(self._values.get(key, b"0"))
-        except ValueError as error:
-            raise RequestEnded(Refuse("ValueError", str(error))) from error
 
     def _compare_set(self, me: Task, request: StoreOperation) -> bytes:
         """Store the second value over the first, which is empty for a key that is not there; what is there then."""
@@ -120,6 +123,7 @@ class KeyValues:
         if found == expected or (found is None and not expected):
             self._put(me, key, desired)
             return desired
+        self._read(me, request.keys)
         return expected if found is None else found
 
     def _append(self, me: Task, request: StoreOperation) -> None:
@@ -128,32 +132,40 @@ class KeyValues:
 
     def _delete(self, me: Task, request: StoreOperation) -> bool:
         (key,) = request.keys
-        had_queue = self._queues.pop(key, None) is not None
-        return self._values.pop(key, None) is not None or had_queue
+        if not self._has((key,)):
+            self._read(me, (key,))
+            return False
+        self._touch(me, key, Mode.WRITE)
+        self._queues.pop(key, None)
+        self._values.pop(key, None)
+        return True
 
     def _count_keys(self, me: Task, request: StoreOperation) -> int:
+        self._read(me, ALL_KEYS[1:])
         return len(self._values)
 
     def _list_keys(self, me: Task, request: StoreOperation) -> tuple[str, ...]:
+        self._read(me, ALL_KEYS[1:])
         return tuple(key for key in self._values if key.startswith(request.prefix))
 
     def _check(self, me: Task, request: StoreOperation) -> Script:
         """True if all keys are there. To look in vain lets the other ranks run."""
-        accesses = _accesses("check", request.keys)
         if not self._has(request.keys):
-            yield from self._pauses.poll(me, accesses)
-        self._touch(me, accesses)
+            yield from self._pauses.poll(me, _accesses("check", request.keys))
+        self._read(me, request.keys)
         return self._has(request.keys)
 
     def _wait(self, me: Task, request: StoreOperation) -> Script:
         """Wait until all keys are there. False if the time-out passed first."""
-        if not (yield from self._await(me, request.keys, request)):
-            return False
-        self._touch(me, _accesses("wait", request.keys), is_needed=True)
-        return True
+        if (yield from self._await(me, request.keys, request)):
+            self._read(me, request.keys, is_needed=True)
+            return True
+        self._read(me, request.keys)
+        return self._has(request.keys)  # they may have come at the instant of the time-out
 
     def _push(self, me: Task, request: StoreOperation) -> None:
         (key,), (value,) = request.keys, request.values
+        self._touch(me, key, Mode.WRITE)
         self._note_new(me, key)
         self._queues.setdefault(key, []).append(value)
         self._wake_waiting(key)
@@ -161,13 +173,12 @@ class KeyValues:
     def _pop(self, me: Task, request: StoreOperation) -> Script:
         """Take the oldest value of a queue; None if there is none and the caller does not wait for one."""
         (key,) = request.keys
-        accesses = _accesses("queue_pop", [key])
         if key not in self._queues and not request.may_wait:
-            self._touch(me, accesses)
+            self._read(me, (key,))
             return None
         while key not in self._queues:
             yield from self._await(me, (key,), request)
-        self._touch(me, accesses, is_needed=request.may_wait)
+        self._touch(me, key, Mode.WRITE, is_needed=request.may_wait)
         value = self._queues[key].pop(0)
         if not self._queues[key]:
             del self._queues[key]
@@ -175,6 +186,7 @@ class KeyValues:
 
     def _length(self, me: Task, request: StoreOperation) -> int:
         (key,) = request.keys
+        self._read(me, (key,))
         return len(self._queues.get(key, ()))
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -183,14 +195,48 @@ class KeyValues:
         """True if every key has a value or a queue that is not empty."""
         return all(key in self._values or key in self._queues for key in keys)
 
-    def _touch(self, me: Task, accesses: Accesses, *, is_needed: bool = False) -> None:
-        """Tell who explores. Keys that are needed are there by now, and would have been waited for."""
+    def _read(self, me: Task, keys: Sequence[str | int], *, is_needed: bool = False) -> None:
+        for key in keys:
+            self._touch(me, key, Mode.READ, is_needed=is_needed)
+
+    def _touch(self, me: Task, key: str | int, mode: Mode, *, is_needed: bool = False) -> None:
+        """Tell who explores. A key that is needed is there by now, and would have been waited for."""
+        if mode is Mode.WRITE:
+            self._written[me.number] = self._written.get(me.number, 0) + 1
         observer = self._run.observer
         if observer is not None:
-            for access in accesses:
-                if is_needed:
-                    observer.needs(me.number, access.object)
-                observer.touched(me.number, access)
+            if is_needed:
+                observer.needs(me.number, ("key", key))
+            observer.touched(me.number, Access(("key", key), mode))
+
+    # --- looks --------------------------------------------------------------------------------------------------------
+
+    def _look(self, request: StoreOperation) -> object:
+        """What an operation would find that would change nothing now; None for one that would, or would wait."""
+        operation, keys, values = request.operation, request.keys, self._values
+        if operation in _OF_ALL_KEYS:
+            return len(values)
+        found = tuple([values.get(key) for key in keys])
+        match operation:
+            case "queue_len" | "queue_pop":
+                length = len(self._queues.get(keys[0], ()))
+                return None if operation == "queue_pop" and (length or request.may_wait) else length
+            case "compare_set":
+                expected, desired = request.values
+                return None if (found[0] or b"") == expected and found[0] != desired else found
+            case "set" | "multi_set":
+                return found if found == request.values else None
+            case "add":
+                return None if request.amount or None in found else found
+        return found if operation in _READING and None not in found else None
+
+    def _has_found_before(self, me: Task, request: StoreOperation, found: object) -> bool:
+        """True for who has found the same before, and has done nothing else since."""
+        done = me.rank.calls_made + self._written.get(me.number, 0)
+        before = self._looked.get((me.number, request))
+        times = 1 if before is None or before[:2] != (found, done) else before[2] + 1
+        self._looked[me.number, request] = found, done, times
+        return times > (1 if request.operation in _WRITING else _LOOKS_OF_READERS)
 
     def _note_new(self, me: Task, key: str) -> None:
         observer = self._run.observer
@@ -198,6 +244,7 @@ class KeyValues:
             observer.created(me.number, ("key", key))
 
     def _put(self, me: Task, key: str, value: bytes) -> None:
+        self._touch(me, key, Mode.READ if self._values.get(key) == value else Mode.WRITE)
         self._note_new(me, key)
         self._values[key] = value
         self._wake_waiting(key)
@@ -210,17 +257,22 @@ class KeyValues:
             self._turns.wake(number)  # unless its alarm has just done so
 
     def _await(self, me: Task, keys: Sequence[str], request: StoreOperation) -> Script:
-        """Wait until all keys are there. False if the time-out of the request, a `wait`, passed first."""
+        """Wait until all keys are there. False if the time-out of the request, a `wait`, passed first.
+
+        They may have come at that instant all the same, before the rank ran.
+        """
         if self._has(keys):
             return True
         missing = tuple([key for key in keys if not self._has((key,))])
+        for key in missing:
+            self._touch(me, key, Mode.MISS)
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = tuple(keys)
         self._run.record(EventKind.WAIT, text=what)
         in_time = yield from self._pauses.block(me, StoreWait(missing, request.site), request.timeout_seconds)
         self._waiting.pop(me.number, None)
-        in_time = in_time or self._has(keys)  # they may have come at the instant of the time-out
-        self._run.record(EventKind.DONE, text=what if in_time else f"{what} timed out")
+        has_come = in_time or self._has(keys)
+        self._run.record(EventKind.DONE, text=what if has_come else f"{what} timed out")
         return in_time
 
 

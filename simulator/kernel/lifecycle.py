@@ -47,7 +47,7 @@ class Lifecycle:
         if task is None:  # it has ended by itself
             return
         if run.observer is not None and not task.is_finished:
-            run.observer.intends(task.number, ())
+            run.observer.cancelled(task.number)
         self._turns.wake(task.number)
         task.change(Change.CANCEL)
 

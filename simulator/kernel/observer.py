@@ -48,8 +48,11 @@ class Observer(Protocol):
     def joined(self, rank: int, thread: int) -> None:
         """A rank has seen that a thread of its own has ended."""
 
-    def cut_short(self, ranks: Sequence[int]) -> None:
-        """The run ends here, although these ranks could do what they intend."""
+    def cancelled(self, rank: int) -> None:
+        """A rank's thread, which stands at a choice point or waits, is to be unwound instead of going on."""
+
+    def cut_short(self, rank: int) -> None:
+        """The run ends here, in a step of this rank, whatever others could do."""
 
     def woke(self, by: int | None, rank: int) -> None:
         """A rank that waited goes on, because of another one; of all of them if `by` is None (time passed)."""

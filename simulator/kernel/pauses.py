@@ -11,7 +11,8 @@ from ddpsim.simulator.kernel.run import Run
 from ddpsim.simulator.kernel.states import Change, State
 from ddpsim.simulator.kernel.tasks import Script, Task
 from ddpsim.simulator.kernel.turns import Turns
-from ddpsim.simulator.waits import ClockWait, LockWait, StoreWait, ThreadWait, Wait
+from ddpsim.simulator.matching.slots import call_object
+from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 
 _WAIT, _TIMED_OUT = Change.WAIT, State.TIMED_OUT  # as in turns.py
 
@@ -105,7 +106,7 @@ class Pauses:
         """Wait until woken. False if the time-out came first."""
         run, turns = self._run, self._turns
         if run.observer is not None:
-            run.observer.intends(me.number, _touched_after(wait))
+            run.observer.intends(me.number, _touched_after(wait, has_alarm=timeout_seconds is not None))
         turns.enter(me)
         if timeout_seconds is not None:
             run.clock.set_alarm(me.number, timeout_seconds)
@@ -155,8 +156,12 @@ class Pauses:
                 delivering.remove(entry)
 
 
-def _touched_after(wait: Wait) -> Accesses:
-    """What a task touches when it goes on after a wait."""
+def _touched_after(wait: Wait, *, has_alarm: bool) -> Accesses:
+    """What a task touches when it goes on after a wait. Who was woken by its alarm looks whether it came too late."""
     if isinstance(wait, StoreWait):
         return tuple(Access(("key", key), Mode.READ) for key in wait.keys)
-    return (Access(wait.lock, Mode.CONTRIBUTE),) if isinstance(wait, LockWait) else ()
+    if isinstance(wait, LockWait):
+        return (Access(wait.lock, Mode.READ if has_alarm else Mode.CONTRIBUTE),)
+    if isinstance(wait, CallWait) and has_alarm:
+        return tuple(Access(call_object(call), Mode.READ) for call in wait.calls)
+    return ()

@@ -2,6 +2,11 @@
 
 When nobody is enabled the virtual clock moves; when it has nothing to fire either, the run stops (endings.py). So it
 does when the clock only wakes threads that ranks started, again and again, and nobody else waits for it.
+
+A task that has gone on for `TURN_STEPS` while others could have gone stands as one that polls in vain does: the default
+is the next one. So under a policy that mostly takes the default a loop that waits for another rank, in whatever way it
+looks, does not keep that rank from running. It is a rule of the options, so a schedule means the same with and without
+the policy that made it.
 """
 
 from __future__ import annotations
@@ -27,6 +32,9 @@ _WAKE = Change.WAKE
 
 _MOST_TIMER_ROUNDS = 10_000
 """So often in a row may threads that ranks started be woken by the clock while nothing else happens at all."""
+
+TURN_STEPS = 1_000
+"""So many steps in a row a task takes by default while others are enabled."""
 
 POLL_SECONDS = 0.001
 """Virtual time that passes when a rank polls in vain and nobody else is enabled."""
@@ -63,6 +71,8 @@ class Turns:
         self._run = run
         self._policy = policy
         self._most_steps = run.budget.steps
+        self._turn_ends = min(self._most_steps, TURN_STEPS)
+        """After how many steps of all the running task is to let others go first, or to stop."""
         self._is_choosy = not isinstance(policy, RoundRobin)
         """Round robin takes the default everywhere, so nobody needs to ask it, at every call of every rank."""
         self._enabled = list(run.tasks)
@@ -106,13 +116,13 @@ class Turns:
             raise RequestEnded
         run.steps += 1
         successor = me.number
-        if self._is_choosy and len(enabled) > 1:
-            here = bisect_left(enabled, successor)
+        is_overdue = run.steps > self._turn_ends
+        if (self._is_choosy or is_overdue) and len(enabled) > 1:
+            here = bisect_left(enabled, successor) + is_overdue
             choice = self._choose_task(successor, here)
             self.check(me)  # the policy may have failed
             successor = enabled[(here + choice) % len(enabled)]
-        is_held_up = successor != me.number or me.rank.completed or run.steps > self._most_steps
-        return successor if is_held_up else None
+        return successor if successor != me.number or me.rank.completed or is_overdue else None
 
     def after_poll(self, me: Task) -> int:
         """Who runs after a look in vain; the default is the next enabled task.
@@ -171,6 +181,7 @@ class Turns:
 
     def switch(self, successor: int | None) -> Switch:
         """The answer that gives the baton away."""
+        self._turn_ends = min(self._most_steps, self._run.steps + TURN_STEPS)
         return Switch(None) if successor is None else self._switches[successor]
 
     # --- of others ----------------------------------------------------------------------------------------------------

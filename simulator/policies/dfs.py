@@ -22,7 +22,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.policies.points import may_go_on
 from ddpsim.simulator.policies.spin_detection import Location, SpinDetection
 from ddpsim.simulator.result import Result
-from ddpsim.simulator.verdict import Finding
+from ddpsim.simulator.verdict import Finding, Verdict
 
 
 @dataclass(slots=True)
@@ -101,10 +101,12 @@ class Dfs:
         """Learn from the execution what else there is to run; a finding if it did not repeat the one before."""
         assert self._execution is not None
         self._execution.observer.conclude()
-        finding = self._execution.divergence()
+        is_cut = result.verdict is Verdict.UNKNOWN
+        finding = self._execution.divergence(is_cut=is_cut)
         if finding is not None:
             self._is_over = self._is_cut = True
             return finding
+        self._is_cut = self._is_cut or is_cut
         known = len(self._path)
         self._path = self._execution.path
         self._open_answers(known)
@@ -163,10 +165,13 @@ class _Repeat:
         self.path.append(choice)
         return choice.taken
 
-    def divergence(self) -> Finding | None:
-        """The finding for an execution that offered other choices than the one whose path it repeats."""
+    def divergence(self, *, is_cut: bool) -> Finding | None:
+        """The finding for an execution that offered other choices than the one whose path it repeats.
+
+        One that was cut short by its budget may have come less far.
+        """
         if self._differs is not None:
             return offers_differ(*self._differs)
-        if len(self.path) < len(self._known):
+        if len(self.path) < len(self._known) and not is_cut:
             return offers_differ(self._known[len(self.path)].offer, None)
         return None

@@ -130,7 +130,11 @@ class SpinDetection:
     def joined(self, rank: int, thread: int) -> None:
         """Of no interest."""
 
-    def cut_short(self, ranks: Sequence[int]) -> None:
+    def cancelled(self, rank: int) -> None:
+        """Note that a thread looks for nothing any more."""
+        self._stands.pop(rank, None)
+
+    def cut_short(self, rank: int) -> None:
         """Of no interest."""
 
 

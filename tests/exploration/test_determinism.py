@@ -116,10 +116,10 @@ def test_a_search_notices_without_the_check_what_changes_its_choices():
 
     def program(rank):
         if rank == 0:
-            for _ in range(3 - next(runs)):
-                store().set("key", "value")
+            for step in range(3 - next(runs)):
+                store().set("key", f"{step}")
         else:
-            store().set("key", "value")
+            store().set("key", "other")
 
     exploration = explore(program, 2, keep_going=True)
     assert exploration.verdict is Verdict.FAIL
