@@ -66,11 +66,15 @@ _COMMUTE = (
     (Mode.MISS, Mode.READ),
     (Mode.MISS, Mode.MISS),
 )
-_DEPEND = frozenset((first, second) for first in Mode for second in Mode) - {
-    pair for first, second in _COMMUTE for pair in ((first, second), (second, first))
-} - {(Mode.MISS, Mode.WRITE)}
-# Who misses a key and is woken by the write that makes it goes on as if it had come later. But a write after which a
-# key is missed, a delete, came before: had the rank come sooner, it would have found the key.
+_DEPEND = (
+    frozenset((first, second) for first in Mode for second in Mode)
+    - {pair for first, second in _COMMUTE for pair in ((first, second), (second, first))}
+    - {(Mode.MISS, Mode.WRITE), (Mode.SEND, Mode.ANSWER)}
+)
+# Two pairs depend in one order only. Who misses a key and is woken by the write that makes it goes on as if it had come
+# later; but a write after which a key is missed, a delete, came before: sooner, the rank would have found the key. And a
+# message that found no receive from any source is gone when a later one finds one; what else could be taken in its
+# place is a choice of the receive that took it.
 
 
 def depends(second: Access, first: Access) -> bool:

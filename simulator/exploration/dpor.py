@@ -239,8 +239,8 @@ class DporRun:
             self.is_redundant = True
         self.spins.intends(rank, accesses, looks_again=looks_again)
         node = self._step_node[rank]
-        is_first_look = looks_again and node is not None and accesses == self._intents[rank]
-        if is_first_look and not self._order.has_touched(rank) and not self.spins.is_idle(rank):
+        is_first_look = looks_again and accesses == self._intents[rank] and not self._order.has_touched(rank)
+        if node is not None and is_first_look and not self.spins.is_idle(rank):
             self._looks_again = rank, node
             return
         self._looks_again = None
@@ -300,7 +300,7 @@ class DporRun:
             self._open_receives[access.object] -= 1
         if source is not None:
             self._note_source(rank, source)
-        elif rank in self._sleep:
+        elif not lets_run(self._sleep, rank):
             self.is_redundant = True
         if self._sleep:
             self._sleep = disturbed(self._sleep, rank, access)

@@ -93,9 +93,11 @@ class HappensBefore:
         """Where it was chosen for it."""
         self._of_calls: dict[CallName, Clock] = {}
         """What the owners of calls knew."""
-        self._of_keys: dict[Object, Clock] = {}
-        """What the rank knew that created a key."""
+        self._of_keys: dict[Object, tuple[Clock, int]] = {}
+        """What the rank knew that created a key, and how often that had been touched by then."""
         self._touches: dict[Object, list[Touch]] = {}
+        self._could_have_come_sooner: dict[int, list[Step]] = {}
+        """By rank, the steps that took away a key which was made again before the rank came."""
 
     def begins(self, rank: int, node: int | None) -> None:
         """What a rank does from here on is another step."""
@@ -108,12 +110,19 @@ class HappensBefore:
 
     def created(self, rank: int, key: Object) -> None:
         """A rank stored a key that was not there."""
-        self._of_keys[key] = self._clocks[rank]
+        self._of_keys[key] = self._clocks[rank], len(self._touches.get(key, ()))
 
     def needs(self, rank: int, key: Object) -> None:
-        """A rank could not have gone on before somebody had created a key."""
+        """A rank could not have gone on before somebody had created a key.
+
+        So with that it is in no race. But it may be in one with who took away the key that was there before.
+        """
         if key in self._of_keys:
-            self._learn(rank, self._of_keys[key])
+            clock, count = self._of_keys[key]
+            if count > 1 and key[0] == "key":
+                rivals, _ = self._rivals(rank, Access(key, Mode.MISS), reversed(self._touches[key][: count - 1]))
+                self._could_have_come_sooner.setdefault(rank, []).extend(rivals)
+            self._learn(rank, clock)
 
     def issued(self, rank: int, name: CallName) -> None:
         """A rank issued a call."""
@@ -147,7 +156,8 @@ class HappensBefore:
 
     def touched(self, rank: int, access: Access, candidates: Sequence[int] = ()) -> None:
         """A rank touched an object; note the races of its step with earlier ones."""
-        rivals, known = self._rivals(rank, access)
+        rivals, known = self._rivals(rank, access, self._earlier(access.object))
+        rivals += self._could_have_come_sooner.pop(rank, ())
         step = self._step(rank, known)
         self.races += [Race(earlier, step) for earlier in rivals]
         self._touches.setdefault(access.object, []).append(Touch(step, access, tuple(candidates)))
@@ -176,16 +186,18 @@ class HappensBefore:
             self._clocks[rank] = step.clock = known
         return step
 
-    def _rivals(self, rank: int, access: Access) -> tuple[list[Step], Clock]:
-        """The steps that could as well come after this touch, and what the rank knows with those it depends on."""
+    def _rivals(self, rank: int, access: Access, before: Iterable[Touch]) -> tuple[list[Step], Clock]:
+        """The steps that could as well come after this touch, and what the rank knows with those it depends on.
+
+        Of touches that came before it, the last one first.
+        """
         clock = self._clocks[rank]
         rivals: list[Step] = []
-        for touch in self._earlier(access.object):
+        for touch in before:
             step = touch.step
             if step.rank == rank or knows(clock, step.rank, step.number):
-                if touch.access.mode is Mode.WRITE and access.object[0] == "key" and touch.access.object != ALL_KEYS:
-                    if access.object != ALL_KEYS:
-                        break  # what came before that write and matters came before this, too
+                if touch.access.mode is Mode.WRITE and access.object[0] == "key" and access.object != ALL_KEYS:
+                    break  # what came before that write and matters came before this, too
                 continue
             if depends(access, touch.access):
                 rivals.append(step)

@@ -89,5 +89,5 @@ class Node:
     def try_another(self) -> None:
         """Let somebody else be tried, if anybody is awake."""
         if len(self.todo) == 1:
-            awake = (rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank))
-            self.todo += [rank for rank in awake][:1]
+            awake = [rank for rank in self.options if rank not in self.todo and lets_run(self.sleep, rank)]
+            self.todo += awake[:1]

@@ -43,6 +43,7 @@ Program = tuple[tuple[Operation, ...], ...]
 BUDGET = Budget()
 SITE = Site("drawn.py", 1, "program")
 REDUCE = Signature("all_reduce", ((4,),), "float32", "SUM")
+BROADCAST = Signature("broadcast", ((4,),), "float32", None)
 SEND = Signature("send", ((4,),), "float32", None)
 RECEIVE = Signature("recv", ((4,),), "float32", None)
 
@@ -140,6 +141,10 @@ class KernelRun:
                 seen.append((yield _STORE[name](*arguments)))
             elif name == "sleep":
                 yield Sleep(arguments[0])
+            elif name == "unless":
+                key, wrong = arguments
+                is_there = yield _STORE["check"](key)
+                works.append((yield from self._issue(rank, counts, "reduce" if is_there else wrong)))
             elif name in ("reduce", "send", "receive"):
                 works.append((yield from self._issue(rank, counts, name, *arguments)))
             elif works and name == "poll":
@@ -153,12 +158,12 @@ class KernelRun:
             seen.append(self.senders.get((rank, work.handle)))
 
     def _issue(self, rank: int, counts: dict[str, int], name: str, peer: int | None = None) -> Iterator[Any]:
-        counter = "all" if name == "reduce" else "messages"
+        counter = "messages" if name in ("send", "receive") else "all"
         number, counts[counter] = counts[counter], counts[counter] + 1
         counts["handle"] += 1
         if name == "receive" and peer is None:
             peer = ANY_SOURCE
-        signature = {"reduce": REDUCE, "send": SEND, "receive": RECEIVE}[name]
+        signature = {"reduce": REDUCE, "broadcast": BROADCAST, "send": SEND, "receive": RECEIVE}[name]
         call = Call(rank, "default", number, signature, SITE, peer=peer, tag=0)
         intent = [Access(call_object(call), Mode.CONTRIBUTE)]
         if name == "send":
@@ -193,8 +198,6 @@ class Explored(NamedTuple):
     executions: int
     redundant: int
     is_complete: bool
-    twice: int = 0
-    """How often an execution was run that another one stands for."""
 
 
 def explored(program: Program, strategy: Any, most: int = 1_000_000) -> Explored:

@@ -1,0 +1,164 @@
+"""Races and initials of small runs, worked out by hand; who sleeps on. In the words of the published algorithm."""
+
+import pytest
+
+from ddpsim.simulator.accesses import ALL_KEYS, Access, Mode
+from ddpsim.simulator.choices import ChoiceKind, ChoicePoint
+from ddpsim.simulator.diagnosis.nondeterminism import Offer
+from ddpsim.simulator.exploration.happens_before import HappensBefore, initials
+from ddpsim.simulator.exploration.nodes import Node, Sleeper, disturbed, lets_run
+
+MODES = {"r": Mode.READ, "w": Mode.WRITE, "m": Mode.MISS}
+
+
+def order_of(text, world_size=4):
+    """`0wx` is a step of rank 0 that writes x; its node is its place in the text."""
+    order = HappensBefore(world_size)
+    for node, (rank, mode, key) in enumerate(text.split()):
+        order.begins(int(rank), node)
+        order.touched(int(rank), Access(("key", key), MODES[mode]))
+    return order
+
+
+def races_of(order):
+    return {(race.earlier.position, race.later.position): initials(race, order.steps) for race in order.races}
+
+
+@pytest.mark.parametrize(
+    ("run", "races"),
+    [
+        ("0wx 1wy", {}),
+        ("0rx 1rx", {}),
+        ("0wx 0rx", {}),
+        ("0wx 1rx", {(0, 1): [1]}),
+        # The read by 2 comes after both writes; with the first it is in no race, as the second lies between.
+        ("0wx 1wx 2rx", {(0, 1): [1], (1, 2): [2]}),
+        # v = 2ry 1wx: both are independent of 0rx, so either may go first.
+        ("0rx 2ry 1wx", {(0, 2): [2, 1]}),
+        # v = 2rx 1wx, and the write depends on the other read: only 2 may go first.
+        ("0rx 2rx 1wx", {(1, 2): [1], (0, 2): [2]}),
+        # v = 2wz 1rz 1wx: 1 needs what 2 did. That 3 came after 0 leaves it out.
+        (
+            "0wx 3rx 2wz 1rz 1wx",
+            {
+                (0, 1): [3],
+                (2, 3): [1],
+                (1, 4): [2],
+            },
+        ),
+        # The paper's example of a read and two writers that read before (POPL 2014, figure 2).
+        ("0wx 1ry 1rx 2rz 2rx", {(0, 2): [1], (0, 4): [1, 2]}),
+        # Who missed a key is in a race with who took it away, and not with who brings it.
+        ("0wx 1mx", {(0, 1): [1]}),
+        ("1mx 0wx", {}),
+        ("1mx 0rx", {}),
+    ],
+)
+def test_races_and_initials(run, races):
+    assert races_of(order_of(run)) == races
+
+
+def test_all_keys_are_touched_by_each():
+    order = order_of("0wx 1wy")
+    order.begins(2, 2)
+    order.touched(2, Access(ALL_KEYS, Mode.READ))
+    assert races_of(order) == {(1, 2): [2], (0, 2): [1]}  # before the first write it comes only after the second one
+
+
+def test_a_rank_that_waited_is_in_no_race_with_who_woke_it():
+    order = order_of("0wx")
+    order.woke(0, 1)
+    order.begins(1, 1)
+    order.touched(1, Access(("key", "x"), Mode.READ))
+    assert races_of(order) == {}
+
+
+def test_a_key_that_is_needed_may_have_been_there_before():
+    """Rank 1 sets x, deletes it and sets it again; rank 0, which gets it then, could have got it before the delete."""
+    order = HappensBefore(2)
+    for node in range(3):
+        order.begins(1, node)
+        order.touched(1, Access(("key", "x"), Mode.WRITE))
+        if node != 1:
+            order.created(1, ("key", "x"))
+        if node == 0:
+            order.woke(1, 0)
+    order.begins(0, 3)
+    order.needs(0, ("key", "x"))
+    order.touched(0, Access(("key", "x"), Mode.READ))
+    assert races_of(order) == {(1, 3): [0]}
+
+
+def test_who_learns_that_a_call_is_complete_comes_after_all_who_issued_it():
+    order = HappensBefore(3)
+    for rank in range(2):
+        order.begins(rank, rank)
+        order.touched(rank, Access(("call", "default", 0), Mode.CONTRIBUTE))
+        order.issued(rank, (rank, 1))
+    order.completed([(0, 1), (1, 1)])
+    order.learned(0, (0, 1))
+    order.begins(0, 2)
+    order.touched(0, Access(("call", "default", 0), Mode.READ))
+    assert races_of(order) == {}
+    order.begins(2, 3)
+    order.touched(2, Access(("call", "default", 0), Mode.READ))
+    assert races_of(order) == {(1, 3): [2], (0, 3): [1]}
+
+
+def test_a_message_that_came_later_could_have_been_taken():
+    order = HappensBefore(3)
+    channel = ("channel", "default", 0, 0)
+    for node, (rank, mode, candidates) in enumerate([(1, Mode.SEND, ()), (0, Mode.RECEIVE, (1,)), (2, Mode.SEND, ())]):
+        order.begins(rank, node)
+        order.touched(rank, Access(channel, mode), candidates)
+    assert races_of(order) == {(1, 2): [2]}
+
+
+# --- who sleeps on, and who is tried ----------------------------------------------------------------------------------
+
+READ, WRITE = Access(("key", "x"), Mode.READ), Access(("key", "x"), Mode.WRITE)
+
+
+def test_a_step_wakes_who_depends_on_it():
+    sleep = {1: Sleeper((READ,)), 2: Sleeper((WRITE,)), 3: Sleeper((Access(("key", "x"), Mode.MISS),)), 4: Sleeper(())}
+    assert set(disturbed(sleep, 0, READ)) == {1, 3, 4}
+    assert set(disturbed(sleep, 0, Access(("key", "y"), Mode.WRITE))) == {1, 2, 3, 4}
+
+
+def test_a_message_lets_a_receive_run_for_it_alone():
+    channel = ("channel", "default", 0, 0)
+    sleep = {0: Sleeper((Access(channel, Mode.RECEIVE),), frozenset({1}))}
+    assert not lets_run(sleep, 0)
+    woken = disturbed(sleep, 2, Access(channel, Mode.SEND))
+    assert lets_run(woken, 0)
+    assert woken[0].sources == {1}
+
+
+def node(*, todo, sleep=()):
+    point = ChoicePoint(ChoiceKind.RANK, 1, 0)
+    return Node(Offer(point, (0, 1, 2)), (0, 1, 2), {rank: Sleeper(()) for rank in sleep}, list(todo))
+
+
+@pytest.mark.parametrize(
+    ("todo", "sleep", "found", "then"),
+    [
+        ((0,), (), [1], [0, 1]),
+        ((0,), (), [2, 1], [0, 2]),  # one is enough
+        ((0, 1), (), [2, 1], [0, 1]),  # and one is there
+        ((0,), (1,), [1, 2], [0]),  # explored elsewhere
+        ((0,), (), [3], [0, 1, 2]),  # nobody of them is open: all are tried
+    ],
+)
+def test_one_of_the_initials_is_tried(todo, sleep, found, then):
+    one = node(todo=todo, sleep=sleep)
+    one.try_one_of(found)
+    assert one.todo == then
+
+
+def test_what_was_tried_sleeps():
+    one = node(todo=[0, 1], sleep=[2])
+    one.accesses[WRITE] = None
+    assert one.advance()
+    assert one.chosen == 1
+    assert one.sleep == {0: Sleeper((WRITE,)), 2: Sleeper(())}
+    assert not one.advance()
