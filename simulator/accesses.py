@@ -72,7 +72,7 @@ _DEPEND = (
     - {(Mode.MISS, Mode.WRITE), (Mode.SEND, Mode.ANSWER)}
 )
 # Two pairs depend in one order only. Who misses a key and is woken by the write that makes it goes on as if it had come
-# later; but a write after which a key is missed, a delete, came before: sooner, the rank would have found the key. And a
+# later; but a write after which a key is missed, a delete, came before: sooner, it would have been found. And a
 # message that found no receive from any source is gone when a later one finds one; what else could be taken in its
 # place is a choice of the receive that took it.
 
