@@ -11,6 +11,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   Not where a program makes its groups itself (`makes_groups` is False): there `init_process_group` and the rendezvous
   are torch's own, and `_create_c10d_store` of the latter gives the simulator's store, without a socket;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
+- the functions that start and end torch's profiler (profilers.py);
 - `torch.compile`, so that what it traces programs by leaves our functions as they are (untraced.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
@@ -49,6 +50,7 @@ from ddpsim.simulator.process_group.made_stores import blocks
 from ddpsim.simulator.process_group.optimizer_steps import watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
+from ddpsim.simulator.process_group.profilers import OneProfiler
 from ddpsim.simulator.process_group.replicas import Judge, Replicas
 from ddpsim.simulator.process_group.untraced import compile_others, has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group.work import wait_for_future
@@ -121,6 +123,7 @@ class Backend:
             first = [(_RENDEZVOUS, "_create_c10d_store", self._rendezvous_store)]
         return [
             *first,
+            *OneProfiler(self._host).replacements(),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),

@@ -77,7 +77,7 @@ class Isolation:
         in_place = InPlace(self._world, Environment(self._world_size), is_alike=self._is_alike)
         host = in_place.host()
         try:
-            for part in (self._world, modes):
+            for part in (self._world, modes, in_place.debug_level):
                 self._restore.callback(part.uninstall)
                 part.install()
             # Twice, as Ctrl-C may strike in the middle of the first.
@@ -140,6 +140,7 @@ class InPlace:
         self._active_module: Mapping[str, Any] = vars(DistributedDataParallel)
         self._sys: dict[str, Any] = vars(sys)
         self._warnings: dict[str, Any] = vars(warnings)
+        self.debug_level = self._settings.debug_level
         self._start_settings = self._settings.start
         self._base_filters = self._warning_filters.base
         self._base_functions = self._warning_filters.base_functions

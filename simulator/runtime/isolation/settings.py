@@ -6,6 +6,9 @@ A context switch reads them, and writes them only when the next rank has others.
   each other's.
 - The functions that show a warning, which `warnings.catch_warnings` puts back on exit.
 - c10d's globals beside its world, and the random tracker of DTensor once that is imported.
+- The debug level of torch.distributed (`debug_level.py`).
+- torch.fx's tracing of the moment: it has functions replaced all over the process until it ends, so these are put back
+  for the next rank, and replaced again for the one that traces.
 - torch's modes that a program switches for a block of code (the others: `modes.py`).
 """
 
@@ -17,6 +20,9 @@ from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
+from torch.fx import _symbolic_trace
+
+from ddpsim.simulator.runtime.isolation.debug_level import DebugLevel
 
 SettingsState = tuple[Any, ...]
 """Read and written by nobody but `Settings`, except that the functions that show a warning come first."""
@@ -34,6 +40,8 @@ class Settings:
         self._modules_seen = 0
         """How many modules there were when DTensor's was looked up."""
         self._dtensor_random: dict[str, Any] | None = None
+        self._fx: dict[str, Any] = vars(_symbolic_trace)
+        self.debug_level = DebugLevel()
         self._dtype = torch.get_default_dtype
         self._is_deterministic = torch._C._get_deterministic_algorithms
         self._is_warn_only = torch._C._get_deterministic_algorithms_warn_only
@@ -41,12 +49,24 @@ class Settings:
         self._is_anomaly_nan = torch.is_anomaly_check_nan_enabled
         self.host_argv: list[str] = self._sys["argv"]
         self.host_excepthook: object = self._sys["excepthook"]
-        self.start: SettingsState = (*self.read()[:5], None, None, None, torch.float32, False, False, False, True)
-        """The host's streams and warning functions, and torch's defaults."""
+        self.start: SettingsState = (
+            *self.read()[:6],
+            None,
+            False,
+            None,
+            None,
+            None,
+            torch.float32,
+            False,
+            False,
+            False,
+            True,
+        )
+        """The host's streams, warning functions and debug level, and torch's defaults."""
 
     def read(self) -> SettingsState:
         """Return what is in place."""
-        module, shown_by, c10d = self._sys, self._warnings, self._c10d
+        module, shown_by, c10d, fx = self._sys, self._warnings, self._c10d, self._fx
         if len(self._modules) != self._modules_seen:
             self._look_for_dtensor()
         dtensor_random = self._dtensor_random
@@ -56,6 +76,9 @@ class Settings:
             module["stdin"],
             module["stdout"],
             module["stderr"],
+            self.debug_level.value,
+            fx.get("CURRENT_PATCHER"),
+            fx["_is_fx_tracing_flag"],
             c10d["_backend"],
             c10d["_default_pg_init_method"],
             None if dtensor_random is None else dtensor_random["_rng_tracker"],
@@ -71,10 +94,12 @@ class Settings:
         module, shown_by, c10d = self._sys, self._warnings, self._c10d
         shown_by["showwarning"], shown_by["_showwarnmsg_impl"] = state[:2]
         module["stdin"], module["stdout"], module["stderr"] = state[2:5]
-        c10d["_backend"], c10d["_default_pg_init_method"] = state[5:7]
+        self.debug_level.write(state[5])
+        self._trace(*state[6:8])
+        c10d["_backend"], c10d["_default_pg_init_method"] = state[8:10]
         if self._dtensor_random is not None:
-            self._dtensor_random["_rng_tracker"] = state[7]
-        dtype, deterministic, warn_only, anomaly, check_nan = state[8:]
+            self._dtensor_random["_rng_tracker"] = state[10]
+        dtype, deterministic, warn_only, anomaly, check_nan = state[11:]
         torch.set_default_dtype(dtype)
         torch._C._set_deterministic_algorithms(deterministic, warn_only=warn_only)
         inductor: Any = self._modules.get("torch._inductor.config")
@@ -82,6 +107,17 @@ class Settings:
         if inductor is not None and inductor.deterministic != deterministic:
             inductor.deterministic = deterministic
         torch.autograd.set_detect_anomaly(anomaly, check_nan)
+
+    def _trace(self, patcher: Any, is_tracing: bool) -> None:
+        fx = self._fx
+        fx["_is_fx_tracing_flag"] = is_tracing
+        outgoing = fx.get("CURRENT_PATCHER")
+        if patcher is not outgoing:
+            if outgoing is not None:
+                outgoing.revert_all_patches()
+            fx["CURRENT_PATCHER"] = patcher
+            if patcher is not None:
+                patcher.reapply_all_patches()
 
     def _look_for_dtensor(self) -> None:
         self._modules_seen = len(self._modules)

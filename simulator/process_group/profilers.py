@@ -1,0 +1,57 @@
+"""torch's profiler, of which a process has one: two ranks that are threads cannot use it at once.
+
+torch does not refuse it; the process ends by a segmentation fault. So the second rank ends the run with a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch.autograd import profiler
+
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.runtime.host import Host
+
+STARTS = ("_prepare_profiler", "_enable_profiler")
+ENDS = "_disable_profiler"
+"""Functions that every profiler of torch's (torch.profiler, torch.autograd.profiler) finds in this module."""
+
+
+class OneProfiler:
+    """Lets one rank at a time profile."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._owner: int | None = None
+
+    def replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
+        """Modules, names, and what makes replacements of what is there."""
+        return [*((profiler, name, self._starts) for name in STARTS), (profiler, ENDS, self._ends)]
+
+    def _starts(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def start(*arguments: Any, **options: Any) -> Any:
+            if self._host.is_rank_thread():
+                self._take(self._host.me.rank)
+            return original(*arguments, **options)
+
+        return start
+
+    def _take(self, rank: int) -> None:
+        if self._owner not in (None, rank):
+            error = UsageError(
+                f"rank {rank} starts torch's profiler while rank {self._owner} profiles, expected one rank at a time: "
+                "ranks are threads here, and a process has one profiler: run with isolation='process'"
+            )
+            self._host.break_off(error)
+            raise error
+        self._owner = rank
+
+    def _ends(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def end(*arguments: Any, **options: Any) -> Any:
+            try:
+                return original(*arguments, **options)
+            finally:
+                self._owner = None
+
+        return end
