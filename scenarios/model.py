@@ -146,6 +146,8 @@ class Scenario:
     """Modules that are loaded before the ranks of a program are forked."""
     one_at_a_time: bool = False
     """Ranks that are processes do not compute beside each other."""
+    poison: bool | None = None
+    """Tensors of calls in flight hold what shows; None for yes where many schedules are tried, and else no."""
     check: str | None = "replicas-if-any"
     """What is compared besides, as `simulate` takes it; None for nothing."""
     choices: tuple[int, ...] = ()

@@ -41,6 +41,7 @@ def simulate(
     transport: str = "memory",
     faults: Sequence[Fault] = (),
     check: str | None = None,
+    poison: bool = False,
     budget: Budget | None = None,
     check_determinism: bool = False,
     name: str | None = None,
@@ -56,7 +57,8 @@ def simulate(
     the result, as do deadlocks and mismatches. A program may also be a command, as `simulate_program` takes it. `name`
     is what reports and replay tokens call the program.
     `check="replicas"` compares the replicas of a model across ranks, and is `unchecked` where there are none;
-    `"replicas-if-any"` compares those that there are.
+    `"replicas-if-any"` compares those that there are. With `poison` the tensors that a call is to write hold NaN, or
+    the largest number of their type, until it is waited for: who reads too early cannot be right by luck.
     `check_determinism` runs the schedule once more, and finds `nondeterminism` if the program did not do the same.
     The generators of ranks then start from seeds of their own, unless `alike` is True: what no rank has seeded differs.
     `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `preload` is for
@@ -74,6 +76,7 @@ def simulate(
         transport=transport,
         faults=faults,
         check=check,
+        poison=poison,
         name=name,
         gpus=gpus,
         one_at_a_time=one_at_a_time,
@@ -114,6 +117,7 @@ def replay(
     transport: str = "memory",
     faults: Sequence[Fault] = (),
     check: str | None = None,
+    poison: bool = False,
     budget: Budget | None = None,
     name: str | None = None,
     strict: bool = True,
@@ -136,6 +140,7 @@ def replay(
         transport=transport,
         faults=faults,
         check=check,
+        poison=poison,
         name=name,
         gpus=gpus,
         one_at_a_time=one_at_a_time,
@@ -165,6 +170,7 @@ def explore(
     transport: str = "memory",
     faults: Sequence[Fault] = (),
     check: str | None = None,
+    poison: bool = True,
     check_determinism: bool = False,
     keep_going: bool = False,
     name: str | None = None,
@@ -183,9 +189,10 @@ def explore(
     orderings (3 unless given). The budget, 1000 executions and 60 seconds unless given, is for all together; when it
     runs out, the verdict is unknown, never pass, so "random" and "pct" pass only what leaves nothing open.
 
-    `keep_going` goes on after a failure, so that all outcomes are counted. `check_determinism` runs each schedule
-    twice, and lets the ranks of functions start unlike, see `simulate`. `on_progress` is called after each execution.
-    Ctrl-C ends the exploration, and what was found is returned.
+    `poison`, as of `simulate`, is on unless it is turned off. `keep_going` goes on after a failure, so that all
+    outcomes are counted. `check_determinism` runs each schedule twice, and lets the ranks of functions start unlike,
+    see `simulate`. `on_progress` is called after each execution. Ctrl-C ends the exploration, and what was found is
+    returned.
 
     Raises UsageError as `simulate` does.
     """
@@ -197,6 +204,7 @@ def explore(
         transport=transport,
         faults=faults,
         check=check,
+        poison=poison,
         name=name,
         gpus=gpus,
         one_at_a_time=one_at_a_time,
@@ -233,6 +241,7 @@ def _options(
     transport: Any,
     faults: Sequence[Fault],
     check: Any,
+    poison: bool,
     name: str | None,
     gpus: Any,
     one_at_a_time: bool,
@@ -271,7 +280,7 @@ def _options(
         _check_gpus(gpus, program, isolation)
     identity = program_on(_name_of(program, name), world_size)
     return RunOptions(
-        identity, args, transport, faults, check, name, gpus, one_at_a_time, isolation, start, tuple(preload)
+        identity, args, transport, faults, check, name, gpus, one_at_a_time, isolation, start, tuple(preload), poison
     )
 
 

@@ -80,6 +80,8 @@ class RunOptions(NamedTuple):
     """How the ranks start; None for a function's that start alike."""
     preload: tuple[str, ...] = ()
     """Modules that are loaded before its ranks are forked."""
+    poison: bool = False
+    """Tensors of calls in flight hold what shows."""
 
     def isolation_of(self, program: Callable[..., Any]) -> str:
         """What a rank is."""
@@ -124,6 +126,7 @@ def run_once(
         else:
             ran = _as_threads(program, kernel, mover, options)
     schedule = Schedule(kernel.choices, options.identity, options.start)
+    options = options._replace(poison=ran.has_poisoned)
     result = Result(
         world_size=world_size,
         findings=ran.findings,
@@ -135,6 +138,7 @@ def run_once(
         program=options.identity,
         waiting=kernel.run.waiting,
         comparisons=ran.comparisons,
+        has_poisoned=options.poison,
     )
     if isinstance(program, Program) and result.verdict is Verdict.PASS:
         name = str(options.name or program.name)
@@ -168,6 +172,7 @@ def _told(options: RunOptions) -> dict[str, Any]:
         "isolation": options.isolation,
         "gpus": options.gpus,
         "preload": options.preload,
+        "poison": options.poison,
     }
 
 
@@ -177,6 +182,8 @@ class _Ran(NamedTuple):
     findings: tuple[Finding, ...]
     returns: tuple[Any, ...]
     errors: dict[int, BaseException]
+    has_poisoned: bool
+    """It made a difference that `poison` was on."""
     comparisons: int | None
     """How often replicas were compared; None where nobody asked for it."""
 
@@ -188,6 +195,7 @@ def _call(program: Callable[..., Any], args: tuple[Any, ...], rank: int) -> Any:
 
 def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, options: RunOptions) -> _Ran:
     world_size = len(kernel.run.ranks)
+    hazards = HazardWatch(world_size)
     execution = ThreadedRun(
         partial(_call, program, tuple(options.args)),
         kernel,
@@ -195,7 +203,7 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         move_data=mover.move,
         enter_rank=lambda rank: backend.rank_entered(rank),
         enter_thread=lambda: backend.thread_entered(),
-        hazards=HazardWatch(world_size),
+        hazards=hazards,
         name_parameters=lambda rank, indices: backend.parameter_names(rank, indices),
         share_core=not torch.cuda.is_available(),  # the CUDA driver starts threads of its own inside ranks
     )
@@ -206,13 +214,14 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         judges.append(ReplicaJudge(wrappers.peers))
         return judges[0]
 
-    backend = Backend(host, make_judge=make_judge if options.check else None)
+    backend = Backend(host, make_judge=make_judge if options.check else None, poisons=options.poison)
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run(execution, backend, shared)
     return _Ran(
         (*execution.findings([finding for judge in judges for finding in judge.findings()]), *shared.findings()),
         tuple(rank.value for rank in execution.host.ranks),
         execution.errors,
+        hazards.has_poisoned,
         sum(judge.comparisons for judge in judges) if options.check else None,
     )
 
@@ -259,6 +268,7 @@ def _as_processes(
         start=options.start or Start(is_alike=True),
         preload=options.preload,
         outsiders=outsiders.address,
+        poisons=options.poison,
     )
     execution = ProcessRun(terms, kernel, move_data=mover.move, started=None if launch is None else launch.children)
     try:
@@ -273,7 +283,9 @@ def _as_processes(
     outsiders.check()
     has_failed = combine(findings) is not Verdict.PASS
     comparisons = execution.comparisons if options.check else None
-    return _Ran(findings, execution.returns(has_failed=has_failed), execution.errors(), comparisons)
+    return _Ran(
+        findings, execution.returns(has_failed=has_failed), execution.errors(), execution.has_poisoned, comparisons
+    )
 
 
 def _run_by_ranks(program: Callable[..., Any], options: RunOptions, launch: Launch | None) -> Callable[[int], Any]:

@@ -36,6 +36,8 @@ class Result:
 
     comparisons: int | None = None
     """How often check="replicas" compared the replicas of two ranks or more; None where nobody asked for it."""
+    has_poisoned: bool = False
+    """Tensors of some call held what shows while it was in flight, so another run needs `poison`, too."""
     checked: str = ""
     """What a run that passed says of its check."""
     note: str = ""

@@ -19,6 +19,7 @@ from ddpsim.scenarios.cli.options import (
     OneAtATime,
     Opens,
     OwnOrEngine,
+    Poison,
     Preload,
     ReportFolder,
     Seed,
@@ -50,6 +51,7 @@ def explore(
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
     check: Checks = None,
+    poison: Poison = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -85,7 +87,7 @@ def explore(
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)

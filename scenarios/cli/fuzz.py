@@ -17,6 +17,7 @@ from ddpsim.scenarios.cli.options import (
     IsolationName,
     OneAtATime,
     Opens,
+    Poison,
     Preload,
     ReportFolder,
     WorldSize,
@@ -62,6 +63,7 @@ def fuzz(
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
     check: Checks = None,
+    poison: Poison = None,
     documented: Annotated[
         bool,
         typer.Option("--documented", help="Draw for torch all that it documents, with what is known to fail there."),
@@ -106,7 +108,7 @@ def fuzz(
         },
     )
     workers = _workers(jobs, backend, cluster)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time)
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison is not False)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
     plan = _plan(name, engines, corpus, world_size, documented, seed, executions, run_as)
     check_budget(plan, seconds)

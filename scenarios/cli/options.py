@@ -63,6 +63,15 @@ Checks = Annotated[
         show_default=False,
     ),
 ]
+Poison = Annotated[
+    bool | None,
+    typer.Option(
+        "--poison/--no-poison",
+        help="Let the tensors of a call that is not waited for hold NaN, or the largest number of their type.  "
+        "[default: yes in explore and fuzz]",
+        show_default=False,
+    ),
+]
 Alike = Annotated[
     bool,
     typer.Option("--alike", help="Start all ranks with the same seeds, where they start unlike, as under torchrun."),

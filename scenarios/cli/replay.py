@@ -16,6 +16,7 @@ from ddpsim.scenarios.cli.options import (
     OneAtATime,
     Opens,
     OwnOrEngine,
+    Poison,
     Preload,
     ReportFolder,
     SimulatedTransport,
@@ -51,6 +52,7 @@ def replay(
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
     check: Checks = None,
+    poison: Poison = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -76,7 +78,9 @@ def replay(
     from ddpsim.scenarios.running.replaying import replay_run
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check, preload=preload or (), one_at_a_time=one_at_a_time).applied_to(load(name))
+    scenario = RunAs(
+        isolation, gpus, check, preload=preload or (), one_at_a_time=one_at_a_time, poison=poison
+    ).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
     with reporting(report, opens=opens) as reported:

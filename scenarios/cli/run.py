@@ -17,6 +17,7 @@ from ddpsim.scenarios.cli.options import (
     Opens,
     OwnOrEngines,
     OwnOrPolicy,
+    Poison,
     Preload,
     ReportFolder,
     Seed,
@@ -52,6 +53,7 @@ def run(
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
     check: Checks = None,
+    poison: Poison = None,
     timeout: Timeout = None,
     report: ReportFolder = None,
     opens: Opens = False,
@@ -72,7 +74,7 @@ def run(
             timeout_seconds=timeout,
         )
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison).applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     how = how_text(transport, policy, seed, scenario.choices)
     with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:

@@ -19,6 +19,7 @@ from ddpsim.scenarios.cli.options import (
     Name,
     OneAtATime,
     OwnOrEngine,
+    Poison,
     Preload,
     Seed,
     WorldSize,
@@ -56,6 +57,7 @@ def shrink(
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
     check: Checks = None,
+    poison: Poison = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
     out: Annotated[
         Path | None,
@@ -83,7 +85,7 @@ def shrink(
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time)
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison)
     own = run_as.applied_to(load(name).with_world_size(world_size))
     with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
         scenario = _failing(watched, token, engine, policy, seed)

@@ -116,6 +116,7 @@ class ScenarioForm(Form, frozen=True):
     alike: bool = False
     hash_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
     preload: tuple[str, ...] = ()
+    poison: bool | None = None
     check: Check | None = None
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()

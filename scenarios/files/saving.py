@@ -65,6 +65,7 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "alike": scenario.alike,
         "hash_seed": scenario.hash_seed,
         "preload": scenario.preload,
+        "poison": scenario.poison,
         "check": _check(scenario),
         "tags": scenario.tags,
         "reports": scenario.reports,

@@ -114,6 +114,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
         alike=form.alike or scenario.alike,
         hash_seed=scenario.hash_seed if form.hash_seed is None else form.hash_seed,
         preload=form.preload or scenario.preload,
+        poison=scenario.poison if form.poison is None else form.poison,
         check=scenario.check if form.check is None else None if form.check is Check.NONE else form.check.value,
     )
 

@@ -7,6 +7,7 @@ to the same verdict, and to the same trace when that is run again.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterator, Sequence
@@ -85,7 +86,8 @@ def _attempt(scenario: Scenario, engine: Engine, deadline: float) -> Result | Ex
         raise TimeIsUpError
     try:
         with silent(scenario):
-            result = run_scenario(scenario, engine, budget=Budget(seconds=min(left, Budget().seconds)))
+            poisoned = dataclasses.replace(scenario, poison=scenario.poison is not False)
+            result = run_scenario(poisoned, engine, budget=Budget(seconds=min(left, Budget().seconds)))
     except Exception as error:
         return error
     if result.verdict is Verdict.UNKNOWN and time.perf_counter() >= deadline:

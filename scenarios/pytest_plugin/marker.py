@@ -64,6 +64,8 @@ class Options:
     expect: str | None = None
     faults: Any = ()
     check: str | None = None
+    poison: bool | None = None
+    """None where the marker leaves it open: yes where it explores."""
     budget: Any = None
     """A Budget, or a mapping of what it takes."""
     isolation: str | None = None

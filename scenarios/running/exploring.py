@@ -58,6 +58,7 @@ def explore_scenario(
             transport=transport,
             faults=chosen.faults,
             check=chosen.check,
+            poison=chosen.poison is not False,
             check_determinism=check_determinism,
             keep_going=keep_going,
             name=chosen.name,

@@ -22,6 +22,7 @@ class RunAs:
     alike: bool = False
     preload: Sequence[str] = ()
     one_at_a_time: bool = False
+    poison: bool | None = None
 
     def applied_to(self, scenario: Scenario) -> Scenario:
         """The scenario, run so. Raises UsageError for a check that there is not."""
@@ -37,6 +38,8 @@ class RunAs:
             scenario = replace(scenario, preload=tuple(self.preload))
         if self.one_at_a_time:
             scenario = replace(scenario, one_at_a_time=True)
+        if self.poison is not None:
+            scenario = replace(scenario, poison=self.poison)
         if self.check is not None:
             scenario = replace(scenario, check=None if self.check == _NOTHING else self.check)
         return scenario

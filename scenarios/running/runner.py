@@ -73,6 +73,7 @@ def run_scenario(
             transport=transport,
             faults=chosen.faults,
             check=chosen.check,
+            poison=bool(chosen.poison),
             budget=budget,
             name=chosen.name,
             isolation=chosen.isolation,
@@ -153,6 +154,7 @@ def replay_scenario(
             transport=transport,
             faults=chosen.faults,
             check=chosen.check,
+            poison=bool(chosen.poison),
             name=chosen.name,
             isolation=chosen.isolation,
             gpus=chosen.gpus,
@@ -214,6 +216,7 @@ def replay_command(
     words = ["ddpsim", "run" if is_free else "replay", *([] if is_program else [name])]
     words += [] if is_free else [str(result.schedule)]
     words += words_of(scenario)
+    words += ["--poison"] if result.has_poisoned else []
     words += [] if result.world_size == scenario.world_size else ["--world-size", str(result.world_size)]
     words += [] if transport == "memory" else ["--transport", transport]
     words += ["--alike"] if is_free and scenario.alike else []  # a token has it

@@ -647,6 +647,10 @@ class Cause:
         "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
         "wait() for the work first, or work on a copy",
     )
+    SHARED_IN_FLIGHT = about(Nothing)(
+        "a real backend reads and writes the tensors of both any time until the waits, in either order",
+        "wait() for the first before the second is made, or give each a tensor of its own",
+    )
     LINES_MEET = about(Nothing)(
         "the ranks took different branches, and their calls agree all the same",
         "if they are not meant to meet, let every rank make the same calls in the same order",

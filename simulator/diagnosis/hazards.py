@@ -67,6 +67,19 @@ def tensor_in_flight(calls: Sequence[Call]) -> tuple[Finding, ...]:
     )
 
 
+def tensors_shared(calls: Sequence[Call]) -> tuple[Finding, ...]:
+    """Calls that share memory with another one in flight, one finding for each line."""
+    return tuple(
+        _at_line(
+            Code.HAZARD_TENSOR_IN_FLIGHT,
+            same,
+            f"{_count(same)} and a call in flight share memory, and one writes it",
+            Cause.SHARED_IN_FLIGHT,
+        )
+        for same in _by_line(calls)
+    )
+
+
 def call_site(calls: Sequence[Call]) -> Finding:
     """Calls that met and were issued from different lines of the user's program."""
     sides = ranks_by((call.rank, call.site) for call in calls)

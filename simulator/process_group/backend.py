@@ -73,10 +73,12 @@ class Backend:
         make_judge: MakeJudge | None = None,
         steps_elsewhere: StepsElsewhere | None = None,
         makes_groups: bool = True,
+        poisons: bool = False,
     ) -> None:
         """`make_judge` makes the judge of check="replicas", given the wrappers.
 
-        `makes_groups` says whether a rank has its default group before its program starts.
+        `makes_groups` says whether a rank has its default group before its program starts; `poisons`, whether tensors
+        of calls in flight hold what shows.
         """
         self._host = host
         self._makes_groups = makes_groups
@@ -85,7 +87,7 @@ class Backend:
         if make_judge is not None:
             self._replicas = Replicas(self._wrappers, host.hazards.unwaited, make_judge(self._wrappers))
             host.hazards.listeners.append(self._replicas.call_issued)
-        self._groups = GroupMaker(host, self._wrappers)
+        self._groups = GroupMaker(host, self._wrappers, poisons=poisons)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
 

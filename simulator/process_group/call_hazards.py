@@ -28,7 +28,9 @@ class CallHazards:
         """The program of a rank returned."""
         self._to_return -= 1
 
-    def findings(self, *, unwaited: Sequence[Call], changed: Sequence[Call]) -> Sequence[Finding]:
+    def findings(
+        self, *, unwaited: Sequence[Call], changed: Sequence[Call], shared: Sequence[Call] = ()
+    ) -> Sequence[Finding]:
         """All hazards of a run: of the order of its calls and their lines, of calls that nobody waited for, and of
         those whose tensors changed in flight."""
         have_returned = not self._to_return  # else there is worse to tell
@@ -38,5 +40,6 @@ class CallHazards:
             *([] if order is None else [order]),
             *hazards.unwaited_work(unwaited),
             *hazards.tensor_in_flight(changed),
+            *hazards.tensors_shared(shared),
             *[hazards.call_site(calls) for calls in self._sites.values()],
         )

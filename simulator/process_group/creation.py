@@ -39,8 +39,9 @@ _NAME_LENGTH = 8
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
-    def __init__(self, host: Host, wrappers: WrapperRegistry) -> None:
+    def __init__(self, host: Host, wrappers: WrapperRegistry, *, poisons: bool = False) -> None:
         self._host = host
+        self._poisons = poisons
         phases = PhaseTable()
         self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
         self.through_torch = ThroughTorch()
@@ -187,6 +188,7 @@ class GroupMaker:
                 members=members,
                 rank=rank,
                 has_nccl=_has_nccl(backend),
+                poisons=self._poisons,
                 through_torch=self.through_torch,
             ),
             self.through_torch,

@@ -11,7 +11,7 @@ under two names.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -92,9 +92,9 @@ class HandReduced:
         signature = call.signature
         if mine is None or signature.operation not in _OPERATIONS or signature.reduction not in _REDUCTIONS:
             return
-        if not mine.roots or len(pending.payload.inputs) == 0:
+        if not mine.roots or len(_brought(pending)) == 0:
             return
-        found = [each for tensor in pending.payload.inputs for each in self._behind(mine, tensor)]
+        found = [each for tensor in _brought(pending) for each in self._behind(mine, tensor)]
         if found:
             size = len(pending.members)
             parameters = mine.replicated[call.group].parameters if call.group in mine.replicated else {}
@@ -161,6 +161,13 @@ class HandReduced:
                     exchanged=self._exchanged.by(rank),
                 )
             )
+
+
+def _brought(pending: Pending) -> Sequence[Tensor]:
+    """The rank's own tensors."""
+    payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
+    inputs: Sequence[Tensor] = payload.inputs
+    return inputs
 
 
 def _with_gradients(module: Module) -> list[tuple[Named, Tensor]]:

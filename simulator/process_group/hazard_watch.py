@@ -1,7 +1,8 @@
 """Watches a run for hazards: what passes here, and may hang or give wrong numbers elsewhere.
 
 What is found is worded in simulator/diagnosis/hazards.py. Reading a tensor before the wait is not noticed, nor is a
-change that bypasses torch's version counters (`.data`, numpy).
+change that bypasses torch's version counters (`.data`, numpy), unless tensors in flight are poisoned: then contents are
+compared (poison.py).
 
 Note [Parts]. All that views one storage shares one version counter, so for a part of a larger storage (a slice of a
 flat buffer) a new version may speak of another part. There the content decides: it is copied when the call is issued,
@@ -12,7 +13,7 @@ outputs until then goes unnoticed, as does any change of a part too large to cop
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -20,12 +21,15 @@ from torch import Tensor
 
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.process_group.call_hazards import CallHazards
+from ddpsim.simulator.process_group.poison import Poisoned
 from ddpsim.simulator.runtime.host import Pending
+from ddpsim.simulator.transport.payload import Payload
 from ddpsim.simulator.verdict import Finding
 
 _TENSORS_WATCHED = 8
 """Of each call's inputs and outputs: all_gather has as many outputs as there are ranks."""
 
+_NOTHING = Payload((), ())
 _COPIED_BYTES = 1 << 20
 """A part of a storage larger than this is not watched."""
 
@@ -80,7 +84,8 @@ class _Part:
         return self._tensor._version != self._version and not torch.equal(_bytes(self._tensor), self._content)
 
 
-_Watched = tuple[Pending, Sequence[_Whole | _Part]]
+_Watched = tuple[Pending, Sequence[_Whole | _Part | Poisoned], Payload]
+"""A call, what tells whether its tensors change, and the tensors."""
 
 
 class HazardWatch:
@@ -95,38 +100,55 @@ class HazardWatch:
         """Of the collectives that have not met, by rank, group and sequence."""
         self.listeners: list[Callable[[Pending], None]] = []
         """Who else is told of the user's calls."""
+        self.has_poisoned = False
+        """Tensors of some call held what shows."""
         self.left_unwaited: list[Call] = []
         """The user's calls that nobody had waited for when their rank returned."""
         self.changed: list[Call] = []
         """Those whose tensors their owner changed before it had waited."""
+        self.shared: list[Call] = []
+        """Those that have memory in common with one in flight."""
+        self._sharing: set[int] = set()
+        """The calls of either side, by id; each may change what the other has."""
 
     def issued(self, pending: Pending) -> None:
         """A rank issued a call."""
         call = pending.call
+        self.has_poisoned |= pending.poisoned is not None
         self._issued.append((call, pending.issuer))
         if call.origin.by_hook:
-            self._in_flight[call.rank][id(pending)] = (pending, ())  # its tensors are the engine's
+            self._in_flight[call.rank][id(pending)] = (pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":
-            tensors = _watched(pending.payload)
+            held: Poisoned | None = pending.poisoned
+            tensors: Sequence[_Whole | _Part | Poisoned] = [held] if held is not None else _watched(pending.payload)
             for listener in self.listeners:
                 listener(pending)
-            self._in_flight[call.rank][id(pending)] = (pending, tensors)
+            brought = pending.payload if held is None else held.brought
+            if mine := self._in_flight[call.rank]:
+                self._look_for_shared(pending, brought, mine.values())
+            mine[id(pending)] = (pending, tensors, brought)
             if tensors and (parts := [tensor for tensor in tensors if isinstance(tensor, _Part)]):
                 self._watch_parts(pending, parts)
 
     def settled(self, pending: Pending) -> None:
         """The owner of a call waits for it, or has found it complete: from here on the tensors are its own again."""
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
-        if watched is not None and watched[1] and any(tensor.has_changed(pending) for tensor in watched[1]):
+        is_shared = id(pending) in self._sharing
+        self._sharing.discard(id(pending))
+        if watched is not None and not is_shared and any(tensor.has_changed(pending) for tensor in watched[1]):
             self.changed_in_flight(pending.call)
 
     def changed_in_flight(self, call: Call) -> None:
         """The owner of a call changed its tensors before it had waited."""
         self.changed.append(call)
 
+    def shared_in_flight(self, call: Call) -> None:
+        """A call has memory in common with another one that its owner has not waited for, and one of them writes it."""
+        self.shared.append(call)
+
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
-        calls = [pending.call for pending, _ in self._in_flight[rank].values()]
+        calls = [pending.call for pending, *_ in self._in_flight[rank].values()]
         return [call for call in calls if call.origin.phase is Phase.USER]
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
@@ -136,6 +158,13 @@ class HazardWatch:
                 for part in self._parts.pop((call.rank, call.group, call.sequence), ()):
                     part.slot_fills()
         self._calls.slot_filled(calls)
+
+    def _look_for_shared(self, pending: Pending, brought: Payload, others: Iterable[_Watched]) -> None:
+        """Calls in flight may read what they have in common; none may write it."""
+        sharing = [other for other, _, theirs in others if _share(brought, theirs)]
+        if sharing:
+            self.shared_in_flight(pending.call)
+            self._sharing.update(map(id, (pending, *sharing)))
 
     def _watch_parts(self, pending: Pending, parts: Sequence[_Part]) -> None:
         call, deliver = pending.call, pending.receive_completion
@@ -152,13 +181,13 @@ class HazardWatch:
     def rank_ended(self, rank: int) -> None:
         """A rank's program returned."""
         self._calls.rank_ended()
-        for pending, _ in list(self._in_flight[rank].values()):
+        for pending, *_ in list(self._in_flight[rank].values()):
             self.settled(pending)
             self.left_unwaited.append(pending.call)
 
     def findings(self) -> Sequence[Finding]:
         """What was found."""
-        return self._calls.findings(unwaited=self.left_unwaited, changed=self.changed)
+        return self._calls.findings(unwaited=self.left_unwaited, changed=self.changed, shared=self.shared)
 
 
 def _watched(payload: Any) -> Sequence[_Whole | _Part]:
@@ -177,6 +206,29 @@ def _watched(payload: Any) -> Sequence[_Whole | _Part]:
         elif tensor.nbytes <= _COPIED_BYTES:
             watched.append(_Part(tensor, is_output=is_output))
     return watched
+
+
+def _share(first: Payload, second: Payload) -> bool:
+    """True if one of two calls writes where the other one reads or writes."""
+    all_of_first, all_of_second = (*first.inputs, *first.outputs), (*second.inputs, *second.outputs)
+    return _meet(first.outputs, all_of_second) or _meet(second.outputs, all_of_first)
+
+
+def _meet(written: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
+    spans = [_span(tensor) for tensor in others[:_TENSORS_WATCHED]]
+    return any(
+        start < other_end and other_start < end
+        for start, end in map(_span, written[:_TENSORS_WATCHED])
+        for other_start, other_end in spans
+    )
+
+
+def _span(tensor: Tensor) -> tuple[int, int]:
+    """The memory that a tensor takes; nothing for one with gaps, in which others may lie."""
+    if tensor.layout is not torch.strided or not tensor.is_contiguous() or not tensor.nbytes:
+        return 0, 0
+    start = tensor.data_ptr()
+    return start, start + tensor.nbytes
 
 
 def _bytes(tensor: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
+from ddpsim.simulator.process_group.poison import poisoned
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
 from ddpsim.simulator.process_group.work import FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here
@@ -36,6 +37,7 @@ class Issuer:
         rank: int,
         through_torch: ThroughTorch,
         has_nccl: bool = False,
+        poisons: bool = False,
     ) -> None:
         self.host = host
         self.label = label
@@ -45,6 +47,8 @@ class Issuer:
         self.has_nccl = has_nccl
         """The program asked for NCCL, be it for the tensors of one kind of device only."""
         self._origins = origins
+        self._poisons = poisons
+        """See Note [Poison] in poison.py."""
         self._through_torch = through_torch
         self._sequence = 0
         self.issued = 0
@@ -91,6 +95,8 @@ class Issuer:
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
         pending = Pending(call, me, payload)
         pending.members = self.members
+        if self._poisons and (held := poisoned(signature, payload, origin.phase, self.rank)) is not None:
+            pending.poisoned, pending.payload = held, held.moved
         work = SimulatedWork(host, pending, result)
         host.issue(pending)
         if torch._C._current_graph_task_id() != -1:

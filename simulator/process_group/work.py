@@ -52,6 +52,7 @@ class SimulatedWork(Work):
                 raise RuntimeError("Operation timed out!")
             milliseconds = round(timeout.total_seconds() * 1000)
             raise RuntimeError(f"Timed out waiting {milliseconds}ms for {pending.call.operation} operation to complete")
+        self._reveal()
         if pending.error is not None:
             raise pending.error
         return True
@@ -63,6 +64,12 @@ class SimulatedWork(Work):
         if self.pending.error is not None:
             raise self.pending.error
 
+    def _reveal(self) -> None:
+        """Let the program have the results, see Note [Poison] in poison.py."""
+        if (held := self.pending.poisoned) is not None:
+            self.pending.poisoned = None
+            held.reveal()
+
     def is_completed(self) -> bool:
         """True once the call is complete. A poll in vain lets the other ranks run."""
         pending = self.pending
@@ -71,6 +78,8 @@ class SimulatedWork(Work):
             if is_complete and not pending.waited:
                 pending.waited = True
                 self._host.hazards.settled(pending)
+        if is_complete:
+            self._reveal()
         return is_complete
 
     def is_success(self) -> bool:
@@ -95,6 +104,7 @@ class SimulatedWork(Work):
             raise RuntimeError(
                 "Work needs to be completed before calling result(). Should call wait() before result()."
             )
+        self._reveal()
         return self._result
 
     def source_rank(self) -> int:
@@ -125,11 +135,14 @@ class SimulatedWork(Work):
 
     def _receive_completion(self) -> None:
         self._is_delivered = True
+        if self.pending.call.origin.phase is not Phase.USER:
+            self._reveal()
         if self._future is not None:
             self._finish(self._future)
 
     def _finish(self, future: torch.futures.Future[Sequence[Any]]) -> None:
         self._host.hazards.settled(self.pending)
+        self._reveal()
         if self.pending.error is None:
             future.set_result(self._result)
         else:

@@ -96,6 +96,8 @@ class Coordinator:
         self._children = children
         self.changed: list[Call] = []
         """Those whose tensors their owner changed before it had waited."""
+        self.shared: list[Call] = []
+        """Those that share memory with one in flight."""
         self._steps: dict[tuple[str, int], int] = {}
         """The latest step of each wrapper, by the label of its group and its number there."""
         replicas: dict[WrapperKey, dict[int, ReplicaMoved]] = {}
@@ -244,7 +246,7 @@ class Coordinator:
         elif isinstance(message, (ReplicaMoved, ReplicaSeen, ReplicasLeft)):
             self._judge(message)
         elif isinstance(message, ChangedInFlight):
-            self.changed.append(message.call)
+            (self.shared if message.by_call else self.changed).append(message.call)
         elif isinstance(message, GiveUpRequest):
             self._kernel.drop()
         elif isinstance(message, Broke):

@@ -121,6 +121,8 @@ class ChangedInFlight(NamedTuple):
     """The rank wrote to the tensors of a call before it had waited for it."""
 
     call: Call
+    by_call: bool = False
+    """Another call of its did, with which this one shares memory."""
 
 
 class GiveUpRequest(NamedTuple):
@@ -145,6 +147,7 @@ class Ended(NamedTuple):
     unwaited: tuple[Call, ...]
     thread_errors: tuple[ThreadError, ...]
     """Of threads that it started, each kind once."""
+    has_poisoned: bool
     leaving: Raised | None = None
     """What was on its way out of it when the run ended."""
 

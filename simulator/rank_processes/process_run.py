@@ -86,6 +86,11 @@ class ProcessRun:
         return bool(self._coordinator.raisers) or self._kernel.run.life.ending is Ending.FINISHED
 
     @property
+    def has_poisoned(self) -> bool:
+        """True if tensors of some call held what shows while it was in flight."""
+        return any(child.ended is not None and child.ended.has_poisoned for child in self._children)
+
+    @property
     def comparisons(self) -> int:
         """How often replicas were compared."""
         return self._coordinator.judge.comparisons
@@ -118,6 +123,7 @@ class ProcessRun:
             *self._coordinator.hazards.findings(
                 unwaited=unwaited,
                 changed=self._coordinator.changed,
+                shared=self._coordinator.shared,
             ),
         )
 

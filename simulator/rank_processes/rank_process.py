@@ -90,6 +90,8 @@ class Terms(NamedTuple):
     start: Start = Start(is_alike=True)
     preload: tuple[str, ...] = ()
     """Modules that are loaded before ranks of a program are forked."""
+    poisons: bool = False
+    """Tensors of calls in flight hold what shows."""
 
 
 def sent(terms: Terms) -> dict[str, Any]:
@@ -218,6 +220,9 @@ class _Hazards(HazardWatch):
     def changed_in_flight(self, call: Call) -> None:
         self._own_channel.send(ChangedInFlight(call))
 
+    def shared_in_flight(self, call: Call) -> None:
+        self._own_channel.send(ChangedInFlight(call, by_call=True))
+
 
 class _RankProcess:
     def __init__(self, setting: Setting) -> None:
@@ -249,6 +254,7 @@ class _RankProcess:
             make_judge=(lambda wrappers: RemoteJudge(channel)) if setting.terms.checks_replicas else None,
             steps_elsewhere=self._kernel.latest_step,
             makes_groups=not setting.terms.is_program,
+            poisons=setting.terms.poisons,
         )
         self._body = body
         rank = self._host.ranks[0]
@@ -349,6 +355,7 @@ class _RankProcess:
             raised=None if error is None else told(rank.rank, error, self._backend.parameter_names),
             unwaited=tuple(self._hazards.left_unwaited),
             thread_errors=tuple(self._host.threads.errors),
+            has_poisoned=self._hazards.has_poisoned,
             leaving=None if self._leaving is None else told(rank.rank, self._leaving, self._backend.parameter_names),
         )
 

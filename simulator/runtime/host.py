@@ -60,6 +60,7 @@ class Pending:
         "members",
         "owner",
         "payload",
+        "poisoned",
         "receive_completion",
         "source",
         "waited",
@@ -73,6 +74,8 @@ class Pending:
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""
+        self.poisoned: Any = None
+        """The rank's own tensors, if the payload has copies of them; see simulator/process_group/poison.py."""
         self.is_complete = False
         self.error: Exception | None = None
         """What the transport said instead of moving the data."""

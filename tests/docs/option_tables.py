@@ -48,7 +48,9 @@ def _name(name: str, kind: object, taken: ArgumentInfo | OptionInfo) -> str:
         return taken.metavar or name.upper()
     # Beside Annotated, typer takes the first name of an option for its default.
     names = [each for each in (taken.default, *(taken.param_decls or ())) if isinstance(each, str)]
-    value = taken.metavar or ("" if kind is bool else "NAME" if kind in (str, str | None, list[str] | None) else "N")
+    value = taken.metavar or (
+        "" if kind in (bool, bool | None) else "NAME" if kind in (str, str | None, list[str] | None) else "N"
+    )
     return f"{', '.join(sorted(names, key=len)) or '--' + name.replace('_', '-')} {value}".rstrip()
 
 

@@ -190,6 +190,7 @@ TABLE = (
     "explore",
     "expect",
     "check",
+    "poison",
     "transport",
     "faults",
     "budget",

@@ -1,0 +1,185 @@
+"""`poison`: what a call in flight is to write holds what shows, so that nobody reads too early and is right by luck."""
+
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpsim import explore, simulate
+from tests.kit.results import codes
+
+
+def early(rank, *, dtype=torch.float32):
+    """The other rank is here already, so the sum is there before the wait."""
+    tensor = torch.ones(1, dtype=dtype)
+    work = dist.all_reduce(tensor, dist.ReduceOp.MAX, async_op=True)
+    dist.barrier()
+    seen = tensor.item()
+    work.wait()
+    return seen, tensor.item()
+
+
+def gathered_early(rank):
+    own, parts = torch.tensor([rank + 1]), [torch.zeros(1, dtype=torch.long) for _ in range(2)]
+    work = dist.all_gather(parts, own, async_op=True)
+    seen = [int(part) for part in parts]
+    work.wait()
+    return seen, [int(part) for part in parts], int(own)
+
+
+def gathered_in_place(rank):
+    """A rank's own part is no result."""
+    whole = torch.zeros(2)
+    own = whole[rank : rank + 1].fill_(rank + 1)
+    work = dist.all_gather_single(whole, own, async_op=True)
+    seen = own.item()
+    work.wait()
+    return seen, whole.tolist()
+
+
+def at_the_root(rank):
+    """It reads what it sends."""
+    tensor = torch.full((1,), float(rank + 5))
+    work = dist.broadcast(tensor, 0, async_op=True)
+    seen = tensor.item()
+    work.wait()
+    return seen, tensor.item()
+
+
+def by_future(rank):
+    future = dist.all_reduce(torch.ones(1), async_op=True).get_future()
+    return future.then(lambda done: done.value()[0].item()).wait()
+
+
+def polls(rank):
+    tensor = torch.ones(1)
+    work = dist.all_reduce(tensor, async_op=True)
+    while not work.is_completed():
+        pass
+    return tensor.item()
+
+
+def exchanges(rank):
+    mine, theirs = torch.full((1,), float(rank)), torch.zeros(1)
+    operations = [dist.P2POp(dist.isend, mine, 1 - rank), dist.P2POp(dist.irecv, theirs, 1 - rank)]
+    for work in dist.batch_isend_irecv(operations):
+        work.wait()
+    return theirs.item()
+
+
+def trains(rank, **options):
+    torch.manual_seed(0)
+    layers = torch.nn.Linear(3, 3), torch.nn.Linear(3, 1)
+    model = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=1e-5, **options)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        optimizer.zero_grad()
+        model(torch.full((2, 3), rank + 1.0)).sum().backward()
+        optimizer.step()
+    return [parameter.tolist() for parameter in model.parameters()]
+
+
+def writes_through_numpy(rank, *, waits_first=False, sends=False):
+    tensor = torch.ones(2)
+    view = tensor.numpy()
+    if sends and rank == 1:
+        dist.recv(tensor, 0)
+        return
+    work = dist.isend(tensor, 1) if sends else dist.all_reduce(tensor, async_op=True)
+    if waits_first:
+        work.wait()
+    view[0] = 5.0
+    work.wait()
+
+
+def shares_memory(rank, *, until):
+    whole = torch.ones(4)
+    works = [dist.all_reduce(whole[:until], async_op=True), dist.all_reduce(whole[2:], async_op=True)]
+    for work in works:
+        work.wait()
+
+
+def sends_twice(rank):
+    """Both are read only."""
+    tensor = torch.ones(2)
+    if rank == 0:
+        for work in [dist.isend(tensor, 1), dist.isend(tensor, 1)]:
+            work.wait()
+    else:
+        dist.recv(tensor, 0)
+        dist.recv(tensor, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.uint8, torch.bool])
+def test_who_reads_early_does_not_see_the_result(dtype):
+    lucky = simulate(early, 2, args=(), name="early").returns
+    assert lucky == ((1.0, 1.0),) * 2
+    for seen, at_last in simulate(partial(early, dtype=dtype), 2, poison=True).returns:
+        assert at_last == 1
+        assert seen != at_last or dtype is torch.bool  # whose largest is True
+
+
+def test_what_a_rank_reads_is_as_it_was():
+    largest = torch.iinfo(torch.long).max
+    assert simulate(gathered_early, 2, poison=True).returns == (
+        ([largest, largest], [1, 2], 1),
+        ([largest, largest], [1, 2], 2),
+    )
+    assert simulate(gathered_in_place, 2, poison=True).returns == ((1.0, [1.0, 2.0]), (2.0, [1.0, 2.0]))
+    (seen_by_root, _), (seen, got) = simulate(at_the_root, 2, poison=True).returns
+    assert (seen_by_root, got) == (5.0, 5.0)
+    assert seen != seen
+
+
+PATIENT = [
+    by_future,
+    polls,
+    exchanges,
+    sends_twice,
+    trains,
+    partial(trains, gradient_as_bucket_view=True),
+    partial(trains, static_graph=True),
+    partial(writes_through_numpy, waits_first=True),
+    partial(shares_memory, until=2),
+]
+
+
+@pytest.mark.parametrize("program", PATIENT)
+def test_who_waits_gets_the_same(program):
+    plain, poisoned = (simulate(program, 2, poison=poison, name="it") for poison in (False, True))
+    assert poisoned.returns == plain.returns
+    assert poisoned.trace.digest() == plain.trace.digest()
+    assert codes(poisoned) == codes(plain) == []
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_writes_through_numpy_are_found(sends):
+    program = partial(writes_through_numpy, sends=sends)
+    (finding,) = simulate(program, 2, poison=True).findings
+    assert finding.code == "hazard.tensor_in_flight"
+    assert finding.ranks == ((0,) if sends else (0, 1))
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_two_calls_in_flight_that_share_memory(poison):
+    (finding,) = simulate(partial(shares_memory, until=3), 2, poison=poison).findings
+    assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (0, 1))
+    assert "share memory" in finding.summary
+
+
+def test_an_exploration_poisons_unless_told_otherwise():
+    assert "nan" in str(explore(early, 2).first_pass.returns)
+    assert "nan" not in str(explore(early, 2, poison=False).first_pass.returns)
+    assert "poison=True" in explore(early, 2).first_pass.replay
+    assert "poison" not in explore(lambda rank: dist.barrier(), 2).first_pass.replay
+
+
+@pytest.mark.tier("ci")
+def test_ranks_as_processes():
+    for program in (early, gathered_early, partial(shares_memory, until=3)):
+        threads, processes = (simulate(program, 2, poison=True, isolation=each) for each in ("thread", "process"))
+        assert str(processes.returns) == str(threads.returns)
+        assert [str(each.summary) for each in processes.findings] == [str(each.summary) for each in threads.findings]
+        assert processes.has_poisoned
