@@ -1,4 +1,4 @@
-"""Runs tests of this suite against an engine with one fault in it; nothing is written into the tree.
+"""Runs tests of this suite against an engine with one fault in it, which is never written into the tree.
 
 Each run has a process of its own, forked from one that has imported torch and has never run anything: so it costs no
 import, and no thread, no autograd graph and no GPU is forked along. There the faulty module is compiled from its
@@ -162,7 +162,9 @@ FAULTS = read_faults((Path(__file__).parent / "seeded_faults.txt").read_text(enc
 
 @cache
 def _bytecode() -> TemporaryDirectory[str]:
-    """Where the processes keep what they compile, but for faulty modules: so only the first compiles the rest."""
+    """Where the processes keep what they compile if they may not beside it, but for faulty modules: so only the first
+    compiles the rest.
+    """
     return TemporaryDirectory()
 
 
@@ -181,7 +183,8 @@ def _work(sender: Connection, tests: Sequence[str], texts: Mapping[str, str], by
 
     gc.freeze()  # pytest collects garbage several times, and what was forked along is none
     os.chdir(ROOT)
-    sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
+    if sys.dont_write_bytecode:  # else this session has kept what it compiled, and that of its tests
+        sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         os.environ.pop(name, None)
     # Nor ddpsim's own plugin: pytest would rewrite the assertions of its packages, which are imported already.

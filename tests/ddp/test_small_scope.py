@@ -73,12 +73,6 @@ class Outcome:
     trained: Trained
 
 
-LATER = (
-    ("ddp", 3, "ci"),
-    *(("torch", size, "nightly") for size in (2, 3, 4)),
-    ("ddp", 4, "nightly"),
-)
-
 OPTIONS = tuple(Options(*values) for values in product((False, True), repeat=5))
 
 
@@ -220,17 +214,17 @@ def cases_of(engine: Engine, world_size: int, options: Options):
     return [counts for counts in all_counts(world_size) if engine.supports(counts, options)]
 
 
-@pytest.mark.parametrize("by_initial_size", [False, True], ids=["by-present", "by-all"])
-@pytest.mark.parametrize("has_unused", [False, True], ids=["all-used", "unused"])
-@pytest.mark.parametrize(
-    ("name", "world_size"),
-    [
-        ("ddp", 1),
-        ("torch", 1),
-        ("ddp", 2),
-        *(pytest.param(name, size, marks=pytest.mark.tier(tier)) for name, size, tier in LATER),
-    ],
-)
+def parameters():
+    """Engine, world size and two of the options; of three ranks CI has each value of both, though not each pair."""
+    for name, size, has_unused, by_initial_size in product(ENGINES, WORLD_SIZES, (False, True), (False, True)):
+        is_always = size == 1 or (name, size) == ("ddp", 2)
+        is_in_ci = (name, size) == ("ddp", 3) and has_unused == by_initial_size
+        marks = () if is_always else (pytest.mark.tier("ci" if is_in_ci else "nightly"),)
+        words = "unused" if has_unused else "all-used", "by-all" if by_initial_size else "by-present"
+        yield pytest.param(name, size, has_unused, by_initial_size, marks=marks, id="-".join((name, str(size), *words)))
+
+
+@pytest.mark.parametrize(("name", "world_size", "has_unused", "by_initial_size"), list(parameters()))
 def test_every_join(name, world_size, has_unused, by_initial_size):
     engine = ENGINES[name]
     for options in OPTIONS:

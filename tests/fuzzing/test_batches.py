@@ -45,7 +45,8 @@ def test_another_process_draws_the_same():
     assert found.stdout.strip() == digest()
 
 
-def test_a_batch_is_a_function_of_its_number():
+def test_a_batch_is_a_function_of_its_number(monkeypatch):
+    monkeypatch.setattr("ddpsim.scenarios.fuzzing.plan.EXECUTIONS", 15)
     plan = Plan(seed=3, kinds=PROGRAMS)
     report = run_batch(plan, 1)
     assert untimed(pickle.loads(pickle.dumps(report))) == untimed(run_batch(plan, 1))

@@ -23,7 +23,9 @@ from tests.kit.own_programs import RACY
 from tests.processes.conftest import has_ended
 
 ROOT = Path(__file__).resolve().parents[2]
-PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=5 * EXECUTIONS)
+BATCHES = 3
+"""One more than there are workers."""
+PLAN = Plan(kinds=(Kind.PROGRAM, Kind.BROKEN_PROGRAM), executions=BATCHES * EXECUTIONS)
 
 pytestmark = pytest.mark.tier("ci")
 
@@ -57,7 +59,7 @@ def test_batches_are_handed_out_as_workers_are_free(monkeypatch):
 @pytest.mark.tier("nightly")
 def test_workers_with_several_threads_run_one_batch_at_a_time(alone):
     with joblib.parallel_config(backend="threading", n_jobs=2):
-        reports = list(workers._in_waves(PLAN, range(5), lambda: 600.0))
+        reports = list(workers._in_waves(PLAN, range(BATCHES), lambda: 600.0))
     assert sum(report.totals.count for report in reports) == alone.count
 
 

@@ -154,6 +154,7 @@ def test_a_server_that_was_killed_is_started_again(program, capfd):
             raise AssertionError("there is no server")
 
 
+@pytest.mark.tier("ci")
 def test_a_server_that_is_killed_while_it_forks(program):
     """The ranks that the other one has forked are ended and reaped, as the fixture sees, and all are forked again."""
     simulate_program(command := program("pass"), 2)
