@@ -1,6 +1,9 @@
-"""torch's profiler, of which a process has one: two ranks that are threads cannot use it at once.
+"""torch's profiler.
 
-torch does not refuse it; the process ends by a segmentation fault. So the second rank ends the run with a line.
+A process has one. Two ranks that are threads cannot use it at once: torch does not refuse it, and the process ends by a
+segmentation fault. So the second rank ends the run with a line.
+
+What gloo tells it of a call besides the operator is asynchronous. Python cannot tell it so, but events can be made so.
 """
 
 from __future__ import annotations
@@ -18,6 +21,10 @@ ENDS = "_disable_profiler"
 """Functions that every profiler of torch's (torch.profiler, torch.autograd.profiler) finds in this module."""
 
 
+GLOO = "gloo:"
+"""What the names of its events begin with."""
+
+
 class OneProfiler:
     """Lets one rank at a time profile."""
 
@@ -27,7 +34,11 @@ class OneProfiler:
 
     def replacements(self) -> list[tuple[Any, str, Callable[[Any], Any]]]:
         """Modules, names, and what makes replacements of what is there."""
-        return [*((profiler, name, self._starts) for name in STARTS), (profiler, ENDS, self._ends)]
+        return [
+            *((profiler, name, self._starts) for name in STARTS),
+            (profiler, ENDS, self._ends),
+            (profiler, "FunctionEvent", _asynchronous_if_of_gloo),
+        ]
 
     def _starts(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def start(*arguments: Any, **options: Any) -> Any:
@@ -55,3 +66,15 @@ class OneProfiler:
                 self._owner = None
 
         return end
+
+
+def _asynchronous_if_of_gloo(original: type[Any]) -> type[Any]:
+    class FunctionEvent(original):  # type: ignore[misc]
+        """As torch's."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            if str(options.get("name")).startswith(GLOO):
+                options["is_async"] = True
+            super().__init__(*arguments, **options)
+
+    return FunctionEvent

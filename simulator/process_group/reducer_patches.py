@@ -17,6 +17,9 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compr
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.runtime.host import Host
 
+_VARIABLES = ("MASTER_ADDR", "MASTER_PORT", "TORCH_DISTRIBUTED_DEBUG", "CUDA_VISIBLE_DEVICES")
+"""What DDP's logging data have of the environment."""
+
 
 def keep_forward_work(original: Callable[..., None]) -> Callable[..., None]:
     """Note [Works that only C++ holds], for `_set_forward_pass_work_handle`.
@@ -79,6 +82,8 @@ def logging_data(original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], d
         data = original(model)
         if isinstance(model.process_group, SimulatedGroup):
             name = data["backend_name"] = model.process_group.name()
+            for variable in _VARIABLES:  # of the rank: C++ has read the process's
+                data[variable.lower()] = os.environ.get(variable, "N/A")
             if name == "gloo":
                 data["gloo_num_threads"] = model.process_group.options._threads
                 for variable in ("GLOO_SOCKET_IFNAME", "GLOO_DEVICE_TRANSPORT"):

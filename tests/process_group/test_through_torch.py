@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import nullcontext
 from typing import Any
 
@@ -215,22 +216,24 @@ def test_the_profiler_sees_operators_and_what_gloo_names() -> None:
             return {}
         with torch.autograd.profiler.profile(record_shapes=True) as profiled:
             dist.all_reduce(torch.ones(3))
-        return {event.name: event.input_shapes for event in profiled.function_events if "aten" not in event.name}
+        events = [event for event in profiled.function_events if "aten" not in event.name]
+        return {event.name: (event.is_async, event.input_shapes) for event in events}
 
     seen = simulate(program, 2).returns[0]
     assert seen is not None
     assert sorted(seen) == ["c10d::allreduce_", "gloo:all_reduce"]
-    assert seen["gloo:all_reduce"] == [[3]]
+    assert seen["gloo:all_reduce"] == (True, [[3]])
 
 
 def test_logging_data_of_ddp_names_the_backend_and_the_hook() -> None:
-    def program(rank: int) -> tuple[str, str, int]:
+    def program(rank: int) -> tuple[str, str, int, bool]:
         model: Any = DistributedDataParallel(torch.nn.Linear(1, 1))
         model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)  # type: ignore[attr-defined]
         data = model._get_ddp_logging_data()
-        return data["backend_name"], data["comm_hook"], data["gloo_num_threads"]
+        has_address = data["master_port"] == os.environ["MASTER_PORT"]
+        return data["backend_name"], data["comm_hook"], data["gloo_num_threads"], has_address
 
-    assert simulate(program, 2).returns == (("gloo", "BuiltinCommHookType.FP16_COMPRESS", 2),) * 2
+    assert simulate(program, 2).returns == (("gloo", "BuiltinCommHookType.FP16_COMPRESS", 2, True),) * 2
 
 
 def _lines_of_this_file() -> list[tuple[int, str]]:
