@@ -29,6 +29,7 @@ from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.ranks.function import of_a_rank
 from ddpsim.scenarios.training.reference import Reference
 from ddpsim.scenarios.training.snapshot import Snapshot
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.rank_processes.program import Program
@@ -148,6 +149,8 @@ class Scenario:
     """Ranks that are processes do not compute beside each other."""
     poison: bool | None = None
     """Tensors of calls in flight hold what shows; None for yes where many schedules are tried, and else no."""
+    backend_semantics: str = GLOO.name
+    """By whose rules calls meet."""
     check: str | None = "replicas-if-any"
     """What is compared besides, as `simulate` takes it; None for nothing."""
     choices: tuple[int, ...] = ()

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from ddpsim.simulator.backend_semantics import BACKENDS, GLOO
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.errors import UsageError
@@ -26,6 +27,9 @@ from ddpsim.simulator.result import Result
 
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """What an exploration may use unless told."""
+
+_KNOWS_GLOO = "dpor"
+"""The policy that has to know what may come to another order; calls that wait for others of their rank it does not."""
 
 MOST_RANKS = 16_384
 """Each is a thread; systems allow some ten thousand."""
@@ -50,6 +54,7 @@ def simulate(
     alike: bool = False,
     preload: Sequence[str] = (),
     one_at_a_time: bool = False,
+    backend_semantics: str = GLOO.name,
 ) -> Result:
     """Run `program(rank, *args)` on every rank, by turns, and return what came of it.
 
@@ -64,6 +69,7 @@ def simulate(
     `gpus` is how many virtual GPUs a program finds (docs/howto/gpus.md), for `isolation="process"`. `preload` is for
     `simulate_program`.
     Ranks that are processes may compute beside each other, which comes to the same; `one_at_a_time` forbids it.
+    `backend_semantics` is by whose rules calls meet (docs/backends.md): what passes by those of gloo may hang on NCCL.
 
     Raises UsageError for arguments it cannot work with, inside another simulation, or if torch.distributed is
     initialised in this process.
@@ -80,6 +86,7 @@ def simulate(
         name=name,
         gpus=gpus,
         one_at_a_time=one_at_a_time,
+        backend_semantics=backend_semantics,
         isolation=isolation,
         start=_start_of(runnable, alike=alike, is_checked=check_determinism),
         preload=preload,
@@ -125,6 +132,7 @@ def replay(
     gpus: int | None = None,
     preload: Sequence[str] = (),
     one_at_a_time: bool = False,
+    backend_semantics: str = GLOO.name,
 ) -> Result:
     """Run `program` again under a recorded schedule (a `Result.schedule` or its text).
 
@@ -144,6 +152,7 @@ def replay(
         name=name,
         gpus=gpus,
         one_at_a_time=one_at_a_time,
+        backend_semantics=backend_semantics,
         isolation=isolation,
         start=_start_of(runnable, alike=False, is_checked=False),
         preload=preload,
@@ -180,6 +189,7 @@ def explore(
     alike: bool = False,
     preload: Sequence[str] = (),
     one_at_a_time: bool = False,
+    backend_semantics: str = GLOO.name,
 ) -> Exploration:
     """Run `program` under many schedules, each as `simulate` does, until one fails or all are covered.
 
@@ -208,10 +218,16 @@ def explore(
         name=name,
         gpus=gpus,
         one_at_a_time=one_at_a_time,
+        backend_semantics=backend_semantics,
         isolation=isolation,
         start=_start_of(runnable, alike=alike, is_checked=check_determinism),
         preload=preload,
     )
+    if policy == _KNOWS_GLOO and not options.semantics.is_like_gloo:
+        raise UsageError(
+            f"backend_semantics is {backend_semantics!r}, whose rules policy 'dpor' does not know: take policy 'dfs' "
+            "or 'random'"
+        )
     strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_budget(budget)
     run = partial(run_once, runnable, world_size, options)
@@ -245,6 +261,7 @@ def _options(
     name: str | None,
     gpus: Any,
     one_at_a_time: bool,
+    backend_semantics: Any,
     isolation: Any,
     start: Start | None,
     preload: Any,
@@ -269,6 +286,10 @@ def _options(
     if check not in (None, *CHECKS):
         names = " or ".join(map(repr, CHECKS))
         raise UsageError(f"check is {check!r}, expected None, {names}: give one of these")
+    if backend_semantics not in BACKENDS:
+        raise UsageError(
+            f"backend_semantics is {backend_semantics!r}, expected one of {', '.join(BACKENDS)}: give one of these"
+        )
     if isinstance(args, (str, bytes)) or not isinstance(args, Sequence):
         raise UsageError(f"args is {args!r}, expected a sequence of arguments: write args=(value,) for a single one")
     if isolation not in (None, *ISOLATIONS):
@@ -280,7 +301,19 @@ def _options(
         _check_gpus(gpus, program, isolation)
     identity = program_on(_name_of(program, name), world_size)
     return RunOptions(
-        identity, args, transport, faults, check, name, gpus, one_at_a_time, isolation, start, tuple(preload), poison
+        identity,
+        args,
+        transport,
+        faults,
+        check,
+        name,
+        gpus,
+        one_at_a_time,
+        isolation,
+        start,
+        tuple(preload),
+        poison,
+        BACKENDS[backend_semantics],
     )
 
 

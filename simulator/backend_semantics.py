@@ -27,6 +27,11 @@ class BackendSemantics(NamedTuple):
     connects_lazily: bool = False
     """Ranks connect at the first call that they make together, so all of them have to be there still."""
 
+    @property
+    def is_like_gloo(self) -> bool:
+        """True if calls of several ranks meet as on gloo."""
+        return not self.calls_in_order and not self.connects_lazily
+
 
 GLOO = BackendSemantics("gloo")
 

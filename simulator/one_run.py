@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Policy, Schedule, Start, program_on
 from ddpsim.simulator.diagnosis.apart import note_of_apart
@@ -82,6 +83,8 @@ class RunOptions(NamedTuple):
     """Modules that are loaded before its ranks are forked."""
     poison: bool = False
     """Tensors of calls in flight hold what shows."""
+    semantics: BackendSemantics = GLOO
+    """By whose rules calls meet."""
 
     def isolation_of(self, program: Callable[..., Any]) -> str:
         """What a rank is."""
@@ -120,7 +123,7 @@ def run_once(
         plan = FaultPlan(options.faults, world_size)
         mover = TRANSPORTS[options.transport](world_size)
         stack.callback(mover.close)
-        kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan)
+        kernel = Kernel(world_size, policy=policy, budget=budget or Budget(), faults=plan, semantics=options.semantics)
         if options.isolation_of(program) == "process":
             ran = _as_processes(program, kernel, mover, options, launch, outsiders)
         else:
@@ -173,6 +176,7 @@ def _told(options: RunOptions) -> dict[str, Any]:
         "gpus": options.gpus,
         "preload": options.preload,
         "poison": options.poison,
+        "backend_semantics": None if options.semantics is GLOO else options.semantics.name,
     }
 
 
@@ -214,7 +218,9 @@ def _as_threads(program: Callable[..., Any], kernel: Kernel, mover: Transport, o
         judges.append(ReplicaJudge(wrappers.peers))
         return judges[0]
 
-    backend = Backend(host, make_judge=make_judge if options.check else None, poisons=options.poison)
+    backend = Backend(
+        host, make_judge=make_judge if options.check else None, poisons=options.poison, semantics=options.semantics
+    )
     shared = SharedProcess(lambda: host.me.rank if host.is_rank_thread() else None, program)
     _run(execution, backend, shared)
     return _Ran(
@@ -269,6 +275,7 @@ def _as_processes(
         preload=options.preload,
         outsiders=outsiders.address,
         poisons=options.poison,
+        semantics=options.semantics,
     )
     execution = ProcessRun(terms, kernel, move_data=mover.move, started=None if launch is None else launch.children)
     try:

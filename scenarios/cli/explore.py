@@ -12,6 +12,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     Alike,
+    BackendName,
     Checks,
     Gpus,
     IsolationName,
@@ -50,6 +51,7 @@ def explore(
     alike: Alike = False,
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
+    backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
@@ -87,7 +89,9 @@ def explore(
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison).applied_to(load(name))
+    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics).applied_to(
+        load(name)
+    )
     chosen = scenario.engine if engine is None else Engine.named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)

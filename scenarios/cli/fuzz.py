@@ -11,6 +11,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     Alike,
+    BackendName,
     BothOrEngine,
     Checks,
     Gpus,
@@ -62,6 +63,7 @@ def fuzz(
     alike: Alike = False,
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
+    backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
     documented: Annotated[
@@ -102,13 +104,14 @@ def fuzz(
             "--isolation": isolation,
             "--gpus": gpus,
             "--check": check,
+            "--backend-semantics": backend_semantics,
             "--alike": alike or None,
             "--preload": preload,
             "--one-at-a-time": one_at_a_time or None,
         },
     )
     workers = _workers(jobs, backend, cluster)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison is not False)
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison is not False, backend_semantics)
     engines = engines_named(engine or ("both" if name is None else default_engine(name)))
     plan = _plan(name, engines, corpus, world_size, documented, seed, executions, run_as)
     check_budget(plan, seconds)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ddpsim.simulator.backend_semantics import BACKENDS
 from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, draws, listed
 
 if TYPE_CHECKING:
@@ -79,6 +80,24 @@ Alike = Annotated[
 OneAtATime = Annotated[
     bool,
     typer.Option("--one-at-a-time", help="Let ranks that are processes compute in turns, not beside each other."),
+]
+BackendName = Annotated[
+    str | None,
+    typer.Option(
+        "--backend-semantics",
+        metavar="NAME",
+        help=f"By whose rules calls meet: {listed(BACKENDS)}.  [default: gloo]",
+        show_default=False,
+    ),
+]
+BackendNames = Annotated[
+    str | None,
+    typer.Option(
+        "--backend-semantics",
+        metavar="NAME,...",
+        help=f"By whose rules calls meet: {listed(BACKENDS)}; several, or `all`, one after another.  [default: gloo]",
+        show_default=False,
+    ),
 ]
 Preload = Annotated[
     list[str] | None,
@@ -169,6 +188,24 @@ def engines_named(name: str) -> tuple[Engine, ...]:
     if name not in names:
         raise UsageError(f"engine is {name!r}, expected one of {', '.join(names)}: give one of these names")
     return tuple(Engine) if name == "both" else (Engine(name),)
+
+
+def backends_named(names: str | None, own: str) -> tuple[str, ...]:
+    """The backends of these names, or all of them for "all". Raises UsageError for one that there is not."""
+    from ddpsim import UsageError
+
+    if names is None:
+        return (own,)
+    chosen = tuple(dict.fromkeys(each.strip() for each in names.split(",")))
+    if chosen == ("all",):
+        return tuple(BACKENDS)
+    for name in chosen:
+        if name not in BACKENDS:
+            raise UsageError(
+                f"backend semantics are {name!r}, expected one of {', '.join(BACKENDS)}, all: give one of these names, "
+                "or several with commas between"
+            )
+    return chosen
 
 
 def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[int] = ()) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
+    BackendName,
     Checks,
     Gpus,
     IsolationName,
@@ -51,6 +52,7 @@ def replay(
     gpus: Gpus = None,
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
+    backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
     step: Annotated[
@@ -79,7 +81,13 @@ def replay(
     from ddpsim.scenarios.running.run_as import RunAs
 
     scenario = RunAs(
-        isolation, gpus, check, preload=preload or (), one_at_a_time=one_at_a_time, poison=poison
+        isolation,
+        gpus,
+        check,
+        preload=preload or (),
+        one_at_a_time=one_at_a_time,
+        poison=poison,
+        backend_semantics=backend_semantics,
     ).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None

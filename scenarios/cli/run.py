@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     Alike,
+    BackendNames,
     Checks,
     Gpus,
     IsolationName,
@@ -24,6 +26,7 @@ from ddpsim.scenarios.cli.options import (
     Timeout,
     TransportName,
     WorldSize,
+    backends_named,
     by_text,
     engines_named,
     how_text,
@@ -52,6 +55,7 @@ def run(
     alike: Alike = False,
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
+    backend_semantics: BackendNames = None,
     check: Checks = None,
     poison: Poison = None,
     timeout: Timeout = None,
@@ -76,14 +80,15 @@ def run(
 
     scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison).applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
+    backends = backends_named(backend_semantics, scenario.backend_semantics)
     how = how_text(transport, policy, seed, scenario.choices)
-    with reporting(report, opens=opens, title=name if len(engines) > 1 else "") as reported:
-        return _run(scenario, engines, transport, how, run_once, reported)
+    with reporting(report, opens=opens, title=name if len(engines) * len(backends) > 1 else "") as reported:
+        cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
+        return _run(cases, transport, how, run_once, reported)
 
 
 def _run(
-    scenario: Scenario,
-    engines: tuple[Engine, ...],
+    cases: Sequence[tuple[Engine, Scenario]],
     transport: str,
     how: str,
     run_once: Callable[[Scenario, Engine], Result],
@@ -92,22 +97,61 @@ def _run(
     from ddpsim.scenarios.cli.judgement import judge
 
     statuses = []
+    found: dict[str, list[Result]] = {}
     with prepared_for(transport):
-        for number, engine in enumerate(engines):
+        for number, (engine, scenario) in enumerate(cases):
             start = time.perf_counter()
             with own_arguments(scenario, run) as own:
                 result = run_once(own, engine)
             seconds = time.perf_counter() - start
-            if len(engines) > 1:
-                output.show(f"{'' if number == 0 else chr(10)}--- {engine.value}")
+            if len(cases) > 1:
+                output.show(f"{'' if number == 0 else chr(10)}--- {_case(engine, scenario, cases)}")
+            found.setdefault(scenario.backend_semantics, []).append(result)
             judgement = judge(scenario.expected_by(engine), result, transport)
             output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
             output.show(judgement.line)
             statuses.append(judgement.status)
             report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
+    if len(found) > 1:
+        output.show(f"\n{by_backend(found)}")
     return worst(statuses)
+
+
+def _case(engine: Engine, scenario: Scenario, cases: Sequence[tuple[Engine, Scenario]]) -> str:
+    """What tells it from the others."""
+    backends = {each.backend_semantics for _, each in cases}
+    engines = {each for each, _ in cases}
+    named = [scenario.backend_semantics] if len(backends) > 1 else []
+    return ", ".join([*named, engine.value] if len(engines) > 1 or not named else named)
+
+
+def by_backend(found: Mapping[str, Sequence[Result]]) -> str:
+    """On which backends it passes and on which it does not, in one line; the worst of each."""
+    from ddpsim import Verdict
+
+    sides: dict[str, list[str]] = {}
+    for backend, results in found.items():
+        worst_of = max(results, key=lambda result: list(Verdict).index(result.verdict))
+        sides.setdefault(_outcome(worst_of, backend), []).append(backend)
+    return "; ".join(f"{what} on {', '.join(names)}" for what, names in sides.items())
+
+
+def _outcome(result: Result, backend: str) -> str:
+    """The rules of the other backends are the strictest that they may follow, so that is what can happen there."""
+    from ddpsim import Verdict
+    from ddpsim.simulator.backend_semantics import GLOO
+
+    if result.verdict is Verdict.PASS:
+        return "passes"
+    if result.verdict is Verdict.UNKNOWN:
+        return "is not decided"
+    does_hang = result.findings[0].code.value.startswith("deadlock.")
+    if backend == GLOO.name:
+        return "hangs" if does_hang else "fails"
+    return "can hang" if does_hang else "can fail"
 
 
 def head(scenario: Scenario, result: Result, engine: Engine, how: str) -> str:
     """What was run; the engine stands there where it is not the one that people expect."""
-    return f"{scenario.name}  world size {result.world_size}  {by_text(engine)}{how}"
+    rules = "" if scenario.backend_semantics == "gloo" else f"  by the rules of {scenario.backend_semantics}"
+    return f"{scenario.name}  world size {result.world_size}  {by_text(engine)}{how}{rules}"

@@ -13,6 +13,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     Alike,
+    BackendName,
     Checks,
     Gpus,
     IsolationName,
@@ -56,6 +57,7 @@ def shrink(
     alike: Alike = False,
     preload: Preload = None,
     one_at_a_time: OneAtATime = False,
+    backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
@@ -85,7 +87,7 @@ def shrink(
     path = out or default_path(name)
     budget = Budget(executions=sys.maxsize, seconds=seconds)
     check_free(path)
-    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison)
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics)
     own = run_as.applied_to(load(name).with_world_size(world_size))
     with own_arguments(own, shrink) as watched, output.bar("shrinking", seconds, _where) as on_progress:
         scenario = _failing(watched, token, engine, policy, seed)

@@ -117,6 +117,7 @@ class ScenarioForm(Form, frozen=True):
     hash_seed: Annotated[int, Meta(ge=0, le=2**32 - 1)] | None = None
     preload: tuple[str, ...] = ()
     poison: bool | None = None
+    backend_semantics: Literal["gloo", "nccl", "in-order", "eager-send", "lazy-connect"] | None = None
     check: Check | None = None
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()

@@ -31,6 +31,7 @@ from ddpsim.scenarios.files.toml_file import VERSION
 from ddpsim.scenarios.files.value_scenarios import expectation_of, program_in, training_in
 from ddpsim.scenarios.model import Expectation, Scenario
 from ddpsim.scenarios.training.training import JoinTerms, Rule, Training
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.choices import choices_text
 from ddpsim.simulator.programs.program import Program
 from ddpsim.simulator.programs.program_json import to_json
@@ -66,6 +67,7 @@ def text_of(scenario: Scenario, *, summary: str = "", cause: str = "") -> str:
         "hash_seed": scenario.hash_seed,
         "preload": scenario.preload,
         "poison": scenario.poison,
+        "backend_semantics": None if scenario.backend_semantics == GLOO.name else scenario.backend_semantics,
         "check": _check(scenario),
         "tags": scenario.tags,
         "reports": scenario.reports,

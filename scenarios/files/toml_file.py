@@ -115,6 +115,7 @@ def _under_schedule(file: TomlFile, form: ScenarioForm, scenario: Scenario) -> S
         hash_seed=scenario.hash_seed if form.hash_seed is None else form.hash_seed,
         preload=form.preload or scenario.preload,
         poison=scenario.poison if form.poison is None else form.poison,
+        backend_semantics=form.backend_semantics or scenario.backend_semantics,
         check=scenario.check if form.check is None else None if form.check is Check.NONE else form.check.value,
     )
 

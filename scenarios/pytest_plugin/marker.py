@@ -74,6 +74,8 @@ class Options:
     """Virtual ones, for ranks that are processes."""
     one_at_a_time: bool = False
     """Ranks that are processes do not compute beside each other."""
+    backend_semantics: str = "gloo"
+    """By whose rules calls meet."""
 
 
 OPTIONS = tuple(each.name for each in fields(Options) if each.name != "world_size")

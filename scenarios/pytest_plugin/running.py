@@ -162,6 +162,7 @@ def _run(item: pytest.Function, program: Callable[[int], Any], options: Options,
         "isolation": options.isolation,
         "gpus": options.gpus,
         "one_at_a_time": options.one_at_a_time,
+        "backend_semantics": options.backend_semantics,
     }
     token, seed = item.config.getoption("ddpsim_replay"), seed_of(item, options)
     if token is not None:

@@ -67,6 +67,7 @@ def explore_scenario(
             alike=chosen.alike,
             preload=chosen.preload,
             one_at_a_time=chosen.one_at_a_time,
+            backend_semantics=chosen.backend_semantics,
             on_progress=on_progress,
         )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from ddpsim import UsageError
 from ddpsim.scenarios.model import Scenario
+from ddpsim.simulator.backend_semantics import GLOO
 
 _REPLICAS, _IF_ANY, _NOTHING = CHECKS = ("replicas", "replicas-if-any", "none")
 """What is compared besides, be it that there is any or not, and what says that nothing is."""
@@ -23,6 +24,7 @@ class RunAs:
     preload: Sequence[str] = ()
     one_at_a_time: bool = False
     poison: bool | None = None
+    backend_semantics: str | None = None
 
     def applied_to(self, scenario: Scenario) -> Scenario:
         """The scenario, run so. Raises UsageError for a check that there is not."""
@@ -40,6 +42,8 @@ class RunAs:
             scenario = replace(scenario, one_at_a_time=True)
         if self.poison is not None:
             scenario = replace(scenario, poison=self.poison)
+        if self.backend_semantics is not None:
+            scenario = replace(scenario, backend_semantics=self.backend_semantics)
         if self.check is not None:
             scenario = replace(scenario, check=None if self.check == _NOTHING else self.check)
         return scenario
@@ -53,4 +57,5 @@ def words_of(scenario: Scenario) -> list[str]:
     words = [] if scenario.isolation is None else ["--isolation", scenario.isolation]
     words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
     words += [word for name in scenario.preload for word in ("--preload", name)]
+    words += [] if scenario.backend_semantics == GLOO.name else ["--backend-semantics", scenario.backend_semantics]
     return words + ([] if scenario.check == _IF_ANY else ["--check", scenario.check or _NOTHING])

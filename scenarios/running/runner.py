@@ -21,6 +21,7 @@ from ddpsim.scenarios.running.meeting import check_meets
 from ddpsim.scenarios.running.run_as import words_of
 from ddpsim.scenarios.training.divergence import divergence_from
 from ddpsim.scenarios.training.training import Training
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.policies.guided import Guided
 from ddpsim.simulator.policies.named import DEFAULT
 from ddpsim.simulator.rank_processes.program import Program, with_hash_seed
@@ -62,6 +63,7 @@ def run_scenario(
         if transport == PROCESSES:
             _check_no_gpus(chosen)
             _check_no_program(chosen)
+            _check_no_semantics(chosen)
             return run_on_processes(chosen, chosen.engine, _timeout(timeout_seconds))
         own = Guided(chosen.choices) if chosen.choices else DEFAULT
         return simulate(
@@ -81,6 +83,7 @@ def run_scenario(
             alike=chosen.alike,
             preload=chosen.preload,
             one_at_a_time=chosen.one_at_a_time,
+            backend_semantics=chosen.backend_semantics,
         )
 
     return _run(scenario, engine, transport, world_size, run, timeout_seconds)
@@ -91,6 +94,14 @@ def _check_no_gpus(scenario: Scenario) -> None:
         raise UsageError(
             f"gpus is {scenario.gpus}, but real processes are no simulation and have no virtual GPUs: leave it out, or "
             "take transport 'memory'"
+        )
+
+
+def _check_no_semantics(scenario: Scenario) -> None:
+    if scenario.backend_semantics != GLOO.name:
+        raise UsageError(
+            f"backend semantics are {scenario.backend_semantics!r}, but real processes run on real gloo: leave them "
+            "out, or take transport 'memory'"
         )
 
 
@@ -160,6 +171,7 @@ def replay_scenario(
             gpus=chosen.gpus,
             preload=chosen.preload,
             one_at_a_time=chosen.one_at_a_time,
+            backend_semantics=chosen.backend_semantics,
         )
 
     return _run(scenario, engine, transport, world_size, run)

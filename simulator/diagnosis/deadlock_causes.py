@@ -27,7 +27,7 @@ from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait
-from ddpsim.simulator.wording import Line, rank_list
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
 def at_fault(snapshot: Snapshot, reading: Reading) -> tuple[int, ...]:
@@ -186,9 +186,7 @@ def _slots_of(snapshot: Snapshot, calls: Sequence[Call]) -> list[OpenSlot]:
 
 def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> list[Line]:
     if reading.streams:
-        first = {stream.rank: stream.started[0] for stream in snapshot.streams}
-        own = [f"rank {rank} began with {_on_group(first[rank])}" for rank in reading.streams]
-        return Cause.STREAMS_CROSS.lines(fact=", ".join(elided(own)))
+        return Cause.STREAMS_CROSS.lines(fact=_began_with(snapshot, reading.streams))
     calls = _cycle_calls(snapshot, reading)
     operations = {call.operation for call in calls}
     if not calls:
@@ -211,9 +209,13 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
     return cause.lines(fact=f"{', '.join(elided(groups))} and {last}")
 
 
-def _on_group(call: Call) -> str:
-    message = "" if call.peer is None else f" {'to' if call.operation == 'send' else 'from'} rank {call.peer}"
-    return f'{call.operation} #{call.sequence}{message} on "{call.group}" at {call.location}'
+def _began_with(snapshot: Snapshot, ranks: Sequence[int]) -> str:
+    """Which call of each of these ranks is under way, while others of the rank are queued behind it."""
+    first = {stream.rank: stream.started[0] for stream in snapshot.streams}
+    sides = ranks_by(
+        (rank, f'{first[rank].operation} on "{first[rank].group}" at {first[rank].location}') for rank in ranks
+    )
+    return ", ".join(elided([f"{rank_list(own)} began with {call}" for call, own in sides.items()]))
 
 
 def _cycle_calls(snapshot: Snapshot, reading: Reading) -> list[Call]:

@@ -22,7 +22,6 @@ from ddpsim.simulator.kernel.turns import Turns
 from ddpsim.simulator.matching.agreement import disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import Slot, call_object, order_object
-from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.waits import CallWait
 
 _ISSUE, _MATCH, _WAIT, _DONE = EventKind.ISSUE, EventKind.MATCH, EventKind.WAIT, EventKind.DONE  # as in turns.py
@@ -88,7 +87,7 @@ class Exchange:
                 run.observer.touched(me.number, Access(order_object(call), Mode.WRITE))
             run.observer.issued(me.number, issued.name, call)  # now that what whoever sees it learns is noted
         run.record(_ISSUE, call)
-        if self._streams is not None and call.operation not in CREATING:
+        if self._streams is not None and self._streams.has(call):
             return self._start_all(me) if self._streams.join(issued, self._starting) else None
         return self._start(me, call)
 

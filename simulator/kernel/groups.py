@@ -24,6 +24,8 @@ class Groups:
     def declare(self, me: Task, request: Declare) -> None:
         """Serve `Declare`."""
         self._run.slots.declare(request.group, request.members)
+        if request.is_beside_streams and self._run.streams is not None:
+            self._run.streams.leave_out(request.group)
 
     def destroy(self, me: Task, request: Destroy) -> None:
         """Serve `Destroy`."""

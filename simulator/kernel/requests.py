@@ -129,6 +129,8 @@ class Declare(NamedTuple):
 
     group: str
     members: tuple[int, ...]
+    is_beside_streams: bool = False
+    """Its calls start when they are issued, whatever the backend of the other groups does."""
 
 
 class Announce(NamedTuple):

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections import deque
 
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.standstill import StreamSnapshot
 from ddpsim.simulator.kernel.tasks import IssuedCall
+from ddpsim.simulator.operations import CREATING
 
 
 class _Stream:
@@ -37,6 +39,16 @@ class Streams:
         self._streams = [_Stream() for _ in range(world_size)]
         self._batch_is_unit = batch_is_unit
         self._batches = 0
+        self._left_out: set[str] = set()
+        """Groups whose calls run beside the streams. Only asked about."""
+
+    def leave_out(self, group: str) -> None:
+        """Let the calls of a group run beside the streams."""
+        self._left_out.add(group)
+
+    def has(self, call: Call) -> bool:
+        """True for a call that runs on its rank's stream; making a group is none."""
+        return call.operation not in CREATING and call.group not in self._left_out
 
     def open_batch(self, rank: int) -> None:
         """What a rank issues from here on is one unit, if the backend has such."""
@@ -57,6 +69,8 @@ class Streams:
 
     def leave(self, issued: IssuedCall, starting: deque[IssuedCall]) -> None:
         """A call is complete: add those to `starting` that do now."""
+        if not self.has(issued.call):
+            return
         stream = self._streams[issued.rank.rank]
         stream.started = [each for each in stream.started if each[0] is not issued]
         stream.start(starting)

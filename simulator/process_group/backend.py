@@ -10,6 +10,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
   address; and `distributed_c10d.rendezvous`, which an `init_process_group` that was imported by name comes to;
   Not where a program makes its groups itself (`makes_groups` is False): there `init_process_group` and the rendezvous
   are torch's own, and `_create_c10d_store` of the latter gives the simulator's store, without a socket;
+- `batch_isend_irecv`, under the rules of a backend to which it is one unit;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - the functions that start and end torch's profiler (profilers.py);
 - `torch.compile`, so that what it traces programs by leaves our functions as they are (untraced.py);
@@ -42,8 +43,9 @@ from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import Poll
+from ddpsim.simulator.kernel.requests import CloseBatch, OpenBatch, Poll
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.made_stores import blocks
@@ -74,6 +76,7 @@ class Backend:
         steps_elsewhere: StepsElsewhere | None = None,
         makes_groups: bool = True,
         poisons: bool = False,
+        semantics: BackendSemantics = GLOO,
     ) -> None:
         """`make_judge` makes the judge of check="replicas", given the wrappers.
 
@@ -82,12 +85,13 @@ class Backend:
         """
         self._host = host
         self._makes_groups = makes_groups
+        self._semantics = semantics
         self._wrappers = WrapperRegistry(self._running_rank, steps_elsewhere)
         self._replicas: Replicas | None = None
         if make_judge is not None:
             self._replicas = Replicas(self._wrappers, host.hazards.unwaited, make_judge(self._wrappers))
             host.hazards.listeners.append(self._replicas.call_issued)
-        self._groups = GroupMaker(host, self._wrappers, poisons=poisons)
+        self._groups = GroupMaker(host, self._wrappers, poisons=poisons, semantics=semantics)
 
     # --- around the whole run -----------------------------------------------------------------------------------------
 
@@ -123,6 +127,8 @@ class Backend:
             ]
         else:
             first = [(_RENDEZVOUS, "_create_c10d_store", self._rendezvous_store)]
+        if self._semantics.batch_is_unit:
+            first += [(owner, "batch_isend_irecv", self._as_unit) for owner in (distributed_c10d, dist)]
         return [
             *first,
             *OneProfiler(self._host).replacements(),
@@ -142,6 +148,18 @@ class Backend:
             (_c10d.Reducer, "prepare_for_backward", self._wrappers.backward_marker),
             (dist, "_register_comm_hook", self._wrappers.hook_marker),
         ]
+
+    def _as_unit(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        def batch_isend_irecv(p2p_op_list: Any) -> Any:
+            if not self._host.is_rank_thread():
+                return original(p2p_op_list)
+            self._host.ask(OpenBatch())
+            try:
+                return original(p2p_op_list)
+            finally:
+                self._host.ask(CloseBatch())
+
+        return batch_isend_irecv
 
     def _running_rank(self) -> int | None:
         return self._host.me.rank if self._host.is_rank_thread() else None

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.distributed import distributed_c10d
 
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
 from ddpsim.simulator.process_group.group import SimulatedGroup
@@ -39,13 +40,18 @@ _NAME_LENGTH = 8
 class GroupMaker:
     """Makes the groups of one execution's ranks, each for the rank that is running."""
 
-    def __init__(self, host: Host, wrappers: WrapperRegistry, *, poisons: bool = False) -> None:
+    def __init__(
+        self, host: Host, wrappers: WrapperRegistry, *, poisons: bool = False, semantics: BackendSemantics = GLOO
+    ) -> None:
         self._host = host
         self._poisons = poisons
+        self._semantics = semantics
         phases = PhaseTable()
         self._trackers = [OriginTracker(host, wrappers, phases, rank) for rank in range(host.world_size)]
         self.through_torch = ThroughTorch()
         self._made: list[Counter[str]] = [Counter() for _ in range(host.world_size)]
+        self._has_made_nccl = [False] * host.world_size
+        """By rank: it has a group on NCCL, so that one without has another backend."""
         self._everybody = tuple(range(host.world_size))
         self._same_rank = {rank: rank for rank in self._everybody}
 
@@ -190,6 +196,8 @@ class GroupMaker:
                 has_nccl=_has_nccl(backend),
                 poisons=self._poisons,
                 through_torch=self.through_torch,
+                is_beside_nccl=not _has_nccl(backend) and self._has_made_nccl[rank],
+                semantics=self._semantics,
             ),
             self.through_torch,
             name=name,
@@ -198,6 +206,7 @@ class GroupMaker:
             backend_name=_default_backend(backend),
             timeout=timeout or distributed_c10d.default_pg_timeout,
         )
+        self._has_made_nccl[rank] |= _has_nccl(backend)
         world.pg_map[group] = (backend, store)
         world.pg_names[group] = name
         world.pg_backend_config[group] = str(distributed_c10d.BackendConfig(distributed_c10d.Backend(backend)))

@@ -9,16 +9,17 @@ import torch
 from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import Declare, Destroy
+from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
 from ddpsim.simulator.matching.point_to_point import channel_of
 from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.poison import poisoned
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
-from ddpsim.simulator.process_group.work import FailedWork, SimulatedWork
+from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host, Pending
 from ddpsim.simulator.transport.payload import Payload
@@ -38,6 +39,8 @@ class Issuer:
         through_torch: ThroughTorch,
         has_nccl: bool = False,
         poisons: bool = False,
+        is_beside_nccl: bool = False,
+        semantics: BackendSemantics = GLOO,
     ) -> None:
         self.host = host
         self.label = label
@@ -46,6 +49,7 @@ class Issuer:
         self.is_destroyed = False
         self.has_nccl = has_nccl
         """The program asked for NCCL, be it for the tensors of one kind of device only."""
+        self._semantics = semantics
         self._origins = origins
         self._poisons = poisons
         """See Note [Poison] in poison.py."""
@@ -55,7 +59,7 @@ class Issuer:
         """How many calls there were, as a backend counts them: those that make groups torch does not know."""
         self._messages = 0
         self._coalesced: list[SimulatedWork | FailedWork] | None = None
-        host.ask(Declare(label, members))
+        host.ask(Declare(label, members, is_beside_nccl))
 
     def destroy(self) -> None:
         """Refuse all calls from here on, and remember which line ended it."""
@@ -93,11 +97,12 @@ class Issuer:
         self.issued += signature.members is None and signature.operation != "split_group"
         origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
-        pending = Pending(call, me, payload)
+        is_buffered = self._semantics.sends_eagerly and call.operation == "send"
+        pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
         if self._poisons and (held := poisoned(signature, payload, origin.phase, self.rank)) is not None:
             pending.poisoned, pending.payload = held, held.moved
-        work = SimulatedWork(host, pending, result)
+        work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)
         host.issue(pending)
         if torch._C._current_graph_task_id() != -1:
             _wait_before_backward_ends(work, at_once=me.is_reducing_at_once)
@@ -133,12 +138,16 @@ class Issuer:
         if self._coalesced is not None:
             raise RuntimeError("coalescing has been started already: end it before the next start")
         self._coalesced = []
+        if self._semantics.batch_is_unit:
+            self.host.ask(OpenBatch())
 
     def end_coalescing(self) -> list[SimulatedWork | FailedWork]:
         """The works of the calls since `start_coalescing`."""
         if self._coalesced is None:
             raise RuntimeError("coalescing has not been started: call _start_coalescing first")
         works, self._coalesced = self._coalesced, None
+        if self._semantics.batch_is_unit:
+            self.host.ask(CloseBatch())
         return works
 
     def _made(self, work: SimulatedWork | FailedWork) -> SimulatedWork | FailedWork:

@@ -154,6 +154,43 @@ def _is_the_reducers_alone(origin: Origin) -> bool:
     return origin.phase is Phase.BUCKET and not origin.by_hook and not origin.shadow
 
 
+class BufferedSend(SimulatedWork):
+    """A send whose message has been copied: whoever sent it need not wait for the receive."""
+
+    def wait(self, timeout: timedelta = NO_TIMEOUT) -> bool:
+        """True, at once."""
+        self._settle()
+        return True
+
+    def complete(self) -> None:
+        """Nothing is to be waited for."""
+
+    def is_completed(self) -> bool:
+        """True."""
+        self._settle()
+        return True
+
+    def is_success(self) -> bool:
+        """True."""
+        return self.is_completed()
+
+    def result(self) -> Sequence[Any]:
+        """The tensors that were sent."""
+        return self._result
+
+    def get_future(self) -> torch.futures.Future[Sequence[Any]]:
+        """A future that is set."""
+        self._settle()
+        future: torch.futures.Future[Sequence[Any]] = torch.futures.Future(devices=_devices(self._result) or None)
+        future.set_result(self._result)
+        return future
+
+    def _settle(self) -> None:
+        if not self.pending.waited:
+            self.pending.waited = True
+            self._host.hazards.settled(self.pending)
+
+
 class FailedWork(Work):
     """The handle of a call that the backend refused after it was issued: no other rank hears of it."""
 

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import torch
 
+from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call
 from ddpsim.simulator.choices import Start
 from ddpsim.simulator.errors import UsageError
@@ -92,6 +93,7 @@ class Terms(NamedTuple):
     """Modules that are loaded before ranks of a program are forked."""
     poisons: bool = False
     """Tensors of calls in flight hold what shows."""
+    semantics: BackendSemantics = GLOO
 
 
 def sent(terms: Terms) -> dict[str, Any]:
@@ -255,6 +257,7 @@ class _RankProcess:
             steps_elsewhere=self._kernel.latest_step,
             makes_groups=not setting.terms.is_program,
             poisons=setting.terms.poisons,
+            semantics=setting.terms.semantics,
         )
         self._body = body
         rank = self._host.ranks[0]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ddpsim.simulator.api import replay, simulate
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.budget import Budget
 from ddpsim.simulator.choices import Schedule
 from ddpsim.simulator.faults import Fault
@@ -55,6 +56,7 @@ def shrink(
     gpus: int | None = None,
     preload: Sequence[str] = (),
     one_at_a_time: bool = False,
+    backend_semantics: str = GLOO.name,
     on_progress: OnShrinkProgress | None = None,
 ) -> ShrunkSchedule:
     """Find the simplest schedule under which `program`, a function or a command, fails as it does under `schedule`.
@@ -76,6 +78,7 @@ def shrink(
         "gpus": gpus,
         "preload": preload,
         "one_at_a_time": one_at_a_time,
+        "backend_semantics": backend_semantics,
     }
     failed = replay(program, world_size, schedule, **options)
     failure = failure_of(failed, failed.program)

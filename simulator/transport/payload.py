@@ -18,3 +18,7 @@ class Payload(NamedTuple):
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     gathered: list[Tensor] | None = None
     """Where an operation without output tensors of its own leaves what it gathered, as one tensor."""
+
+    def copied(self) -> Payload:
+        """With inputs of its own, so that the caller may change its tensors."""
+        return self._replace(inputs=[tensor.detach().clone() for tensor in self.inputs])

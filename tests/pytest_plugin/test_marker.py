@@ -197,5 +197,6 @@ TABLE = (
     "isolation",
     "gpus",
     "one_at_a_time",
+    "backend_semantics",
 )
 ROOT = Path(__file__).parents[2]

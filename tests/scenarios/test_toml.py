@@ -184,7 +184,10 @@ WRONG = {
     **{text: (text, f"{found(text)}, expected {expected}") for text, expected in NOT_EXPECTED.items()},
     "not toml": ("world_size = \n", ":1 is no TOML (Invalid value (at line 1, column 14)), expected lines like"),
     "no summary": ("seed = 1", ": summary is missing, expected what goes wrong"),
-    "unknown key": ("wordl_size = 3", ":2: wordl_size is no key, expected one of alike, average_buffers, cause, "),
+    "unknown key": (
+        "wordl_size = 3",
+        ":2: wordl_size is no key, expected one of alike, average_buffers, backend_semantics, cause, ",
+    ),
     "nearest key": ("wordl_size = 3", "did you mean 'world_size'?"),
     "contradiction": (
         "world_size = 4\niterations = [1, 2, 3]",
