@@ -114,7 +114,10 @@ def _gloo() -> Any:
 
 def _connected(device: Any, size: int) -> list[Any]:
     """The process groups of `size` ranks, connected with each other: each waits for the others while it is made."""
-    store = _c10d.HashStore()
+    store = _c10d.Store.__new__(
+        _c10d.HashStore
+    )  # torch's own: to a rank, on whose thread this is, the class gives ours
+    store.__init__()  # type: ignore[misc]
     groups: list[Any] = [None] * size
 
     def connect(rank: int) -> None:
