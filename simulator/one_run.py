@@ -36,6 +36,7 @@ from ddpsim.simulator.replay_call import replay_call
 from ddpsim.simulator.result import Result
 from ddpsim.simulator.runtime import outcome
 from ddpsim.simulator.runtime.isolation import Isolation, VirtualTime
+from ddpsim.simulator.runtime.isolation.virtual_time import waits_for_process
 from ddpsim.simulator.runtime.shared_process import SharedProcess
 from ddpsim.simulator.runtime.threaded_run import ThreadedRun
 from ddpsim.simulator.trace import Trace
@@ -239,6 +240,7 @@ def _run(execution: ThreadedRun, backend: Backend, shared: SharedProcess) -> Non
         host.is_rank_thread,
         lambda seconds: host.ask(Sleep(seconds)),
         lambda: (host.me.rank, float(host.ask(ReadClock()))),
+        waits_for_process,
     )
     with backend.installed(), stores_of_threads(host):
         try:

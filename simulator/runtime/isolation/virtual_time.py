@@ -19,8 +19,10 @@ real time. So what waits like that until the virtual clock shows some time waits
 from __future__ import annotations
 
 import operator
+import sys
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 EPOCH_SECONDS = 946_684_800
@@ -34,13 +36,31 @@ LONGEST_SLEEP_SECONDS = 2**63 / NANOSECONDS
 """More does not fit into CPython's `PyTime_t`."""
 
 
+def waits_for_process(caller: FrameType) -> bool:
+    """True for `subprocess`, which sleeps from one look at a child to the next.
+
+    The child takes real time, and in virtual time its time-out would pass at once. Where ranks are threads the others
+    do not run meanwhile, as they do not where a wait for a child has no time-out: torch compiles like that, and holds a
+    lock of the process.
+    """
+    return caller.f_globals.get("__name__") == "subprocess"
+
+
 class VirtualTime:
     """Replaces the clocks of the `time` module for the threads of ranks, from `install` to `uninstall`."""
 
     def __init__(
-        self, is_rank_thread: Callable[[], bool], sleep: Callable[[float], None], now: Callable[[], tuple[int, float]]
+        self,
+        is_rank_thread: Callable[[], bool],
+        sleep: Callable[[float], None],
+        now: Callable[[], tuple[int, float]],
+        waits_really: Callable[[FrameType], bool] = lambda caller: False,
     ) -> None:
-        """Take `now`, the running rank and its virtual seconds, and `sleep`, which waits for virtual seconds."""
+        """Take `now`, the running rank and its virtual seconds, and `sleep`, which waits for virtual seconds.
+
+        A sleep whose caller `waits_really` takes real time, and lets nobody else run.
+        """
+        self._waits_really = waits_really
         self._is_rank_thread = is_rank_thread
         self._sleep = sleep
         self._now = now
@@ -87,14 +107,14 @@ class VirtualTime:
         return read
 
     def _sleep_on_ranks(self, original: Callable[[float], None]) -> Callable[[float], None]:
-        is_rank_thread, virtual_sleep = self._is_rank_thread, self._sleep
+        is_rank_thread, virtual_sleep, waits_really = self._is_rank_thread, self._sleep, self._waits_really
 
         def sleep(seconds: float, /) -> None:
-            if is_rank_thread():
+            if is_rank_thread() and not waits_really(sys._getframe(1)):
                 seconds = seconds if isinstance(seconds, float) else operator.index(seconds)
                 if 0 <= seconds < LONGEST_SLEEP_SECONDS:
                     virtual_sleep(float(seconds))
                     return
-            original(seconds)  # on a rank only what it refuses, with the error it has for that
+            original(seconds)  # on a rank what it refuses, with the error it has for that, and real waits
 
         return sleep

@@ -1,6 +1,7 @@
 """The clocks of `time` inside ranks and outside."""
 
 import os
+import subprocess
 import threading
 import time
 from decimal import Decimal
@@ -8,7 +9,7 @@ from decimal import Decimal
 import pytest
 from torch.utils.data import DataLoader, Dataset
 
-from ddpsim import simulate
+from ddpsim import Budget, simulate
 from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.virtual_time import EPOCH_SECONDS
 
@@ -157,3 +158,19 @@ def test_workers_of_a_data_loader_sleep_in_real_time():
     for batches, seconds in simulate(program, 2).returns:
         assert batches == [[0, 1], [2, 3]]
         assert seconds < 1e-3  # what reading the clock takes, and no sleep of the workers
+
+
+def test_a_wait_for_a_child_takes_real_time_and_keeps_a_lock_of_the_process():
+    """As torch compiles: under a lock that was made before the run, waiting for a compiler with a time-out."""
+    lock = threading.Lock()
+
+    def program(rank):
+        with lock:
+            child = subprocess.run(["sleep", "0.1"], timeout=60, check=False)
+            with pytest.raises(subprocess.TimeoutExpired):
+                subprocess.run(["sleep", "60"], timeout=0.01, check=False)
+        return child.returncode, time.monotonic() < 1e-3
+
+    result = simulate(program, 2, budget=Budget(stuck_seconds=5))
+    result.raise_for_verdict()
+    assert result.returns == ((0, True),) * 2
