@@ -29,6 +29,7 @@ class Code(str, Enum):
     MISMATCH_SPLITS = "mismatch.splits"
     MISMATCH_GROUP = "mismatch.group"
     MISMATCH_ORIGIN = "mismatch.origin"
+    MISMATCH_VALUE = "mismatch.value"
     DEADLOCK_CYCLE = "deadlock.cycle"
     DEADLOCK_MISSING_RANK = "deadlock.missing_rank"
     DEADLOCK_DEAD_RANK = "deadlock.dead_rank"

@@ -468,6 +468,13 @@ class Cause:
         "enter the join on every rank, and leave it by no break, return or exception",
     )
 
+    # --- values that decide (mismatch.value) --------------------------------------------------------------------------
+
+    VALUES_DIFFER = about(Fact)(
+        "the ranks go different ways by {fact}, which each has computed, read or drawn by itself",
+        "share it: broadcast the value of one rank, or all_reduce a flag, before anything depends on it",
+    )
+
     # --- replicas (divergence.*) --------------------------------------------------------------------------------------
 
     INNER_MODULE_TRAINED = about(Nothing)(

@@ -14,6 +14,7 @@ from ddpsim.simulator.choices import Policy
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.faults import FaultPlan
 from ddpsim.simulator.kernel import requests as ask
+from ddpsim.simulator.kernel.agreements import Agreements
 from ddpsim.simulator.kernel.answers import GO_ON, IN_TIME, UNWIND, Answer, GoOn
 from ddpsim.simulator.kernel.endings import RequestEnded, limit_passed
 from ddpsim.simulator.kernel.exchange import Exchange
@@ -84,6 +85,7 @@ class Kernel:
             ask.Release: self._release,
             ask.Acquire: self._acquire,
             ask.Note: self._note,
+            ask.Agree: Agreements(run).on_agree,
             ask.StepDone: self._count_step,
         }
 

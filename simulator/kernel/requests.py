@@ -216,6 +216,14 @@ class Note(NamedTuple):
     text: str = ""
 
 
+class Agree(NamedTuple):
+    """The caller's rank tells a value that all ranks should have alike."""
+
+    name: str
+    value: str
+    site: Site
+
+
 class StepDone(NamedTuple):
     """An optimizer of the caller's rank finished a step."""
 
@@ -270,6 +278,7 @@ class Looked(NamedTuple):
 Request = (
     Checkpoint | Poll | Sleep | BeginCall | Issue | WaitFor | IsComplete | Block | StoreOperation | ReadClock | Finish
     | Wake | Cancel | NameGroup | Declare | Announce | Destroy | Missing | GiveUp | GivenUp | OthersDeliver
-    | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Note | StepDone | Returned | Raised
+    | OpenBatch | CloseBatch | StartThread | SawEnd | Touch | Release | Acquire | Note | Agree | StepDone
+    | Returned | Raised
 )  # fmt: skip
 Reply = Delivered | Moved | StackTold | Looked

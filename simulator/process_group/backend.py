@@ -13,6 +13,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `batch_isend_irecv`, under the rules of a backend to which it is one unit;
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - the functions that start and end torch's profiler (profilers.py);
+- `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.compile`, so that what it traces programs by leaves our functions as they are (untraced.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
@@ -43,9 +44,10 @@ from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from ddpsim.simulator import agreeing
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import CloseBatch, OpenBatch, Poll
+from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch, Poll
 from ddpsim.simulator.process_group import reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.made_stores import blocks
@@ -57,6 +59,7 @@ from ddpsim.simulator.process_group.replicas import Judge, Replicas
 from ddpsim.simulator.process_group.untraced import compile_others, has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group.work import wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
+from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
 
 _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
@@ -137,6 +140,7 @@ class Backend:
             (dist, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),
             (torch, "compile", compile_others),
+            (agreeing, "tell", self._agreeing),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
@@ -309,6 +313,15 @@ class Backend:
                     "number, and the world its size"
                 )
         return given
+
+    # --- what a program says ------------------------------------------------------------------------------------------
+
+    def _agreeing(self, original: Callable[[str, object], None]) -> Callable[[str, object], None]:
+        def tell(name: str, value: object) -> None:
+            if self._host.is_rank_thread():
+                self._host.ask(Agree(str(name), agreeing.text_of(value), site_here()))
+
+        return tell
 
     # --- waiting for futures ------------------------------------------------------------------------------------------
 

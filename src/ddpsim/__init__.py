@@ -15,6 +15,7 @@ import typing
 __path__[:] = dict.fromkeys([os.path.dirname(os.path.realpath(os.path.join(__path__[0], "simulator"))), __path__[0]])
 
 if typing.TYPE_CHECKING:
+    from ddpsim.simulator.agreeing import agree
     from ddpsim.simulator.api import explore, replay, simulate, simulate_program
     from ddpsim.simulator.budget import Budget
     from ddpsim.simulator.calls import Call, Site
@@ -72,6 +73,7 @@ _HOMES = {
     "Verdict": "simulator.verdict",
     "VerdictError": "simulator.errors",
     "Waiting": "simulator.waits",
+    "agree": "simulator.agreeing",
     "explore": "simulator.api",
     "replay": "simulator.api",
     "shrink": "simulator.shrinking.shrunk_schedule",
@@ -111,6 +113,7 @@ __all__ = [
     "Verdict",
     "VerdictError",
     "Waiting",
+    "agree",
     "explore",
     "replay",
     "shrink",

@@ -1,0 +1,73 @@
+"""`agree`: what decides which way a rank goes, told, so that ranks that differ in it are found where they part."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, TypeVar
+
+from ddpsim.simulator.errors import UsageError
+
+_T = TypeVar("_T")
+
+_LONGEST = 120
+"""Of a longer value only the beginning is shown."""
+
+
+def agree(name: str, value: _T) -> _T:
+    """Say that `value` is the same on all ranks, and return it: `if agree("stop", loss < 0.1): break`.
+
+    In a simulation, the k-th call of a name on one rank is compared with the k-th call of that name on each other rank
+    of the world. Where two differ, the run ends with the finding `mismatch.value`. Nobody waits for anybody, and
+    nothing is communicated, so the schedule is as without; a rank that makes fewer calls is not missed. Outside of a
+    simulation it does nothing.
+
+    Values are numbers, strings, bytes, None, members of enumerations, tensors and arrays, and what is made of these:
+    lists, tuples, sets and mappings. 1, 1.0 and True are equal, as are two NaN. Raises UsageError in a simulation for
+    anything else.
+    """
+    tell(name, value)
+    return value
+
+
+def tell(name: str, value: object) -> None:
+    """What `agree` calls; a simulation puts its own in this place."""
+
+
+def text_of(value: object) -> str:
+    """Equal texts for equal values. Raises UsageError for one that has none."""
+    text = _text(value)
+    if len(text) <= _LONGEST:
+        return text
+    return f"{text[:_LONGEST]}... ({hashlib.sha256(text.encode()).hexdigest()[:12]})"
+
+
+def _text(value: Any) -> str:
+    if value is None or isinstance(value, (str, bytes)):
+        return repr(value)
+    if isinstance(value, Enum):
+        return str(value)
+    if isinstance(value, (bool, int, float)):
+        return _number(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(sorted(f"{_text(key)}: {_text(item)}" for key, item in value.items())) + "}"
+    if isinstance(value, (set, frozenset)):
+        return "{" + ", ".join(sorted(map(_text, value))) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_text, value)) + "]"
+    if isinstance(value, complex):
+        return f"{_number(value.real)} + {_number(value.imag)}j"
+    if callable(getattr(value, "tolist", None)):  # of tensors, arrays and their numbers
+        return _text(value.tolist())
+    raise UsageError(
+        f"agree got a value of type {type(value).__name__}, expected numbers, strings, None, tensors, or lists, sets "
+        "and mappings of these: tell what it is made of"
+    )
+
+
+def _number(value: float) -> str:
+    if isinstance(value, float) and not (math.isfinite(value) and value.is_integer()):
+        return repr(float(value))
+    return repr(int(value))

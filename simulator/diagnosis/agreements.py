@@ -1,0 +1,36 @@
+"""Ranks that go different ways by a value, as a finding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ddpsim.simulator.calls import Site
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import Row, heading, minority, table
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
+
+
+class Said(NamedTuple):
+    """What one rank told."""
+
+    rank: int
+    value: str
+    """Equal texts for equal values."""
+    site: Site
+
+
+def values_differ(name: str, number: int, said: Sequence[Said], step: int) -> Finding:
+    """The finding for ranks whose values differ in call `number` of a name, of all that have told theirs."""
+    said = sorted(said)
+    sides = ranks_by((each.rank, each.value) for each in said)
+    culprits = minority(sides.values())
+    values = " against ".join(f"{value} on {rank_list(ranks)}" for value, ranks in sides.items())
+    summary = f"agree({name!r}) #{number}: {values}"
+    rows = [Row(each.rank, f"{name} = {each.value}", str(each.site)) for each in said]
+    lines: list[str | Line] = [heading("MISMATCH", Code.MISMATCH_VALUE, step), *table(rows)]
+    lines += Cause.VALUES_DIFFER.lines(fact=name)
+    ordered = sorted(said, key=lambda each: (each.rank not in culprits, each.rank))
+    sites = tuple(dict.fromkeys(each.site for each in ordered))
+    return Finding(Code.MISMATCH_VALUE, culprits, summary, tuple(lines), sites)

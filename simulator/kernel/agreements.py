@@ -1,0 +1,35 @@
+"""Values that ranks say they have in common."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ddpsim.simulator.diagnosis.agreements import Said, values_differ
+from ddpsim.simulator.kernel.endings import fail
+from ddpsim.simulator.kernel.requests import Agree
+from ddpsim.simulator.kernel.run import Run
+from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.tasks import Task
+
+
+class Agreements:
+    """What was said in one execution."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._calls: Counter[tuple[str, int]] = Counter()
+        """By name and rank."""
+        self._said: dict[tuple[str, int], list[Said]] = {}
+        """By name and number of the call, until all ranks have come."""
+
+    def on_agree(self, me: Task, request: Agree) -> None:
+        """A rank tells a value. Ends the execution if another one told another."""
+        rank = me.rank.rank
+        number = self._calls[request.name, rank]
+        self._calls[request.name, rank] += 1
+        said = self._said.setdefault((request.name, number), [])
+        said.append(Said(rank, request.value, request.site))
+        if request.value != said[0].value:
+            fail(self._run, Ending.MISMATCH, values_differ(request.name, number, said, self._run.steps))
+        if len(said) == len(self._run.ranks):
+            del self._said[request.name, number]
