@@ -8,7 +8,7 @@ from ddpsim.simulator.diagnosis.agreements import Said, values_differ
 from ddpsim.simulator.kernel.endings import fail
 from ddpsim.simulator.kernel.requests import Agree
 from ddpsim.simulator.kernel.run import Run
-from ddpsim.simulator.kernel.states import Ending
+from ddpsim.simulator.kernel.states import Ending, Phase
 from ddpsim.simulator.kernel.tasks import Task
 
 
@@ -24,6 +24,8 @@ class Agreements:
 
     def on_agree(self, me: Task, request: Agree) -> None:
         """A rank tells a value. Ends the execution if another one told another."""
+        if self._run.life.phase is not Phase.RUNNING:
+            return  # what a rank says while it is unwound comes too late
         rank = me.rank.rank
         number = self._calls[request.name, rank]
         self._calls[request.name, rank] += 1

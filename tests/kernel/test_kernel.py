@@ -526,6 +526,7 @@ def test_every_request_answer_and_reply_goes_through_the_pipe():
         yield IsComplete(handle, Access(("call", "default", 0), Mode.READ))
         yield requests.Announce(call_of(Signature("new_group", members=(1,))))
         yield StepDone()
+        yield requests.Agree("way", "1", NOWHERE)
         yield Destroy("default", NOWHERE)
         yield ReadClock()
         yield Sleep(1.0)

@@ -100,6 +100,18 @@ def test_nothing_else_changes(policy):
     assert explore(program, 2, args=(True,)).executions == explore(program, 2, args=(False,)).executions
 
 
+def test_what_is_said_while_ranks_are_unwound_comes_too_late():
+    def program(rank):
+        try:
+            agree("way", rank)
+            dist.barrier()
+        finally:
+            agree("way", rank)
+            agree("end", rank)
+
+    assert codes(simulate(program, 2)) == [("mismatch.value", (0, 1))]
+
+
 def test_what_has_no_text_is_refused():
     error = simulate(lambda rank: agree("it", object()), 2).errors[0]
     assert str(error).startswith("agree got a value of type object, expected numbers")
