@@ -217,7 +217,7 @@ def test_what_a_report_says_to_paste_shows_the_same(ddpsim):
 SPINS = """\
 import torch, torch.distributed as dist
 def spin(rank):
-    work = dist.irecv(torch.zeros(1), src=0)
+    work = dist.irecv(torch.zeros(1), src=1 - rank)
     while rank and not work.is_completed():
         pass
     work.wait()

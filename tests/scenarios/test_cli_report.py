@@ -1,5 +1,6 @@
 """`--report DIR` and `--open` of the commands that run something."""
 
+import os
 import re
 from contextlib import nullcontext
 from pathlib import Path
@@ -334,10 +335,10 @@ def test_the_working_folder_of_a_fuzz_takes_a_report(ddpsim):
 
 
 def test_a_disk_that_fills_up_is_told(ddpsim, monkeypatch):
-    def full(path, data):
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(os, "fsync", full)
     status, out, err = ddpsim("run", "send-send", "--report", "r")
     assert status == 2
     assert "as expected: fail, deadlock.cycle" in out  # what came of the run is not lost
