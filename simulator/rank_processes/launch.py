@@ -138,8 +138,8 @@ class Launch:
                 raise UsageError(message.line)
             if isinstance(message, StartsAgain):
                 raise UsageError(
-                    "the program starts ranks a second time, expected one world of ranks in a run: "
-                    "let it start them once"
+                    "the program starts ranks a second time, expected one world of ranks in a run, which has one "
+                    "schedule and one trace: let one start do both, or run each by itself, by an argument of the program"
                 )
             if isinstance(message, Done):
                 return message.raised

@@ -27,6 +27,7 @@ from ddpsim.simulator.virtual_gpus.gpus import Gpus
 from ddpsim.simulator.virtual_gpus.mode import VirtualGpuMode
 from ddpsim.simulator.virtual_gpus.refusals import REFUSED, NoNccl, refusing
 
+_CUDA_VERSION = "12.8"
 _NCCL_VERSION = (2, 28, 9)
 
 
@@ -76,6 +77,8 @@ def _replace_libraries() -> None:
     distributed.ProcessGroupNCCL = NoNccl
     distributed.distributed_c10d.default_pg_nccl_timeout = timedelta(minutes=10)
     nccl.version = lambda: _NCCL_VERSION
+    version: Any = torch.version
+    version.cuda = version.cuda or _CUDA_VERSION
     nccl.is_available = lambda tensors: True
 
 

@@ -27,6 +27,8 @@ class PlantedBug:
     cause: str
     """A part of what is told as the cause."""
     world_size: int = 3
+    before: tuple[Edit, ...] = ()
+    """What is edited with the mistake and without it."""
 
     def __str__(self) -> str:
         return self.name
@@ -38,14 +40,16 @@ class PlantedBug:
 
     @property
     def repaired(self) -> str:
-        """The program as it is in the repository."""
-        return (FOLDER / self.file).read_text()
+        """The program as it is in the repository, or with what it lacks there for such a mistake."""
+        return self._edited((FOLDER / self.file).read_text(), self.before)
 
     @property
     def source(self) -> str:
         """The program with the mistake."""
-        text = self.repaired
-        for old, new in self.edits:
+        return self._edited(self.repaired, self.edits)
+
+    def _edited(self, text: str, edits: tuple[Edit, ...]) -> str:
+        for old, new in edits:
             assert text.count(old) == 1, f"{self.file} has {old!r} {text.count(old)} times"
             text = text.replace(old, new)
         return text
@@ -68,7 +72,28 @@ _LAYER_DROP = (
     "        logits = self.head(x)\n",
 )
 
+_SYNC_BATCH_NORM = (
+    ('init_process_group("gloo")', 'init_process_group("nccl")'),
+    ("torch.randn(61, 6)", "torch.randn(61, 6).cuda()"),
+    ("DDP(nn.Sequential(", "DDP(nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential("),
+    ("nn.Linear(8, 2)))", "nn.Linear(8, 2))).cuda())"),
+    ("dtype=hits.dtype)", 'dtype=hits.dtype, device="cuda")'),
+    ("dtype=labels.dtype)", 'dtype=labels.dtype, device="cuda")'),
+    ("hits.append(model(x)", "hits.append(model.module(x)"),
+)
+"""It runs on virtual GPUs then: there is no SyncBatchNorm for the CPU."""
+
 BUGS = (
+    PlantedBug(
+        "evaluation through SyncBatchNorm on rank 0, which nobody has set to eval()",
+        "evaluation.py",
+        (("    model.eval()\n", ""), ("evaluate(model, test_loader, len(test))\n", _ON_RANK_0)),
+        Code.MISMATCH_OPERATION,
+        (0,),
+        "hits.append(model.module(x)",
+        "made a call that the others did not",
+        before=_SYNC_BATCH_NORM,
+    ),
     PlantedBug(
         "evaluation through the wrapper on rank 0",
         "evaluation.py",

@@ -33,7 +33,7 @@ def test_a_planted_bug_is_found_and_replayed(bug, write):
 
 @pytest.mark.tier("nightly")
 @pytest.mark.parametrize(
-    "bug", list({(bug.file, bug.world_size): bug for bug in BUGS}.values()), ids=lambda bug: bug.file
+    "bug", list({(bug.repaired, bug.world_size): bug for bug in BUGS}.values()), ids=lambda bug: bug.file
 )
 def test_the_program_without_it_is_clean(bug, write):
     write(bug.file, bug.repaired)

@@ -198,7 +198,10 @@ def test_another_count_than_asked_for(write, capfd):
 
 def test_a_second_world(write):
     write(SPAWN.replace('print("after the ranks")', "mp.spawn(work, args=(3,), nprocs=3)"))
-    with pytest.raises(UsageError, match="the program starts ranks a second time, expected one world of ranks"):
+    line = (
+        "the program starts ranks a second time, expected one world of ranks in a run, which has one schedule and one "
+    )
+    with pytest.raises(UsageError, match=f"^{line}trace: let one start do both, or run each by itself, by an argument"):
         simulate_program(["train.py"], 3)
 
 

@@ -68,6 +68,15 @@ def compressed(rank, device):
     return gradients(model)
 
 
+def compressed_to_bfloat16(rank, device):
+    """Which torch refuses, by the hook's name, where its build knows no CUDA and NCCL."""
+    model = wrapped(network(device), device)
+    hook = default_hooks.bf16_compress_hook
+    model.register_comm_hook(None, hook if "cuda" in str(device) else lambda state, bucket: hook(state, bucket))
+    model(batch(rank, device)).sum().backward()
+    return gradients(model)
+
+
 def hooked(rank, device):
     model = wrapped(network(device), device)
 
@@ -131,6 +140,7 @@ PROGRAMS = {
     "reentrant checkpoint": functools.partial(checkpointed, reentrant=True),
     "compressing hook": compressed,
     "hook that makes tensors": hooked,
+    "hook that compresses to bfloat16": compressed_to_bfloat16,
     "Join and ZeRO": joined,
     "fully_shard": sharded,
     "fused AdamW": functools.partial(optimized, fused=True),
