@@ -15,7 +15,7 @@ from torch._C._distributed_c10d import Work
 from ddpsim.simulator.calls import Origin, Phase
 from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll
 from ddpsim.simulator.runtime.host import Host, Pending
-from ddpsim.simulator.transport.modes import without_modes
+from ddpsim.simulator.transport.modes import with_modes_back, without_modes
 
 NO_TIMEOUT = timedelta(0)
 
@@ -143,10 +143,11 @@ class SimulatedWork(Work):
     def _finish(self, future: torch.futures.Future[Sequence[Any]]) -> None:
         self._host.hazards.settled(self.pending)
         self._reveal()
-        if self.pending.error is None:
-            future.set_result(self._result)
-        else:
-            future.set_exception(self.pending.error)  # type: ignore[arg-type]  # torch's stub
+        with with_modes_back():  # as it calls what the program has hung on it
+            if self.pending.error is None:
+                future.set_result(self._result)
+            else:
+                future.set_exception(self.pending.error)  # type: ignore[arg-type]  # torch's stub
 
 
 def _is_the_reducers_alone(origin: Origin) -> bool:

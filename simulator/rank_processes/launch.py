@@ -139,7 +139,7 @@ class Launch:
             if isinstance(message, StartsAgain):
                 raise UsageError(
                     "the program starts ranks a second time, expected one world of ranks in a run, which has one "
-                    "schedule and one trace: let one start do both, or run each by itself, by an argument of the program"
+                    "schedule and one trace: let one start do both, or run each by itself, by an argument"
                 )
             if isinstance(message, Done):
                 return message.raised

@@ -7,10 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
+from typing import Any
 
 import torch
 from torch._C import _len_torch_dispatch_stack, _len_torch_function_stack
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._ops import _len_torch_dispatch_stack_pre_dispatch, _pop_mode_from_pre_dispatch
+from torch.utils._python_dispatch import _disable_current_modes, _pop_mode, _push_mode
+
+_TAKEN_OFF: ContextVar[tuple[Any, ...] | None] = ContextVar("_TAKEN_OFF", default=None)
+"""The dispatch modes that a thread has off for a while, the outermost last; None if it has not."""
 
 _NOTHING: AbstractContextManager[None] = nullcontext()
 
@@ -20,7 +26,33 @@ def without_modes() -> AbstractContextManager[None]:
     return _without() if _len_torch_dispatch_stack() or _len_torch_function_stack() else _NOTHING
 
 
+def with_modes_back() -> AbstractContextManager[None]:
+    """In between, put them on again: what the program has left to be called there is its own."""
+    return _NOTHING if (modes := _TAKEN_OFF.get()) is None else _with(modes)
+
+
 @contextmanager
 def _without() -> Iterator[None]:
-    with torch._C.DisableTorchFunction(), _disable_current_modes():
-        yield
+    with torch._C.DisableTorchFunction(), _disable_current_modes() as modes:
+        before = _TAKEN_OFF.set((*modes, *(_TAKEN_OFF.get() or ())))
+        try:
+            yield
+        finally:
+            _TAKEN_OFF.reset(before)
+
+
+@contextmanager
+def _with(modes: tuple[Any, ...]) -> Iterator[None]:
+    torch_c: Any = torch._C
+    before = _TAKEN_OFF.set(None)
+    with torch_c._EnableTorchFunction():
+        for mode in reversed(modes):  # as `_disable_current_modes` does at its end
+            _push_mode(mode)
+        try:
+            yield
+        finally:
+            while _len_torch_dispatch_stack_pre_dispatch():
+                _pop_mode_from_pre_dispatch()
+            while _len_torch_dispatch_stack():
+                _pop_mode()
+            _TAKEN_OFF.reset(before)

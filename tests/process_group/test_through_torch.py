@@ -92,6 +92,25 @@ def test_a_rank_that_waits_under_a_mode_shows_it_nothing_of_others(isolation: An
     assert result.returns == (([], [], 2.0), ([], [], 1.0))
 
 
+def test_what_a_program_hangs_on_a_future_runs_under_its_own_modes() -> None:
+    """Also where the simulator calls it while somebody waits."""
+
+    def program(rank: int) -> tuple[list[str], list[str], list[str]]:
+        work = dist.all_reduce(torch.ones(2), async_op=True)
+        with Seen() as seen, SeenFunctions() as functions:
+            work.get_future().then(lambda done: done.value()[0].cumsum(0))
+            work.wait()
+            torch.ones(1)
+        return [name for name in seen.names if "cumsum" in name], functions.names, seen.names[-1:]
+
+    result = simulate(program, 2)
+    result.raise_for_verdict()
+    for names, functions, last in result.returns:
+        assert names == ["aten.cumsum.default"]
+        assert functions.count("cumsum") == 1
+        assert last == ["aten.ones.default"]  # its modes are on afterwards
+
+
 def test_a_function_mode_sees_what_it_sees_on_gloo() -> None:
     def program(rank: int) -> list[str]:
         tensor = torch.ones(2)
