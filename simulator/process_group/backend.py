@@ -14,6 +14,7 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `torch._C.Future.wait` and `done`, so that waiting for a future lets the other ranks run;
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
+- `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
 - `torch.compile`, so that what it traces programs by leaves our functions as they are (untraced.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
@@ -48,7 +49,7 @@ from ddpsim.simulator import agreeing
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch, Poll
-from ddpsim.simulator.process_group import reducer_patches
+from ddpsim.simulator.process_group import not_simulated, reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.made_stores import blocks
 from ddpsim.simulator.process_group.optimizer_steps import watch_steps
@@ -64,6 +65,9 @@ from ddpsim.simulator.runtime.host import Host
 
 _RENDEZVOUS: Any = sys.modules["torch.distributed.rendezvous"]
 """The module: `torch.distributed` has a function of its name."""
+
+FAKE = "fake"
+"""torch's backend that communicates with nobody, for a world of any size; it is torch's own here, too."""
 
 MakeJudge = Callable[[WrapperRegistry], Judge]
 
@@ -135,6 +139,7 @@ class Backend:
         return [
             *first,
             *OneProfiler(self._host).replacements(),
+            *not_simulated.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
@@ -204,7 +209,7 @@ class Backend:
             *arguments: Any,
             **options: Any,
         ) -> tuple[Any, Any]:
-            if not self._host.is_rank_thread():
+            if not self._host.is_rank_thread() or backend == FAKE:
                 return original(  # type: ignore[no-any-return]
                     group_size, group_rank, global_ranks_in_group, backend, store, group_name, *arguments, **options
                 )
@@ -245,7 +250,7 @@ class Backend:
         """The simulator makes the default group before a program starts; it may make another one after a destroy."""
 
         def init_process_group(backend: Any = None, *arguments: Any, **options: Any) -> None:
-            if not self._host.is_rank_thread():
+            if not self._host.is_rank_thread() or backend == FAKE:
                 return original(backend, *arguments, **options)
             if distributed_c10d.GroupMember.WORLD is not None:
                 raise ValueError(
