@@ -845,6 +845,11 @@ class Cause:
         "the ranks had not come to an end, and may or may not have gone on to one",
         "raise Budget(seconds=...), or give the ranks less to do",
     )
+    ASYNCIO_TURNS = about(Nothing)(
+        "an event loop of asyncio turns there: its coroutines give way to each other without end, or wait for what the "
+        "simulation does not see (a socket, a process), and no other rank runs meanwhile",
+        "let the coroutines end, or wait by calls of torch.distributed, which let the other ranks run",
+    )
     OUT_OF_STEPS = about(Nothing)(
         "the ranks communicate without end, or longer than the budget lets them",
         "raise Budget(steps=...), or give the ranks less to do",

@@ -62,6 +62,7 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
         lines.append(Line("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
         lines.append(Line("cycle", cycle_text(snapshot, reading.threads)))
+    lines += _tie(reading)
     sites: list[Site] = []
     one_off = detour(snapshot, reading)
     if one_off is not None:
@@ -86,6 +87,16 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
         reading.cycle,
         tuple(call for rank in ranks for call in rank.calls),
     )
+
+
+def _tie(reading: Reading) -> list[Line]:
+    """Who waits and who is missing, if they are as many, and more than one each; [] if not."""
+    count = len(reading.victims)
+    is_tie = count == len(reading.culprits) > 1 and set(reading.victims).isdisjoint(reading.culprits)
+    if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
+        return []
+    sides = f"{rank_list(reading.victims)} came, {rank_list(reading.culprits)} did not"
+    return [Line("note", f"a tie, {count} ranks against {count}: {sides}; either may be wrong")]
 
 
 def _is_of_messages(snapshot: Snapshot, reading: Reading) -> bool:

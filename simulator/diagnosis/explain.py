@@ -43,7 +43,7 @@ def table(rows: Sequence[Row]) -> list[str]:
     """Rows in columns, by rank; where more than MANY_RANKS are equal they share a line, and it stays in its place."""
     shared = ranks_by((row.rank, row._replace(rank=0)) for row in rows)
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
-        cells = [(label, row) for row, ranks in shared.items() for label in _labels(ranks)]
+        cells = [cell for row, ranks in shared.items() for cell in _shared(row, ranks)]
     else:
         cells = [(f"rank {row.rank}", row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
     lines = [(label + _of_thread(row.thread), row.what, row.where, row.more) for label, row in cells]
@@ -54,8 +54,17 @@ def table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _labels(ranks: Sequence[int]) -> list[str]:
-    return [rank_list(ranks)] if len(ranks) > MANY_RANKS else [f"rank {rank}" for rank in ranks]
+def _shared(row: Row, ranks: Sequence[int]) -> list[tuple[str, Row]]:
+    if len(ranks) > MANY_RANKS:
+        return [(rank_list(ranks), row._replace(what=of_many(row.what)))]
+    return [(f"rank {rank}", row) for rank in ranks]
+
+
+def of_many(what: str) -> str:
+    """What one rank does, as said of several: `waits in recv`, `is over, and waits for`, `was killed` follow suit."""
+    first, space, rest = what.partition(" ")
+    words = {"waits": "wait", "is": "are", "was": "were", "has": "have"}
+    return words.get(first, first) + space + rest.replace("over, and waits", "over, and wait", 1)
 
 
 def _of_thread(name: str) -> str:

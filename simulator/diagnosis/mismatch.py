@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from ddpsim.simulator.calls import Call, Phase
 from ddpsim.simulator.diagnosis.explain import Row, heading, sites_of, table
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
+from ddpsim.simulator.diagnosis.uneven import counts
 from ddpsim.simulator.matching import agreement
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
-def mismatch(calls: Sequence[Call], code: Code, step: int, *, complete: bool = True) -> Finding:
-    """The finding for calls that met in one slot and differ in the field of `code`."""
+def mismatch(
+    calls: Sequence[Call], code: Code, step: int, *, complete: bool = True, issued: Sequence[Call] = ()
+) -> Finding:
+    """The finding for calls that met in one slot and differ in the field of `code`; `issued` are all of the run."""
     culprits = agreement.minority(calls, code)
-    return _finding(calls, code, step, culprits, advise(calls, code, culprits), complete=complete)
+    lines = [*counts(calls, issued), *_tie(calls, code), *advise(calls, code, culprits)]
+    return _finding(calls, code, step, culprits, lines, complete=complete)
 
 
 def pair_mismatch(send: Call, receive: Call, code: Code, step: int) -> Finding:
@@ -47,6 +51,14 @@ def _finding(
 def _sides(calls: Sequence[Call], code: Code) -> str:
     sides = ranks_by((call.rank, _side(call, code)) for call in calls)
     return " against ".join(f"{side} on {rank_list(ranks)}" for side, ranks in sides.items())
+
+
+def _tie(calls: Sequence[Call], code: Code) -> list[Line]:
+    """Who stands against whom, if as many ranks, of more than one each, stand on either side; [] if not."""
+    sizes = [len(ranks) for ranks in ranks_by((call.rank, _side(call, code)) for call in calls).values()]
+    if len(sizes) != 2 or sizes[0] != sizes[1] or sizes[0] < 2:
+        return []
+    return [Line("note", f"a tie, {sizes[0]} ranks against {sizes[1]}: {_sides(calls, code)}; either may be wrong")]
 
 
 def _side(call: Call, code: Code) -> str:

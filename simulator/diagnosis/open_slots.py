@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.diagnosis.mismatch import mismatch
@@ -27,7 +27,7 @@ def _half_message(call: Call, slots: SlotTable) -> OpenSlot:
     return OpenSlot((call,), others, any_suffices=True)
 
 
-def early_mismatches(slots: SlotTable, step: int) -> Iterator[tuple[list[Call], Finding]]:
+def early_mismatches(slots: SlotTable, step: int, issued: Sequence[Call]) -> Iterator[tuple[list[Call], Finding]]:
     """Calls that do not agree although members are still missing, each with its finding.
 
     Splits are left out: whether they fit shows only once everybody is there.
@@ -36,4 +36,4 @@ def early_mismatches(slots: SlotTable, step: int) -> Iterator[tuple[list[Call], 
         calls = list(slot.calls.values())
         code = disagreement(calls) if len(calls) > 1 else None
         if code is not None and code is not Code.MISMATCH_SPLITS:
-            yield calls, mismatch(calls, code, step, complete=False)
+            yield calls, mismatch(calls, code, step, complete=False, issued=issued)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
-from ddpsim.simulator.diagnosis.explain import minority, shortened
+from ddpsim.simulator.diagnosis.explain import minority, of_many, shortened
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
@@ -114,8 +114,8 @@ def rank_error(
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
     what = done_by(error, 200)
-    if len(errors) > 1 and what.startswith("was "):
-        what = f"were {what.removeprefix('was ')}"
+    if len(errors) > 1:
+        what = of_many(what)
     summary = f"{rank_list(errors)} {what}" + (f" at {site}" if site else "")
     lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]

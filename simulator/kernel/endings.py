@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from typing import NoReturn
 
@@ -49,7 +50,7 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
     if (yield LookOutside()).woke_somebody:
         return True
     try:
-        mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps)]
+        mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.issued())]
         graph = WaitGraph(run.snapshot())
         run.waiting = graph.waiting()
         run.findings.extend(mismatches or deadlocks(graph))
@@ -84,13 +85,25 @@ def limit_passed(run: Run, ending: Ending, task: Task | None, stack: StackTold |
         summary = f"{task} has been blocked outside the simulation for {budget.stuck_seconds:g} s"
         is_at_lock = stack is not None and stack.is_at_lock
         cause = Cause.BLOCKED_AT_LOCK if is_at_lock else Cause.BLOCKED_OUTSIDE
+        cause = Cause.ASYNCIO_TURNS if _is_in_asyncio(stack) else cause
         return _cut_short("STUCK", Code.STUCK, task, stack, summary, cause, snapshot)
     summary, cause = {
-        Ending.SECONDS: (f"the run took longer than {budget.seconds:g} s of wall time", Cause.OUT_OF_TIME),
+        Ending.SECONDS: (
+            f"the run took longer than {budget.seconds:g} s of wall time",
+            Cause.ASYNCIO_TURNS if _is_in_asyncio(stack) else Cause.OUT_OF_TIME,
+        ),
         Ending.STEPS: (f"the run took more than {budget.steps} steps", Cause.OUT_OF_STEPS),
         Ending.POLLS: (f"{task} polled {polls} times in a row while nobody else could run", Cause.POLLS_IN_VAIN),
     }[ending]
     return _cut_short("UNKNOWN", Code.BUDGET, task, stack, summary, cause, snapshot)
+
+
+def _is_in_asyncio(stack: StackTold | None) -> bool:
+    """True if an event loop goes on in the stack."""
+    return (
+        stack is not None
+        and re.search(r"[/\\]asyncio[/\\]base_events\.py\", line \d+, in _run_once\n", stack.text) is not None
+    )
 
 
 def _cut_short(

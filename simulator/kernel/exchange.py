@@ -125,7 +125,7 @@ class Exchange:
         calls = [slot.calls[rank] for rank in slot.members]
         code = disagreement(calls)
         if code is not None:
-            fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps))
+            fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.issued()))
         yield from self._complete(me, calls[0].signature, calls)
 
     def _issue_message(self, me: Task, call: Call) -> Script:

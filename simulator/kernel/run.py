@@ -83,13 +83,16 @@ class Run:
         # As Event(...) makes it, in half the time: there are three to each call.
         self.events.append(_new(Event, (kind, me.rank_number, self.steps, self.clock.now, call, text, me.name)))
 
+    def issued(self) -> tuple[Call, ...]:
+        """All calls that were made so far."""
+        return tuple(event.call for event in self.events if event.kind is EventKind.ISSUE and event.call is not None)
+
     def snapshot(self) -> Snapshot:
         """Every rank and every open slot, as frozen values."""
-        issued = tuple(event.call for event in self.events if event.kind is EventKind.ISSUE and event.call is not None)
         ranks = tuple(map(_snapshot_of, self.ranks))
         streams = () if self.streams is None else self.streams.snapshot()
         left_behind = () if self.connections is None else tuple(self.connections.left_behind)
-        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, issued, streams, left_behind)
+        return Snapshot(ranks, open_slots(self.slots, self.messages), self.steps, self.issued(), streams, left_behind)
 
 
 def _snapshot_of(rank: RankRecord) -> RankSnapshot:

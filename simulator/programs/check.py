@@ -91,7 +91,7 @@ class _Run:
                 self._go_on(rank)
             rank = self._next(rank.rank)
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
-            for calls, finding in early_mismatches(self._slots, self._steps):
+            for calls, finding in early_mismatches(self._slots, self._steps, self._issued):
                 self._clash(calls, finding)
             self._found.extend([] if self._found else deadlocks(WaitGraph(self._snapshot())))
 
@@ -160,7 +160,7 @@ class _Run:
         calls = [slot.calls[rank] for rank in slot.members]
         code = disagreement(calls)
         if code is not None:
-            self._clash(calls, mismatch(calls, code, self._steps))
+            self._clash(calls, mismatch(calls, code, self._steps, issued=self._issued))
             return
         if call_sites_differ(calls):
             self._lines_met.setdefault(frozenset(call.site for call in calls), calls)

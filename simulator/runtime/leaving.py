@@ -12,20 +12,31 @@ import linecache
 import traceback
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 
 _Try = (ast.Try, *((ast.TryStar,) if hasattr(ast, "TryStar") else ()))
 _Lines = tuple[int, int]
 """First and last."""
 
 
-def leaving(carried_out: BaseException, machinery: type[BaseException]) -> BaseException | None:
-    """The innermost exception that was leaving when `carried_out`, of type `machinery`, was raised; None if none."""
-    later = carried_out
-    while (error := later.__context__) is not None:
-        if not isinstance(error, machinery) and _leaves(error, later):
+def leaving(
+    carried_out: BaseException, machinery: type[BaseException], handled_at_end: BaseException | None
+) -> BaseException | None:
+    """The innermost exception that was leaving when `carried_out`, of type `machinery`, was raised; None if none.
+
+    It has to be one that was being handled when the run ended: what is raised later comes of the end.
+    """
+    known = {id(each) for each in _chain(handled_at_end)}
+    for later, error in pairwise(_chain(carried_out)):
+        if id(error) in known and not isinstance(error, machinery) and _leaves(error, later):
             return error
-        later = error
     return None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__context__
 
 
 def _leaves(error: BaseException, later: BaseException) -> bool:

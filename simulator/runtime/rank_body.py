@@ -57,7 +57,7 @@ class RankBody:
                 if not host.is_stopping:
                     me.of.value, how = value, Change.RETURN
         except RankUnwound as unwound:
-            if (error := leaving(unwound, RankUnwound)) is not None:
+            if (error := leaving(unwound, RankUnwound, me.handled_at_end)) is not None:
                 self._record_leaving(me.rank, error)
         except BaseException as error:
             error = me.fault or error  # C++ may have wrapped what a fault raised

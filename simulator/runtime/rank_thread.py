@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable
@@ -57,6 +58,8 @@ class RankThread:
         "baton",
         "exit",
         "fault",
+        "handled_at_end",
+        "has_seen_end",
         "ident",
         "is_daemon",
         "is_reducing_at_once",
@@ -91,6 +94,10 @@ class RankThread:
         """What a fault raised in this thread; it may come out in another shape."""
         self.is_reducing_at_once = False
         """The Reducer issues all its calls and then waits for them without coming back to Python in between."""
+        self.has_seen_end = False
+        """It has gone on since the execution came to its end."""
+        self.handled_at_end: BaseException | None = None
+        """What it was handling when it first did; what it raises later is a consequence of the end."""
         self.locks_made = 0
         self.locks_in_a_row, self.lock_step = 0, 0
         """How often it stood before a lock with nothing else in between, and at which step it did so last."""
@@ -113,6 +120,11 @@ class RankThread:
         self.task = task
         self.number = task.number
         """The rank for the thread that runs the rank's program; others count on from the world size as they start."""
+
+    def see_end(self) -> None:
+        """Note what is being handled, as the execution is over."""
+        if not self.has_seen_end:
+            self.has_seen_end, self.handled_at_end = True, sys.exc_info()[1]
 
     @property
     def is_adopted(self) -> bool:

@@ -141,6 +141,8 @@ class ThreadHost:
             if type(answer) is Switch:
                 self.baton.pass_on(me, answer.to)
                 me.baton.acquire()
+                if self.is_stopping:
+                    me.see_end()
                 answer = kernel.resume(me.task)
             elif type(answer) is GoOn:
                 return answer.value
@@ -306,6 +308,9 @@ class ThreadHost:
         Its thread is left behind then (`abandon`), and costs nothing; it would go on for ever otherwise.
         """
         ident = _thread_ident()
+        running = self.baton.running
+        if running is not None and running.ident == ident:
+            running.see_end()
         self._unwinds[ident] += 1
         if self._unwinds[ident] > _MOST_UNWINDS:
             me = self.baton.running

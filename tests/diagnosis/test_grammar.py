@@ -1,0 +1,84 @@
+"""Texts read as sentences: what is said of one rank, and of many."""
+
+import pytest
+
+from ddpsim import Budget, simulate
+from ddpsim.scenarios import registry
+from ddpsim.scenarios.running.runner import run_scenario
+from ddpsim.simulator.calls import Call, Signature, Site
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.explain import Row, of_many, table
+from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.waits import CallWait
+from tests.kit.grammar import wrong_numbers
+
+TABLE = {name: advice for name, advice in vars(Cause).items() if isinstance(advice, Advice)}
+OF_RANKS = {"who", "ahead", "behind"}
+
+
+@pytest.mark.parametrize("who", ["rank 2", "ranks 0-6, 8-63", "some ranks"])
+def test_every_cause_agrees_with_its_ranks(who):
+    for name, advice in TABLE.items():
+        facts = [who if field in OF_RANKS else "SOMETHING" for field in advice.facts._fields]
+        text = "\n".join(line.text for line in advice.lines(*facts)).replace("some ranks", "ranks 0-6")
+        assert not wrong_numbers(text), name
+
+
+def test_the_check_itself():
+    assert wrong_numbers("ranks 0-6, 8-63  waits in barrier #0") == ["ranks 0-6, 8-63 waits"]
+    assert wrong_numbers("rank 3 wait for rank 1") == ["rank 3 wait"]
+    assert not wrong_numbers("ranks 0, 1 wait for rank 3, which has raised; rank 2 waits; rank 1 and rank 2 wait")
+
+
+def of_world(size, missing):
+    """All ranks but one wait in a barrier, and that one has returned."""
+    site = Site("train.py", 3, "main")
+    calls = {rank: Call(rank, "default", 0, Signature("barrier"), site) for rank in range(size) if rank != missing}
+    ranks = [
+        RankSnapshot(rank, RankState.WAITING, CallWait((calls[rank],)), calls[rank])
+        if rank in calls
+        else RankSnapshot(rank, RankState.RETURNED)
+        for rank in range(size)
+    ]
+    return Snapshot(tuple(ranks), (OpenSlot(tuple(calls.values()), (missing,)),))
+
+
+@pytest.mark.parametrize("size", [2, 3, 9, 10, 64])
+def test_lines_that_many_ranks_share(size):
+    (finding,) = deadlocks(WaitGraph(of_world(size, size // 2)))
+    assert not wrong_numbers(str(finding))
+    assert ("waits in barrier" in finding.text) is (size <= 9)
+
+
+def test_rows_of_one_rank_stay_as_they_are():
+    assert table([Row(2, "waits in barrier #0")]) == ["  rank 2  waits in barrier #0"]
+    assert of_many("is over, and waits for a lock") == "are over, and wait for a lock"
+    assert of_many("was killed by SIGSEGV") == "were killed by SIGSEGV"
+    assert of_many("returned after barrier #0") == "returned after barrier #0"
+
+
+@pytest.mark.parametrize("against", [(2, 2), (2, 3), (1, 1)])
+def test_a_tie_is_told_where_ranks_are_missing(against):
+    def program(rank):
+        import torch.distributed as dist
+
+        for _ in range(2 if rank < against[0] else 1):
+            dist.barrier()
+
+    (finding,) = simulate(program, sum(against)).findings
+    note = "a tie, 2 ranks against 2: ranks 0, 1 came, ranks 2, 3 did not; either may be wrong"
+    assert (note in finding.text) is (against == (2, 2))
+
+
+@pytest.mark.tier("nightly")
+@pytest.mark.parametrize("name", [name for name, each in registry.items() if each.expected.code is not None])
+def test_every_text_of_the_zoo_agrees_with_its_ranks(name):
+    scenario = registry[name]
+    for size in sorted({scenario.world_size, max(12, scenario.world_size)}):
+        try:
+            result = run_scenario(scenario, world_size=size, budget=Budget(seconds=60))
+        except Exception:  # not every scenario runs in another world
+            continue
+        assert not wrong_numbers(str(result)), size

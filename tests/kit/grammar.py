@@ -1,0 +1,14 @@
+"""Do verbs agree in number with the ranks before them?"""
+
+import re
+
+SINGULAR = "waits is was has does makes goes comes needs leaves calls reads holds gets takes sends names polls"
+PLURAL = "wait are were have do make go come need leave call read hold get take send name poll"
+
+_MANY = re.compile(rf"(?<!of )\branks \d[\d, \-]*(?:\.\.\.)?,? (?:also |all |still )?({SINGULAR.replace(' ', '|')})\b")
+_ONE = re.compile(rf"(?<!and )(?<!, )(?<!of )(?<!let )\brank \d+ (?:also |still )?({PLURAL.replace(' ', '|')})\b")
+
+
+def wrong_numbers(text: str) -> list[str]:
+    """The places where one rank does what many do, or many what one does."""
+    return [match[0] for pattern in (_MANY, _ONE) for match in pattern.finditer(re.sub(r" {2,}", " ", text))]
