@@ -253,10 +253,15 @@ def _shortest_cycle(graph: Graph) -> tuple[Thread | Stream, ...]:
     threads = [[node for node in component if isinstance(node, (Thread, Stream))] for component in cyclic]
     if not cyclic:
         return ()
-    starts = [(min(own, key=lambda node: node.rank), component) for own, component in zip(threads, cyclic, strict=True)]
+    starts = [(min(own, key=_order), component) for own, component in zip(threads, cyclic, strict=True)]
     start, component = min(starts, key=lambda each: each[0].rank)
     cycle = _cycle_through(graph.subgraph(component), start)
     return tuple(node for node in cycle if isinstance(node, (Thread, Stream)))
+
+
+def _order(node: Thread | Stream) -> tuple[int, bool, int]:
+    """By rank, the thread of its program first."""
+    return node.rank, isinstance(node, Stream), node.number if isinstance(node, Thread) else 0
 
 
 def _cycle_through(graph: Graph, start: Thread | Stream) -> list[Any]:

@@ -1,6 +1,10 @@
 """Texts read as sentences: what is said of one rank, and of many."""
 
+import asyncio
+
 import pytest
+import torch
+import torch.distributed as dist
 
 from ddpsim import Budget, simulate
 from ddpsim.scenarios import registry
@@ -62,8 +66,6 @@ def test_rows_of_one_rank_stay_as_they_are():
 @pytest.mark.parametrize("against", [(2, 2), (2, 3), (1, 1)])
 def test_a_tie_is_told_where_ranks_are_missing(against):
     def program(rank):
-        import torch.distributed as dist
-
         for _ in range(2 if rank < against[0] else 1):
             dist.barrier()
 
@@ -82,3 +84,30 @@ def test_every_text_of_the_zoo_agrees_with_its_ranks(name):
         except Exception:  # not every scenario runs in another world
             continue
         assert not wrong_numbers(str(result)), size
+
+
+def test_an_event_loop_that_turns_without_end_is_named():
+    async def turn():
+        while True:
+            await asyncio.sleep(0)
+
+    def program(rank):
+        asyncio.run(turn())
+
+    (finding,) = simulate(program, 2, budget=Budget(seconds=0.2)).findings
+    assert finding.code == "budget"
+    assert "cause   an event loop of asyncio turns there" in finding.text
+
+
+def test_a_mismatch_says_who_did_how_much():
+    def program(rank):
+        for _ in range(3 if rank == 1 else 5):
+            dist.all_reduce(torch.ones(1))
+        dist.barrier()
+
+    (finding,) = simulate(program, 3).findings
+    line = program.__code__.co_firstlineno + 2
+    assert (
+        f"  counts  all_reduce at test_grammar.py:{line} was called 4 times on ranks 0, 2, 3 times on rank 1\n"
+        in finding.text
+    )
