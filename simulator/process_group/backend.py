@@ -48,7 +48,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.errors import UsageError
-from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch, Poll
+from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
 from ddpsim.simulator.process_group import not_simulated, reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.made_stores import blocks
@@ -58,7 +58,7 @@ from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.profilers import OneProfiler
 from ddpsim.simulator.process_group.replicas import Judge, Replicas
 from ddpsim.simulator.process_group.untraced import compile_others, has_hook_of_others, leave_untraced
-from ddpsim.simulator.process_group.work import wait_for_future
+from ddpsim.simulator.process_group.work import is_done, wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
@@ -340,12 +340,7 @@ class Backend:
         return wait
 
     def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
-        def done(future: Any) -> bool:
-            if not original(future) and self._host.is_rank_thread() and self._host.me.of.open():
-                self._host.ask(Poll())
-            return original(future)
-
-        return done
+        return lambda future: is_done(self._host, future, original)
 
 
 def _check_backend(backend: str) -> None:

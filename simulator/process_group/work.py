@@ -12,8 +12,10 @@ from typing import Any
 import torch
 from torch._C._distributed_c10d import Work
 
+from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.calls import Origin, Phase
-from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll
+from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll, Touch
+from ddpsim.simulator.matching.slots import call_object
 from ddpsim.simulator.runtime.host import Host, Pending
 from ddpsim.simulator.transport.modes import with_modes_back, without_modes
 
@@ -129,6 +131,9 @@ class SimulatedWork(Work):
             if not _is_the_reducers_alone(self.pending.call.origin):
                 self._host.watch(self.pending)
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
+            if self._host.is_observed and self._host.is_rank_thread():
+                self._future.hangs_on = self.pending.call  # type: ignore[attr-defined]
+                self._host.me.of.with_future.append(self.pending.call)
             if self._is_delivered:
                 self._finish(self._future)
         return self._future
@@ -148,6 +153,28 @@ class SimulatedWork(Work):
                 future.set_result(self._result)
             else:
                 future.set_exception(self.pending.error)  # type: ignore[arg-type]  # torch's stub
+
+
+def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
+    """Look whether a native future is done. To look in vain lets the other ranks run.
+
+    Who explores is told what for: the call that it is of, or else all that a future may hang on which the program made
+    of others.
+    """
+    found = original(future)
+    if not host.is_rank_thread():
+        return found
+    looks: Accesses = ()
+    if host.is_observed:
+        own = getattr(future, "hangs_on", None)
+        calls = host.me.of.with_future if own is None else [own]
+        looks = tuple([Access(call_object(call), Mode.READ) for call in calls])
+    if not found and host.me.of.open():
+        host.ask(Poll(looks))
+        found = original(future)
+    if looks:
+        host.ask(Touch(looks))
+    return found
 
 
 def _is_the_reducers_alone(origin: Origin) -> bool:

@@ -26,6 +26,9 @@ class RunningRank(Protocol):
     def has_started_threads(self) -> bool:
         """True once its program has."""
 
+    with_future: list[Call]
+    """If somebody explores: the calls that futures of the program may hang on."""
+
     def open(self) -> list[Pending]:
         """The calls that are not complete, in the order of issue."""
 

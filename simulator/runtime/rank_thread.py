@@ -8,7 +8,7 @@ from _thread import allocate_lock as _allocate_lock
 from collections.abc import Callable
 from typing import Any
 
-from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.calls import NOWHERE, Call, Site
 from ddpsim.simulator.kernel.states import State
 from ddpsim.simulator.kernel.tasks import RankRecord, Task
 from ddpsim.simulator.runtime.host import Pending
@@ -26,7 +26,17 @@ class RankReturned(BaseException):  # not an error either
 class Rank:
     """A rank: what its threads share, as the threads of a process do. Only the thread that has the baton touches it."""
 
-    __slots__ = ("calls_issued", "has_started_threads", "is_ending", "main", "pending", "rank", "threads", "value")
+    __slots__ = (
+        "calls_issued",
+        "has_started_threads",
+        "is_ending",
+        "main",
+        "pending",
+        "rank",
+        "threads",
+        "value",
+        "with_future",
+    )
 
     def __init__(self, record: RankRecord, body: Callable[[RankThread], None]) -> None:
         self.rank = record.rank
@@ -36,6 +46,8 @@ class Rank:
         """The handle of the latest one."""
         self.pending: dict[int, Pending] = {}
         """Issued and not delivered, by handle, in the order of issue."""
+        self.with_future: list[Call] = []
+        """If somebody explores: the calls that futures of the program may hang on."""
         self.main = RankThread(record.main, self)
         self.main.thread = threading.Thread(
             target=body, args=(self.main,), name=f"ddpsim rank {self.rank}", daemon=True

@@ -161,12 +161,14 @@ class RankLock:
             self._steps.waited.remove(self)
             if me in self._waiting:
                 self._waiting.remove(me)
-        self._touch_quietly(me)
+        self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE if in_time else Mode.READ))
+        if not in_time and self._real.acquire(False):  # it was given back at the very moment, before this thread ran
+            self._holder, in_time = me, True
         host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
         return in_time
 
     def _give_back(self, me: RankThread) -> None:
-        self._touch_quietly(me)
+        self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE))
         self._has_been_released = self._steps.release(me, self._object) or self._has_been_released
         self._pass_on()
 
@@ -184,10 +186,6 @@ class RankLock:
         self._holder = None
         self._real.release()
         return False
-
-    def _touch_quietly(self, me: RankThread) -> None:
-        if not self._is_inner:
-            self._steps.touch(me, Access(self._object, Mode.CONTRIBUTE))
 
 
 class RankRLock(_PyRLock):  # type: ignore[misc]  # without a type

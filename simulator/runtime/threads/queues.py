@@ -143,7 +143,9 @@ class RankSimpleQueue:
             self._steps.waited.remove(self)
             if consumer in self._waiting:
                 self._waiting.remove(consumer)
-        self._steps.touch(me, self._content)
+        self._steps.touch(me, self._content if in_time else Access(self._object, Mode.READ))
+        if not in_time and not self._real.empty():  # it was put in at the very moment, before this thread ran
+            consumer.item, in_time = self._real.get_nowait()[1], True
         host.ask(Note(EventKind.DONE, what if in_time else f"{what} timed out"))
         if not in_time:
             raise queue.Empty
