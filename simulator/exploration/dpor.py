@@ -55,6 +55,7 @@ class Dpor:
 
     coverage = None
     limits = ""
+    outside = "files, shared objects, hash order and time"
 
     def __init__(self, world_size: int) -> None:
         self._world_size = world_size

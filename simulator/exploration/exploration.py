@@ -60,6 +60,8 @@ class Exploration:
     seconds: float
     limits: str = ""
     """What held of all schedules, such as "with at most 2 preemptions"."""
+    outside: str = ""
+    """By what ranks may differ all the same that is not seen, such as "files"."""
 
     @property
     def interrupted(self) -> bool:
@@ -80,7 +82,8 @@ class Exploration:
         limits = f" {self.limits}" if self.limits else ""
         if self.end is End.COVERED:
             fails = all(outcome.startswith(Verdict.FAIL.value) for outcome in self.outcomes)
-            return f"All interleavings{limits} covered: {runs}{', and every one fails' if fails else ''}"
+            outside = f", but for {self.outside}" if self.outside else ""
+            return f"All interleavings{limits} covered{outside}: {runs}{', and every one fails' if fails else ''}"
         if self.end is End.FAILURE:
             where = "The first execution" if self.executions == 1 else f"Execution {self.executions}"
             return f"{where} failed; what other interleavings{limits} come to was not looked at"

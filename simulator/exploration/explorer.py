@@ -64,6 +64,7 @@ class Explorer:
             end=end,
             seconds=self._seconds,
             limits=self._strategy.limits,
+            outside=getattr(self._strategy, "outside", ""),
         )
 
     def _loop(self) -> End:

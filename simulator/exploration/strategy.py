@@ -35,6 +35,10 @@ class Strategy(Protocol):
     def limits(self) -> str:
         """What holds of the schedules that are run at all, such as "with at most 2 preemptions"; "" for no limits."""
 
+    @property
+    def outside(self) -> str:
+        """What ranks may do to each other, or hang on, that is not seen when schedules are taken for the same."""
+
 
 class Wrapped:
     """Another strategy as it is; subclasses say what of it is not."""
@@ -65,6 +69,11 @@ class Wrapped:
         """That of the strategy."""
         return self._strategy.limits
 
+    @property
+    def outside(self) -> str:
+        """That of the strategy."""
+        return getattr(self._strategy, "outside", "")
+
 
 class Walks:
     """Draws one execution from each of the seeds `seed`, `seed + 1`, ... without end; most are drawn more than once.
@@ -74,6 +83,7 @@ class Walks:
 
     coverage = None
     limits = ""
+    outside = ""
 
     def __init__(self, seed: int, policy: Callable[[int, int], Policy]) -> None:
         self._seed = seed

@@ -50,6 +50,8 @@ class _Choice:
 class Dfs:
     """A strategy of explorations: covers every schedule, or every one with at most so many preemptions."""
 
+    outside = ""
+
     def __init__(self, *, preemptions: int | None = None) -> None:
         if preemptions is not None and (not isinstance(preemptions, int) or preemptions < 0):
             raise UsageError(

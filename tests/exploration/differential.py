@@ -84,7 +84,7 @@ class Product(NamedTuple):
     most_in_all: int
 
 
-PRODUCTS = (Product(2, 3, 5), Product(3, 2, 4))
+PRODUCTS = (Product(2, 3, 4), Product(3, 2, 4))
 """What is exhausted: of every family. Larger ones are drawn."""
 
 

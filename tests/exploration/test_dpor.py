@@ -1,6 +1,11 @@
 """DPOR: exactly one execution for each class of interleavings, and every outcome that a full search finds."""
 
 import math
+import queue
+import threading
+import time
+from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
@@ -134,7 +139,10 @@ def test_one_execution_for_each_class(program, world_size, executions, outcomes)
     exploration = explored(program, world_size)
     assert (exploration.executions, len(exploration.outcomes)) == (executions, outcomes)
     times = "execution" if executions == 1 else "executions"
-    assert str(exploration).splitlines()[1] == f"  All interleavings covered: {executions} {times}"
+    assert (
+        str(exploration).splitlines()[1]
+        == f"  All interleavings covered, but for files, shared objects, hash order and time: {executions} {times}"
+    )
 
 
 # --- polls ------------------------------------------------------------------------------------------------------------
@@ -212,3 +220,80 @@ def test_drawn_programs_have_the_outcomes_of_a_full_search(seed):
     assert full.outcomes <= few.outcomes, program.text
     if full.is_complete:
         assert full.outcomes == few.outcomes, program.text
+
+
+# --- what is an access ------------------------------------------------------------------------------------------------
+
+
+def look_at_a_future(rank, *, then):
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    future = work.get_future().then(lambda done: None) if then else work.get_future()
+    was_done = future.done() if rank == 0 else None
+    work.wait()
+    return was_done
+
+
+@pytest.mark.parametrize("then", [False, True])
+def test_a_look_at_a_future_sees_it_done_and_not(then):
+    exploration = explored(partial(look_at_a_future, then=then), 2)
+    assert sorted(exploration.outcomes) == ["pass  returned (False, None)", "pass  returned (True, None)"]
+
+
+def times_out(rank):
+    """Both alarms are due after a second: rank 1 may issue its call before rank 0 looks at the clock, or later."""
+    if rank:
+        time.sleep(1)
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    if rank:
+        return work.wait()
+    try:
+        return work.wait(timedelta(seconds=1))
+    except RuntimeError:
+        return "too late"
+
+
+def locks_time_out(rank):
+    lock = threading.Lock()
+    lock.acquire()
+    thread = threading.Thread(target=lambda: (time.sleep(1), lock.release()))
+    thread.start()
+    in_time = lock.acquire(timeout=1)
+    thread.join()
+    return in_time
+
+
+def queues_time_out(rank):
+    items = queue.SimpleQueue()
+    thread = threading.Thread(target=lambda: (time.sleep(1), items.put(True)))
+    thread.start()
+    try:
+        in_time = items.get(timeout=1)
+    except queue.Empty:
+        in_time = False
+    thread.join()
+    return in_time
+
+
+@pytest.mark.parametrize(
+    ("program", "world_size", "outcomes"),
+    [
+        (times_out, 2, ["('too late', True)", "(True, True)"]),
+        (locks_time_out, 1, ["(False)", "(True)"]),
+        (queues_time_out, 1, ["(False)", "(True)"]),
+    ],
+)
+@pytest.mark.parametrize("policy", ["dpor", "dfs"])
+def test_who_is_woken_at_the_same_instant_comes_in_any_order(program, world_size, outcomes, policy):
+    exploration = explore(program, world_size, policy=policy, budget=PLENTY, keep_going=True)
+    assert sorted(exploration.outcomes) == [f"pass  returned {outcome}" for outcome in outcomes]
+
+
+def test_an_execution_that_was_cut_short_covers_nothing():
+    def program(rank):
+        while rank == 0 or store().check(["never"]):
+            store().add("turns", 1)
+
+    exploration = explore(program, 2, budget=Budget(steps=50, executions=10), keep_going=True)
+    assert not exploration.complete
+    assert exploration.verdict is Verdict.UNKNOWN
+    assert "Not all interleavings covered" in str(exploration)
