@@ -60,11 +60,15 @@ def _shared(row: Row, ranks: Sequence[int]) -> list[tuple[str, Row]]:
     return [(f"rank {rank}", row) for rank in ranks]
 
 
+_VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})
+
+
 def of_many(what: str) -> str:
     """What one rank does, as said of several: `waits in recv`, `is over, and waits for`, `was killed` follow suit."""
     first, space, rest = what.partition(" ")
-    words = {"waits": "wait", "is": "are", "was": "were", "has": "have"}
-    return words.get(first, first) + space + rest.replace("over, and waits", "over, and wait", 1)
+    words = {"is": "are", "was": "were", "has": "have"}
+    plain = first.removesuffix("s") if first in _VERBS else first
+    return words.get(first, plain) + space + rest.replace("over, and waits", "over, and wait", 1)
 
 
 def _of_thread(name: str) -> str:

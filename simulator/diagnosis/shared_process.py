@@ -6,6 +6,7 @@ from enum import Enum
 
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import of_many
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list
 
@@ -23,7 +24,7 @@ class Shared(Enum):
 def shared_process(what: Shared, ranks: tuple[int, ...], site: Site, of: str = "") -> Finding:
     """The finding for one thing done at one line; `of` is the variable, or the library, that it is about."""
     deed = what.value.format(of=of)
-    summary = f"{rank_list(ranks)} {deed} at {site}" if ranks else deed
+    summary = f"{rank_list(ranks)} {of_many(deed) if len(ranks) > 1 else deed} at {site}" if ranks else deed
     lines: tuple[str | Line, ...] = (
         f"HAZARD  {Code.HAZARD_SHARED_PROCESS}",
         f"  {summary}",

@@ -13,12 +13,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
 from ddpsim.simulator.runtime.call_sites import site_here
+from ddpsim.simulator.runtime.executors import Executors
 from ddpsim.simulator.runtime.threads.waiting import is_importing
 from ddpsim.simulator.verdict import Finding
 
@@ -38,6 +40,7 @@ class SharedProcess:
         self._used = _libraries_used_by(program)
         self._noted: dict[tuple[Shared, Site, str], list[int]] = {}
         self._originals: list[tuple[Any, str, Any]] = []
+        self._executors = Executors()
 
     def install(self) -> None:
         """Replace what is listed above."""
@@ -46,6 +49,7 @@ class SharedProcess:
             (signal, "signal", self._noting(Shared.SIGNALS)),
             (_PROCESS, "start", self._starting),
             (_ENVIRON, "__getitem__", self._reading),
+            (ThreadPoolExecutor, "submit", self._submitting),
         ):
             original = getattr(owner, name)
             self._originals.append((owner, name, original))
@@ -55,6 +59,7 @@ class SharedProcess:
         """Put everything back. May be called twice."""
         while self._originals:
             setattr(*self._originals.pop())
+        self._executors.forget_threads()
 
     def findings(self) -> list[Finding]:
         """What was noted, the same at the same line once for all ranks."""
@@ -72,6 +77,15 @@ class SharedProcess:
         rank = self._running_rank()
         if rank is not None:
             self._noted.setdefault((what, site, of), []).append(rank)
+
+    def _submitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(original)
+        def submit(executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any) -> Any:
+            if self._running_rank() is not None:
+                self._executors.note(executor)
+            return original(executor, *arguments, **options)
+
+        return submit
 
     def _noting(self, what: Shared) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def replacement(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,7 +2,7 @@
 
 import re
 
-SINGULAR = "waits is was has does makes goes comes needs leaves calls reads holds gets takes sends names polls"
+SINGULAR = "waits is was has does makes goes comes needs leaves calls reads holds gets takes sends names polls changes"
 PLURAL = "wait are were have do make go come need leave call read hold get take send name poll"
 
 _MANY = re.compile(rf"(?<!of )\branks \d[\d, \-]*(?:\.\.\.)?,? (?:also |all |still )?({SINGULAR.replace(' ', '|')})\b")

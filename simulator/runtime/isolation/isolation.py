@@ -6,9 +6,10 @@ context variables (with them decimal contexts and numpy's errstate). A rank star
 had set.
 
 Shared by all ranks, on purpose or because it would cost too much: imported modules and their globals (a module-level
-counter of the user's counts all ranks), the working directory, file descriptors, signal handlers, logging, locale,
-torch's global module and optimizer hooks, unfinished RPC and symmetric-memory state, XPU and MTIA seeds set before
-those devices are initialised, and `lru_cache`s.
+counter of the user's counts all ranks), file descriptors, signal handlers, locale, what is put back when the run is
+over (`of_process.py`: the working directory, logging, the recursion limit), torch's global module and optimizer
+hooks, unfinished RPC and symmetric-memory state, XPU and MTIA seeds set before those devices are initialised, and
+`lru_cache`s.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim.simulator.runtime.isolation.environment import Environment
 from ddpsim.simulator.runtime.isolation.modes import Modes
 from ddpsim.simulator.runtime.isolation.numpy_random import numpy_random
+from ddpsim.simulator.runtime.isolation.of_process import OfProcess
 from ddpsim.simulator.runtime.isolation.python_random import python_random
 from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 from ddpsim.simulator.runtime.isolation.settings import Settings
@@ -77,7 +79,7 @@ class Isolation:
         in_place = InPlace(self._world, Environment(self._world_size), is_alike=self._is_alike)
         host = in_place.host()
         try:
-            for part in (self._world, modes, in_place.debug_level):
+            for part in (OfProcess(), self._world, modes, in_place.debug_level):
                 self._restore.callback(part.uninstall)
                 part.install()
             # Twice, as Ctrl-C may strike in the middle of the first.

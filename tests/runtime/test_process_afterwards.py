@@ -1,0 +1,81 @@
+"""After a run the process is as it was, whatever ranks that are threads did to it."""
+
+import logging
+import os
+import sys
+import threading
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch.distributed as dist
+
+from ddpsim import Budget, simulate
+
+
+def state():
+    return {
+        "folder": os.getcwd(),
+        "handlers": list(logging.root.handlers),
+        "level": logging.root.level,
+        "disabled": logging.root.manager.disable,
+        "recursion limit": sys.getrecursionlimit(),
+        "excepthook": threading.excepthook,
+        "filters": list(warnings.filters),
+        "debug level": dist.get_debug_level(),
+    }
+
+
+def disturb(folder):
+    os.chdir(folder)
+    logging.root.addHandler(logging.FileHandler(folder / "log"))
+    logging.root.setLevel(logging.DEBUG)
+    logging.disable(logging.ERROR)
+    sys.setrecursionlimit(sys.getrecursionlimit() + 1000)
+    threading.excepthook = print
+    warnings.simplefilter("ignore")
+    dist.set_debug_level(dist.DebugLevel.DETAIL)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_what_ranks_change_is_put_back(raises, tmp_path):
+    def program(rank):
+        disturb(tmp_path)
+        if raises:
+            raise ValueError(rank)
+
+    before = state()
+    simulate(program, 2)
+    assert state() == before
+
+
+def test_a_folder_that_is_gone_is_no_error(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+
+    def program(rank):
+        os.chdir(tmp_path)
+        if folder.exists():
+            folder.rmdir()
+
+    simulate(program, 1)
+    assert os.getcwd() == str(tmp_path)
+
+
+@pytest.mark.parametrize("had_threads", [pytest.param(False, marks=pytest.mark.tier("ci")), True])
+def test_an_executor_of_the_caller_works_afterwards_and_each_run_comes_to_the_same(had_threads):
+    with ThreadPoolExecutor(2) as pool:
+        if had_threads:
+            assert pool.submit(int).result(timeout=5) == 0
+
+        def program(rank):
+            pool.submit(int)
+            dist.barrier()
+
+        first, second = (simulate(program, 2, budget=Budget(stuck_seconds=0.2)) for _ in range(2))
+        assert (first.verdict, [each.code for each in first.findings]) == (
+            second.verdict,
+            [each.code for each in second.findings],
+        )
+        assert pool.submit(lambda: 4).result(timeout=5) == 4
