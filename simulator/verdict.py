@@ -42,6 +42,7 @@ class Code(str, Enum):
     HAZARD_GROUP_ORDER = "hazard.group_order"
     HAZARD_UNWAITED_WORK = "hazard.unwaited_work"
     HAZARD_TENSOR_IN_FLIGHT = "hazard.tensor_in_flight"
+    HAZARD_TENSOR_ORDER = "hazard.tensor_order"
     HAZARD_CALL_SITE = "hazard.call_site"
     HAZARD_THREAD_ERROR = "hazard.thread_error"
     HAZARD_SHARED_PROCESS = "hazard.shared_process"

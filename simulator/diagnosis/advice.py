@@ -654,6 +654,11 @@ class Cause:
         "a real backend reads and writes the tensor any time until the wait, so either value may be sent or kept",
         "wait() for the work first, or work on a copy",
     )
+    NAMES_MEET = about(Nothing)(
+        "the ranks go through the same tensors in different orders, and each is reduced with another: a set, a state "
+        "that was loaded, or a dictionary that was filled in another order",
+        "sort the names, and go through them in that order on every rank",
+    )
     SHARED_IN_FLIGHT = about(Nothing)(
         "a real backend reads and writes the tensors of both any time until the waits, in either order",
         "wait() for the first before the second is made, or give each a tensor of its own",

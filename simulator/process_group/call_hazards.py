@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis import hazards
+from ddpsim.simulator.diagnosis.tensor_names import NamedCall, TensorName, exchanged
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Finding
 
@@ -18,6 +19,12 @@ class CallHazards:
         """All calls, and the numbers of the threads that made them."""
         self._sites: dict[frozenset[Site], Sequence[Call]] = {}
         self._to_return = world_size
+        self._named: dict[tuple[str, Site], dict[int, list[NamedCall]]] = {}
+        """By group and line, then by rank."""
+
+    def name(self, call: Call, name: TensorName) -> None:
+        """What the program of a rank calls the tensor of a call."""
+        self._named.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append(NamedCall(call, name))
 
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
@@ -41,5 +48,6 @@ class CallHazards:
             *hazards.unwaited_work(unwaited),
             *hazards.tensor_in_flight(changed),
             *hazards.tensors_shared(shared),
+            *([found for named in self._named.values() if (found := exchanged(named))] if have_returned else ()),
             *[hazards.call_site(calls) for calls in self._sites.values()],
         )

@@ -100,6 +100,7 @@ class Issuer:
         is_buffered = self._semantics.sends_eagerly and call.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
+        pending.name = self._origins.name(call, payload.inputs)
         if self._poisons and (held := poisoned(signature, payload, origin.phase, self.rank)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)

@@ -7,13 +7,15 @@ backward, is told by the order in which it launches its buckets (wrapper_registr
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import FrameType
 from typing import Any
 
+from torch import Tensor
 from torch.nn import Module
 
-from ddpsim.simulator.calls import USER_ORIGIN, Origin, Phase, Signature, Site
+from ddpsim.simulator.calls import USER_ORIGIN, Call, Origin, Phase, Signature, Site
+from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
 from ddpsim.simulator.kernel.requests import Note
@@ -26,6 +28,7 @@ from ddpsim.simulator.process_group.phases import (
     says_nothing,
     user_runs,
 )
+from ddpsim.simulator.process_group.tensor_names import NAMED, TensorNames
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
@@ -39,13 +42,24 @@ _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUI
 class OriginTracker:
     """What one rank's calls belong to."""
 
-    __slots__ = ("_host", "_phases", "_rank", "_wrappers")
+    __slots__ = ("_host", "_names", "_phases", "_rank", "_wrappers", "user_frame")
 
     def __init__(self, host: Host, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
         self._host = host
         self._wrappers = wrappers
         self._phases = phases
         self._rank = rank
+        self._names = TensorNames()
+        self.user_frame: FrameType | None = None
+        """Of the call that was located last, until its tensors are named."""
+
+    def name(self, call: Call, tensors: Sequence[Tensor]) -> TensorName | None:
+        """What the program calls the tensor of a call of its own that was located just now."""
+        frame, self.user_frame = self.user_frame, None
+        is_users = call.origin.phase is Phase.USER and call.operation in NAMED
+        if frame is None or not is_users or len(tensors) != 1 or len(call.thread):
+            return None
+        return self._names.of(tensors[0], frame)
 
     def locate(self, signature: Signature, start: FrameType | None = None) -> tuple[Origin, Site, Site | None]:
         """The origin of a call that is being issued, the line of the user's program behind it, and who called that.
@@ -83,6 +97,7 @@ class OriginTracker:
             origin = self._issued_by_reducer(self._wrappers.reducing(self._rank), signature)
         else:
             origin = USER_ORIGIN if reading is None else self._origin(reading, signature)
+        self.user_frame = innermost
         if innermost is None:
             return origin, self._host.me.started_at, None
         return origin, site_at(innermost), self._caller(innermost)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from ddpsim.simulator.calls import Call
+from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.kernel.answers import Answer
 from ddpsim.simulator.kernel.requests import (
     Acquire,
@@ -86,6 +87,7 @@ class Post(NamedTuple):
     handle: int
     call: Call
     parcel: Parcel
+    name: TensorName | None = None
 
 
 class ReplicaMoved(NamedTuple):

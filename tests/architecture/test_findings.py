@@ -18,7 +18,13 @@ SOURCES = {path: path.read_text(encoding="utf-8") for part in MAKING for path in
 PAGE = (ROOT / "docs" / "findings.md").read_text(encoding="utf-8")
 SHOWN_ON_THE_PAGE_ONLY = {
     *(Code.STUCK, Code.NONDETERMINISM, Code.BUDGET, Code.UNCHECKED, Code.MISMATCH_VALUE, Code.DEADLOCK_DEAD_RANK),
-    *(Code.DEADLOCK_THREADS, Code.HAZARD_THREAD_ERROR, Code.HAZARD_CALL_SITE, Code.HAZARD_SHARED_PROCESS),
+    *(
+        Code.DEADLOCK_THREADS,
+        Code.HAZARD_THREAD_ERROR,
+        Code.HAZARD_CALL_SITE,
+        Code.HAZARD_SHARED_PROCESS,
+        Code.HAZARD_TENSOR_ORDER,
+    ),
 }
 """The zoo has bugs that were reported of programs: none of these was."""
 

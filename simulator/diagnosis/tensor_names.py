@@ -1,0 +1,59 @@
+"""Tensors that met others of another name, as a finding: each rank went through the same ones in its own order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
+from ddpsim.simulator.verdict import Code, Finding
+from ddpsim.simulator.wording import Line, rank_list, ranks_by
+
+
+class TensorName(NamedTuple):
+    """What a rank calls a tensor."""
+
+    text: str
+    is_sure: bool
+    """It is the tensor of a module or of an optimizer."""
+
+
+class NamedCall(NamedTuple):
+    """A call, and what its rank calls the tensor that it brings."""
+
+    call: Call
+    name: TensorName
+
+
+def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
+    """The finding for the calls of one line and group, if ranks made them with the same names in different orders.
+
+    Ranks that have names of their own may mean it: so all must have the same names, each as often, in calls that met.
+    """
+    ranks = list(named.values())
+    names, sequences = [[each.name.text for each in calls] for calls in ranks], [_sequences(calls) for calls in ranks]
+    if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
+        return None
+    if any(sorted(each) != sorted(names[0]) for each in names):
+        return None
+    first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
+    return _finding([calls[first] for _, calls in sorted(named.items())])
+
+
+def _sequences(calls: Sequence[NamedCall]) -> list[int]:
+    return [each.call.sequence for each in calls]
+
+
+def _finding(met: Sequence[NamedCall]) -> Finding:
+    sides = ranks_by((each.call.rank, each.name.text) for each in met)
+    culprits = minority(sides.values())
+    calls = [each.call for each in met]
+    code = Code.MISMATCH_ORIGIN if all(each.name.is_sure for each in met) else Code.HAZARD_TENSOR_ORDER
+    of = " meets ".join(f"{name} of {rank_list(ranks)}" for name, ranks in sides.items())
+    summary = f'{calls[0].operation} #{calls[0].sequence} on group "{calls[0].group}": {of}'
+    rows = [Row(each.call.rank, f"{each.call}  {each.name.text}", each.call.location) for each in met]
+    kind = "MISMATCH" if code is Code.MISMATCH_ORIGIN else "HAZARD"
+    lines: list[str | Line] = [f"{kind}  {code}", f"  {summary}", *table(rows), *Cause.NAMES_MEET.lines()]
+    return Finding(code, culprits, summary, tuple(lines), sites_of(calls, culprits), calls=tuple(calls))

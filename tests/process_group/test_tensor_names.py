@@ -1,0 +1,160 @@
+"""Tensors that a program goes through in another order on each rank: they meet others of another name, in silence."""
+
+import gc
+import weakref
+from collections import defaultdict
+from functools import partial
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ddpsim import Verdict, simulate
+from tests.kit.results import codes
+
+from .training import backward, network, sgd
+
+
+def order(rank, names, *, differs):
+    return sorted(names, reverse=differs and rank == 1)
+
+
+def metrics(rank, *, differs, kind=dict):
+    values = kind()
+    values |= {"loss": torch.tensor([1.0]), "norm": torch.tensor([100.0])}
+    for key in order(rank, values, differs=differs):
+        dist.all_reduce(values[key])
+
+
+def numbers(rank, *, differs):
+    names = order(rank, {"loss", "norm"}, differs=differs)
+    for key in names:
+        dist.all_reduce(torch.tensor([float(len(key))]))
+
+
+class Trainer:
+    def __init__(self):
+        self.parts = torch.nn.ModuleDict({"body": torch.nn.Linear(2, 2), "head": torch.nn.Linear(2, 2)})
+        self.sums = {"body": torch.ones(1), "head": torch.ones(1)}
+
+    def synchronise(self, names):
+        for name in names:
+            reduce(self.sums[name])
+
+    def broadcast(self, names):
+        for name in names:
+            dist.broadcast(self.parts[name].weight.data, 0)
+
+
+def reduce(tensor):
+    dist.all_reduce(tensor)
+
+
+def trainer(rank, *, differs, does):
+    getattr(Trainer(), does)(order(rank, ("body", "head"), differs=differs))
+
+
+def equal_gradients(rank, *, differs):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    model(torch.ones(1, 2)).sum().backward()
+    for index in order(rank, (0, 1), differs=differs):
+        dist.all_reduce(model[index].weight.grad)
+
+
+def optimizer_state(rank, *, differs):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    optimizer = sgd(model, momentum=0.9)
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    del model
+    states = list(optimizer.state.values())
+    for index in order(rank, (0, 2), differs=differs):
+        dist.all_reduce(states[index]["momentum_buffer"])
+
+
+SILENT = {
+    "metrics": (metrics, "hazard.tensor_order", "values['loss'] of rank 0 meets values['norm'] of rank 1"),
+    "defaultdict": (partial(metrics, kind=defaultdict), "hazard.tensor_order", "values['loss'] of rank 0 meets"),
+    "numbers": (numbers, "hazard.tensor_order", "key 'loss' of rank 0 meets key 'norm' of rank 1"),
+    "a helper": (partial(trainer, does="synchronise"), "hazard.tensor_order", "self.sums['body'] of rank 0 meets"),
+    "parameters": (partial(trainer, does="broadcast"), "mismatch.origin", "body.weight of rank 0 meets head.weight"),
+    "gradients": (equal_gradients, "mismatch.origin", "gradient of 0.weight of rank 0 meets gradient of 1.weight"),
+    "state": (optimizer_state, "mismatch.origin", "momentum_buffer of parameter 0 of rank 0 meets momentum_buffer of"),
+}
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_found(name):
+    program, code, words = SILENT[name]
+    result = simulate(partial(program, differs=True), 2)
+    assert codes(result) == [(code, (0, 1))]
+    assert words in result.findings[0].summary
+    assert result.verdict is (Verdict.FAIL if code == "mismatch.origin" else Verdict.PASS)
+
+
+@pytest.mark.parametrize("name", SILENT)
+def test_in_one_order(name):
+    assert codes(simulate(partial(SILENT[name][0], differs=False), 2)) == []
+
+
+def own_choice(rank):
+    """Each rank brings its best, whatever it is called."""
+    values = {"a": torch.tensor([float(rank)]), "b": torch.tensor([float(1 - rank)])}
+    dist.all_reduce(values["a" if rank else "b"], dist.ReduceOp.MAX)
+
+
+def own_names(rank):
+    names = [f"rank{rank}", f"other{rank}"]
+    for name in names:
+        values = {name: torch.ones(1)}
+        dist.all_reduce(values[name])
+
+
+def with_odd_objects(rank):
+    class Odd:
+        __class__ = property(lambda self: 1 / 0)
+
+        def __eq__(self, other):
+            raise ArithmeticError
+
+    odd, several = Odd(), [Odd(), "word"]
+    word = "word"
+    for _ in range(3):
+        dist.all_reduce(torch.ones(1))
+    return odd is several or word
+
+
+def wrapped(rank):
+    model = DistributedDataParallel(network())
+    for name in ("train", "test"):
+        backward(model, rank)
+        dist.all_reduce(torch.ones(1))
+        assert name
+
+
+@pytest.mark.parametrize("program", [own_choice, own_names, with_odd_objects, wrapped])
+def test_what_a_program_may_do(program):
+    result = simulate(program, 2)
+    assert result.verdict is Verdict.PASS, str(result)
+    assert "hazard.tensor_order" not in {str(each.code) for each in result.findings}
+
+
+def test_looking_keeps_nothing_alive():
+    def program(rank):
+        values, kept = {"a": torch.ones(1)}, torch.ones(2)
+        watched = weakref.ref(kept)
+        dist.all_reduce(values["a"])
+        del kept
+        gc.collect()
+        return watched() is None
+
+    assert simulate(program, 2).returns == (True, True)
+
+
+@pytest.mark.tier("ci")
+def test_ranks_as_processes():
+    for name in ("metrics", "gradients"):
+        program = partial(SILENT[name][0], differs=True)
+        threads, processes = (simulate(program, 2, isolation=each).findings for each in ("thread", "process"))
+        assert [each.body for each in processes] == [each.body for each in threads]
