@@ -122,6 +122,21 @@ class NamedGroup(ProcessGroup):
 
     get_backend = _get_backend
 
+    supports_splitting = True
+    supports_coalescing = supports_shrinking = supports_time_estimate = False
+    """What a backend is asked for, as gloo answers."""
+
+    @property
+    def mem_allocator(self) -> Any:
+        """None, and gloo's error."""
+        raise RuntimeError(f"Backend {self.name()} does not support getMemAllocator")
+
+    def _wait_for_pending_works(self) -> None:
+        raise RuntimeError(f"Only ProcessGrouppNCCL supports waitForPendingWorks, but got {self.name()} backend.")
+
+    def _register_on_completion_hook(self, hook: Any) -> None:
+        raise RuntimeError(f"Only ProcessGrouppNCCL supports onCompletion hook, but got {self.name()} backend.")
+
     def set_timeout(self, timeout: timedelta) -> None:
         """Kept, and of no effect; see the module's docstring."""
         self._timeout = timeout

@@ -124,8 +124,8 @@ class ThroughTorch:
 
         def kernel(*arguments: Any) -> Any:
             call = self._calls.get(get_ident())
-            if call is None:
-                raise RuntimeError(f"c10d::{name} was called by itself: call a method of a process group instead")
+            if call is None or ProcessGroup.unbox(arguments[count]) is not call.group.twin:
+                raise RuntimeError(f"c10d::{name} is not of a group of this simulation, expected one of the rank's own")
             values = dict(zip(names, arguments, strict=False))
             tensors = () if name == "barrier" else arguments[:count]
             given = [values[key] for key in names if key in _OF_METHODS]

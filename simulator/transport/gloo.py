@@ -21,7 +21,6 @@ from typing import Any
 import torch
 import torch._C._distributed_c10d as _c10d
 import torch.distributed as dist
-from torch.distributed import ProcessGroup
 
 from ddpsim.simulator.calls import Signature
 from ddpsim.simulator.errors import UsageError
@@ -113,7 +112,7 @@ def _gloo() -> Any:
 
 
 def _connected(device: Any, size: int) -> list[Any]:
-    """The process groups of `size` ranks, connected with each other: each waits for the others while it is made."""
+    """The backends of `size` ranks, connected with each other: each waits for the others while it is made."""
     store = _c10d.Store.__new__(
         _c10d.HashStore
     )  # torch's own: to a rank, on whose thread this is, the class gives ours
@@ -123,10 +122,7 @@ def _connected(device: Any, size: int) -> list[Any]:
     def connect(rank: int) -> None:
         options = _gloo()._Options()
         options._devices, options._timeout, options._threads = [device], _TIMEOUT, 1
-        backend = _gloo()(store, rank, size, options)
-        group: Any = ProcessGroup(store, rank, size)
-        group._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, backend)
-        groups[rank] = group
+        groups[rank] = _gloo()(store, rank, size, options)
 
     _side_by_side(partial(connect, rank) for rank in range(size))
     return groups

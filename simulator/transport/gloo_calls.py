@@ -19,20 +19,44 @@ from ddpsim.simulator.errors import InternalError
 from ddpsim.simulator.operations import OPERATIONS, Operation, Passing
 from ddpsim.simulator.transport.payload import Payload
 
+_ONE_BY_ONE = {
+    "allgather_into_tensor_coalesced": "_allgather_base",
+    "reduce_scatter_tensor_coalesced": "_reduce_scatter_base",
+}
+"""Methods of a group that a backend has not in Python, and those for one of their tensors."""
+
 _UNTYPED: Any = _c10d
 """torch's stubs lack some of the options' fields."""
 
 
-def ask(operation: str, group: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
-    """Make a rank's call on its real group, and return the work. `root` is a group rank."""
+def ask(operation: str, backend: Any, payload: Payload, reduction: str | None, root: int | None) -> Any:
+    """Make a rank's call on its real backend, and return the work. `root` is a group rank.
+
+    Not on a group: its calls go through torch's operators, where those of the simulation may be under way.
+    """
     if payload.gathered is not None:
-        return _gather_into_one(group, payload.inputs[0], payload.gathered)
+        return _gather_into_one(backend, payload.inputs[0], payload.gathered)
     row = OPERATIONS[operation]
     if row.on_gloo is None:
         raise InternalError(f"{operation} asks nothing of gloo: correct its row in simulator/operations.py")
     tensors = ARGUMENTS[row.on_gloo.passing](payload)
     options = [_options(row, row.on_gloo.options, payload, reduction, root)] if row.on_gloo.options else []
-    return getattr(group, row.on_gloo.method)(*tensors, *options)
+    single = _ONE_BY_ONE.get(row.on_gloo.method)
+    if single is None:
+        return getattr(backend, row.on_gloo.method)(*tensors, *options)
+    return _Works([getattr(backend, single)(*pair, *options) for pair in zip(*tensors, strict=True)])
+
+
+class _Works:
+    """Several calls as one."""
+
+    def __init__(self, works: Sequence[Any]) -> None:
+        self._works = works
+
+    def wait(self) -> None:
+        """Wait for all; raise what the first that failed raised."""
+        for work in self._works:
+            work.wait()
 
 
 def reduce_op(reduction: str | None, payload: Payload) -> Any:
@@ -53,11 +77,11 @@ def _options(row: Operation, kind: str, payload: Payload, reduction: str | None,
     return options
 
 
-def _gather_into_one(group: Any, tensor: Tensor, gathered: list[Tensor]) -> Any:
+def _gather_into_one(backend: Any, tensor: Tensor, gathered: list[Tensor]) -> Any:
     """Where an all_gather has no output tensors of its own."""
-    together = tensor.new_empty(group.size() * tensor.shape[0], *tensor.shape[1:])
+    together = tensor.new_empty(backend.size() * tensor.shape[0], *tensor.shape[1:])
     gathered.append(together)
-    return group._allgather_base(together, tensor)
+    return backend._allgather_base(together, tensor)
 
 
 def _lists_from_tensors(payload: Payload) -> tuple[Any, ...]:

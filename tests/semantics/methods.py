@@ -42,6 +42,7 @@ def cases() -> Iterator[Case]:
     for way in ("by-position", "by-name", "without-defaults"):
         yield Case(f"every-overload-{way}", WORLD_SIZE, _program(way), _expected(way))
     yield Case("messages-by-name", WORLD_SIZE, _messages, lambda rank: [7.0, 8.0])
+    yield Case("what-a-backend-says-of-itself", WORLD_SIZE, _abilities, lambda rank: _ABILITIES)
     yield Case("what-a-group-says-of-itself", WORLD_SIZE, _words, lambda rank: ["gloo", "gloo", "gloo", rank, 2, 3])
 
 
@@ -197,3 +198,31 @@ def _words(rank: int) -> list[object]:
     issued = group._get_sequence_number_for_group() - before
     assert backend.options._timeout > timedelta(0)
     return [group.name(), group._get_backend_name(), backend.name(), group.rank(), group.size(), issued]
+
+
+_ABILITIES = {
+    "supports_splitting": True,
+    "supports_coalescing": False,
+    "supports_shrinking": False,
+    "supports_time_estimate": False,
+    "mem_allocator": "RuntimeError Backend gloo does not support getMemAllocator",
+    "pending": "RuntimeError Only ProcessGrouppNCCL supports waitForPendingWorks, but got gloo backend.",
+    "hook": "RuntimeError Only ProcessGrouppNCCL supports onCompletion hook, but got gloo backend.",
+}
+
+
+def _abilities(rank: int) -> dict[str, object]:
+    group: Any = dist.group.WORLD
+    backend = group._get_backend(torch.device("cpu"))
+    asked: dict[str, Callable[[], object]] = {
+        "mem_allocator": lambda: backend.mem_allocator,
+        "pending": group._wait_for_pending_works,
+        "hook": lambda: group._register_on_completion_hook(print),
+    }
+    answers: dict[str, object] = {name: getattr(backend, name, None) for name in _ABILITIES if name not in asked}
+    for name, ask in asked.items():
+        try:
+            answers[name] = ask()
+        except RuntimeError as error:
+            answers[name] = f"{type(error).__name__} {str(error).splitlines()[0]}"
+    return answers
