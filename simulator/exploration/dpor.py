@@ -36,6 +36,7 @@ that knowledge. Loops that poll have an end (simulator/policies/spin_detection.p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import filterfalse
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import ANY_SOURCE, Call
@@ -134,7 +135,7 @@ class DporRun:
             return self._index(offer, self._source(offer))
         if self._looks_again is not None and (rank := self._same_step(*self._looks_again, offer)) is not None:
             return offer.options.index(rank)
-        fresh = [rank for rank in offer.options if not self.spins.is_idle(rank)]
+        fresh = list(filterfalse(self.spins.is_idle, offer.options))
         if len(fresh) > 1:
             return self._index(offer, self._rank(offer, fresh))
         chosen = (fresh or offer.options)[0]
@@ -161,21 +162,22 @@ class DporRun:
 
     def _can_be_observed(self, rank: int) -> bool:
         """True if a rank stands before what may depend on others. It only tells whom to try first."""
-        return any(
-            self._open_receives.get(access.object, 0) > 0
-            if access.mode is Mode.SEND
-            else access.mode is not Mode.CONTRIBUTE
-            for access in self._intents[rank]
-        )
+        for object, mode in self._intents[rank]:
+            if mode is not Mode.CONTRIBUTE and (mode is not Mode.SEND or self._open_receives.get(object, 0) > 0):
+                return True
+        return False
 
     def _rank(self, offer: Offer, fresh: list[int]) -> Node:
         if self._depth == len(self._path):
-            awake = [rank for rank in fresh if lets_run(self._sleep, rank)]
+            awake = [rank for rank in fresh if lets_run(self._sleep, rank)] if self._sleep else fresh
             if not awake:
                 raise RedundantRun
-            quiet = next((rank for rank in awake if not self._can_be_observed(rank)), None)
-            first = awake[0] if quiet is None else quiet
-            self._path.append(Node(offer, fresh, self._sleep, [first], is_compared=quiet is None))
+            for rank in awake:
+                if not self._can_be_observed(rank):
+                    self._path.append(Node(offer, fresh, self._sleep, [rank], is_compared=False))
+                    break
+            else:
+                self._path.append(Node(offer, fresh, self._sleep, awake[:1]))
         node = self._path[self._depth]
         self._begin(node.chosen, self._depth)
         self._depth += 1
@@ -183,7 +185,8 @@ class DporRun:
             self._old_races = len(self._order.races)
         self._sleep = node.sleep
         self._wake(node.chosen)
-        node.sources |= self._taken.get(node.chosen, frozenset())
+        if self._taken:
+            node.sources |= self._taken.get(node.chosen, frozenset())
         return node
 
     def _begin(self, rank: int, node: int | None) -> None:

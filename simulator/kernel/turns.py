@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import operator
 from bisect import bisect_left, insort
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any, overload
 
 from ddpsim.simulator.accesses import Accesses
@@ -51,6 +51,10 @@ class EnabledRanks(Sequence[int]):
 
     def __len__(self) -> int:
         return len(self._ranks)
+
+    def __iter__(self) -> Iterator[int]:
+        start = self._start % len(self._ranks)
+        return iter(self._ranks[start:] + self._ranks[:start])
 
     @overload
     def __getitem__(self, index: int) -> int: ...

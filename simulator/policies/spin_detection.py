@@ -50,7 +50,7 @@ class SpinDetection:
 
     def follow(self, options: Sequence[int]) -> int | None:
         """The thread that goes on alone, if there is one. Raises RedundantRun once it has shown what it does."""
-        if self._followed is None:
+        if self._followed is None and self._stands:
             self._followed = next(((look, self._progress) for look in self._unknown(options)), None)
         if self._followed is None:
             return None
