@@ -62,7 +62,7 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
         lines.append(Line("cycle", " -> ".join(elided([str(rank) for rank in (*reading.cycle, reading.cycle[0])]))))
     if reading.threads:
         lines.append(Line("cycle", cycle_text(snapshot, reading.threads)))
-    lines += _tie(reading)
+    lines += _tie(snapshot, reading)
     sites: list[Site] = []
     one_off = detour(snapshot, reading)
     if one_off is not None:
@@ -89,14 +89,22 @@ def _finding(snapshot: Snapshot, reading: Reading, odd: Odd | None = None, root:
     )
 
 
-def _tie(reading: Reading) -> list[Line]:
-    """Who waits and who is missing, if they are as many, and more than one each; [] if not."""
+def _tie(snapshot: Snapshot, reading: Reading) -> list[Line]:
+    """Who waits and who is missing, if they are as many; [] if not.
+
+    Of one against one it is told where a line of the program's own waits, which may stand in a branch of one rank.
+    """
     count = len(reading.victims)
-    is_tie = count == len(reading.culprits) > 1 and set(reading.victims).isdisjoint(reading.culprits)
+    is_tie = count == len(reading.culprits) and set(reading.victims).isdisjoint(reading.culprits)
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
         return []
+    calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls]
+    is_own = bool(calls) and all(call.origin.phase is Phase.USER and not call.is_point_to_point for call in calls)
+    if count == 1 and not is_own:
+        return []
     sides = f"{rank_list(reading.victims)} came, {rank_list(reading.culprits)} did not"
-    return [Line("note", f"a tie, {count} ranks against {count}: {sides}; either may be wrong")]
+    size = "one rank against one" if count == 1 else f"{count} ranks against {count}"
+    return [Line("note", f"a tie, {size}: {sides}; either may be wrong")]
 
 
 def _is_of_messages(snapshot: Snapshot, reading: Reading) -> bool:
