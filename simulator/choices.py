@@ -15,6 +15,7 @@ short.
 
 from __future__ import annotations
 
+import os
 import re
 import zlib
 from collections.abc import Iterator, Sequence
@@ -132,18 +133,15 @@ class Schedule:
         """
         token = token.strip()
         found = _whole(token)
-        if found["program"] != _checksum(program):
-            raise ReplayError(
-                f"replay token {_shown(token)} was recorded for another program or world size than {program}: "
-                "replay it with the ones it came from"
-            )
+        if not _is_of(found, program):
+            raise ReplayError(f"replay token {_shown(token)} was recorded for another {_what_differs(found, program)}")
         start = start_in(token)
         return cls(_without_defaults_at_the_end(list(_decode(found["choices"], token))), program, start)
 
     @classmethod
     def is_recorded_for(cls, token: str, program: str) -> bool:
         """True if a token was recorded for `program`. Raises ReplayError if it is damaged, or of another version."""
-        return _whole(token)["program"] == _checksum(program)
+        return _is_of(_whole(token), program)
 
 
 def start_in(token: str) -> Start | None:
@@ -195,6 +193,37 @@ def _whole(token: str) -> re.Match[str]:
             "copy it again from the report"
         )
     return found
+
+
+_FILE = re.compile(r"(?P<path>\S+\.(?:py|toml))(?P<rest>(?::|\s).*)")
+"""A program that is named by its file."""
+_MOST_RANKS = 64
+"""World sizes up to this are tried where a token is of another one; more would fit four digits by chance."""
+
+
+def _is_of(found: re.Match[str], program: str) -> bool:
+    """True if a token is of a program, however the path of its file is spelled."""
+    return found["program"] in {_checksum(each) for each in _spellings(program)}
+
+
+def _spellings(program: str) -> Iterator[str]:
+    """What the same file may have been called: as it is, from the working folder, from the root, in its own folder."""
+    yield program
+    file = _FILE.fullmatch(program)
+    if file is not None:
+        path = os.path.relpath(file["path"])
+        for each in (path, os.path.join(os.curdir, path), os.path.abspath(path), os.path.basename(path)):
+            yield each + file["rest"]
+
+
+def _what_differs(found: re.Match[str], program: str) -> str:
+    """What a token is not of, with what to do."""
+    name, _, ranks = program.rpartition(" on ")
+    if ranks.endswith(" ranks"):
+        for size in range(1, _MOST_RANKS + 1):
+            if found["program"] == _checksum(program_on(name, size)):
+                return f"world size than {program}: replay it on {size} rank{'s' * (size != 1)}, where it came from"
+    return f"program than {program}: replay it with the one it came from"
 
 
 def _shown(token: str) -> str:

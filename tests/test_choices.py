@@ -56,10 +56,27 @@ def test_a_token_of_another_version_is_refused_by_its_version():
         Schedule.parse(TOKEN.replace("s1:", "s2:"), program="p on 4 ranks")
 
 
-@pytest.mark.parametrize("program", ["q on 4 ranks", "p on 5 ranks"])
-def test_a_token_of_another_program_or_world_size_is_refused(program):
-    with pytest.raises(ReplayError, match=f"recorded for another program or world size than {program}"):
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("q on 4 ranks", "program than q on 4 ranks: replay it with the one it came from"),
+        ("p on 5 ranks", "world size than p on 5 ranks: replay it on 4 ranks, where it came from"),
+        ("q", "program than q: replay it with the one it came from"),
+    ],
+)
+def test_a_token_of_another_program_or_world_size_is_refused_and_says_which(program, told):
+    with pytest.raises(ReplayError, match=f"recorded for another {told}$"):
         Schedule.parse(TOKEN, program=program)
+
+
+@pytest.mark.parametrize("recorded", ["own.py:train", "./own.py:train", "{}/own.py:train", "{}/own.py:train --lr 1"])
+@pytest.mark.parametrize("typed", ["own.py:train", "./own.py:train", "{}/own.py:train", "../{1}/own.py:train"])
+def test_a_token_is_of_a_program_and_not_of_the_spelling_of_its_path(recorded, typed, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    of, program = (each.format(tmp_path, tmp_path.name).replace("{1}", tmp_path.name) for each in (recorded, typed))
+    token = str(Schedule((0, 1), f"{of} on 2 ranks"))
+    assert Schedule.is_recorded_for(token, f"{program} on 2 ranks") is ("--lr" not in recorded)
+    assert not Schedule.is_recorded_for(token, f"{program.replace('own', 'other')} on 2 ranks")
 
 
 @pytest.mark.parametrize("token", ["", "s1", "nonsense", "s1:::", "s1:0.x.1:00000000", "x" * 10_000])

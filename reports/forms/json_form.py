@@ -42,6 +42,8 @@ def from_json(data: bytes, *, name: str = "the file") -> Document:
 
 def read(path: Path) -> Document:
     """The document in a file. Raises ReportError if there is none that can be read."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe would wait for who writes into it
+        raise ReportError(f"{path} is no file, expected a result.json that --report wrote: name that")
     try:
         with path.open("rb") as file:
             data = file.read(LARGEST_BYTES + 1)

@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from io import TextIOWrapper
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
@@ -84,8 +85,18 @@ def _with_program(words: Sequence[str]) -> list[str]:
     return with_program_as_one_word(words, [name for name, takes_value in options.items() if takes_value])
 
 
+def _show_version(is_asked: bool) -> None:
+    if is_asked:
+        output.show(f"ddpsim {metadata.version('ddpsim')}")
+        raise typer.Exit
+
+
 @app.callback(epilog="Example: ddpsim run uneven-inputs-without-join")
-def ddpsim() -> None:
+def ddpsim(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
     """Simulate data parallel training: every rank in one process, under a deterministic scheduler.
 
     Exit status: 0 as expected, 1 otherwise, 2 usage error, 3 unknown.

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
@@ -37,7 +39,7 @@ from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import worst
 
 if TYPE_CHECKING:
-    from ddpsim import Result
+    from ddpsim import Budget, Result
     from ddpsim.scenarios.cli.reporting import Report
     from ddpsim.scenarios.engines import Engine
     from ddpsim.scenarios.model import Scenario
@@ -59,6 +61,13 @@ def run(
     check: Checks = None,
     poison: Poison = None,
     timeout: Timeout = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(help="Stop after so long, in real time: unknown.  [default: 600]", show_default=False),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Stop after so many steps: unknown.  [default: 10000000]", show_default=False)
+    ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
@@ -76,6 +85,7 @@ def run(
             policy=policy,
             seed=seed,
             timeout_seconds=timeout,
+            budget=_budget(seconds, steps),
         )
 
     scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison).applied_to(load(name))
@@ -85,6 +95,15 @@ def run(
     with reporting(report, opens=opens, title=name if len(engines) * len(backends) > 1 else "") as reported:
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
         return _run(cases, transport, how, run_once, reported)
+
+
+def _budget(seconds: float | None, steps: int | None) -> Budget | None:
+    """What was said of it; None for nothing. Raises UsageError for what is no budget."""
+    from ddpsim import Budget
+
+    said: dict[str, Any] = {"seconds": seconds, "steps": steps}
+    given = {name: value for name, value in said.items() if value is not None}
+    return Budget(**given) if given else None
 
 
 def _run(

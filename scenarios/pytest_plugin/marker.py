@@ -68,6 +68,8 @@ class Options:
     """None where the marker leaves it open: yes where it explores."""
     budget: Any = None
     """A Budget, or a mapping of what it takes."""
+    timeout: float | None = None
+    """Seconds that all may take: a budget that says no more than that."""
     isolation: str | None = None
     """What a rank is, "thread" or "process"."""
     gpus: int | None = None
@@ -104,6 +106,8 @@ def options_of(mark: pytest.Mark, *, of_parameter: pytest.Mark | None = None) ->
     _check_together(values)
     _check_seeds(values)
     _check_expect(values.get("expect"))
+    if values.get("timeout") is not None:
+        values["budget"] = _budget_of(values)
     if "budget" in values:
         _check_budget(values["budget"])
     values["explore"] = _exploration(values.get("explore"), values.get("expect"))
@@ -176,6 +180,15 @@ def _check_seeds(values: Mapping[str, Any]) -> None:
 def _check_expect(expect: object) -> None:
     if expect is not None and not isinstance(expect, str):
         raise MarkerError(f"expect is {expect!r}, expected a finding code, such as 'deadlock.missing_rank'")
+
+
+def _budget_of(values: Mapping[str, Any]) -> Mapping[str, float]:
+    timeout = values["timeout"]
+    if values.get("budget") is not None:
+        raise MarkerError(f"timeout is {timeout!r} beside a budget, expected one of them: say seconds= in the budget")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)) or not timeout > 0:
+        raise MarkerError(f"timeout is {timeout!r}, expected a number above 0: {_LIMITS['seconds']}")
+    return {"seconds": timeout}
 
 
 def _check_budget(budget: object) -> None:

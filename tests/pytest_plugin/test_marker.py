@@ -43,6 +43,9 @@ LINES = {
     "ranks(2, explore='pct')": "explore is 'pct', which draws schedules and never covers all, expected 'dpor' or "
     "'dfs': for a number of drawn schedules write policy='pct', seeds=range(20)",
     "ranks(2, expect=3)": "expect is 3, expected a finding code, such as 'deadlock.missing_rank'",
+    "ranks(2, timeout='x')": "timeout is 'x', expected a number above 0: say how long all may take",
+    "ranks(2, timeout=3, budget={'steps': 9})": "timeout is 3 beside a budget, expected one of them: "
+    "say seconds= in the budget",
     "ranks(2, budget=3)": "budget is 3, expected a simulator.Budget or {'seconds': 10} for instance",
     "ranks(2, budget={'second': 3})": "budget has 'second', expected some of executions, seconds, steps, polls, "
     "stuck_seconds",
@@ -194,6 +197,7 @@ TABLE = (
     "transport",
     "faults",
     "budget",
+    "timeout",
     "isolation",
     "gpus",
     "one_at_a_time",

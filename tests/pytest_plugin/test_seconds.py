@@ -16,6 +16,9 @@ def test_steps(rank): pass
 @pytest.mark.ranks(1, budget={"seconds": 7})
 def test_own(rank): pass
 
+@pytest.mark.ranks(1, timeout=8)
+def test_timeout(rank): pass
+
 @pytest.mark.ranks(1, budget=Budget(steps=40))
 def test_object(rank): pass
 
@@ -46,9 +49,9 @@ def given(monkeypatch):
 def test_the_marker_comes_before_the_option_and_that_before_a_minute(run, pytester, given, ini, seconds):
     pytester.makeini(f"[pytest]\n{ini}")
 
-    run(BUDGETS, "--strict-config").assert_outcomes(passed=6)
+    run(BUDGETS, "--strict-config").assert_outcomes(passed=7)
 
-    assert given == [seconds, seconds, 7, 600, seconds, seconds]  # a Budget is taken whole
+    assert given == [seconds, seconds, 7, 8, 600, seconds, seconds]  # a Budget is taken whole
 
 
 SPINNING = """

@@ -35,14 +35,15 @@ def test_options_that_cannot_be(options, told):
 
 
 @pytest.mark.parametrize(
-    ("recorded_on", "name"),
-    [(4, "rank-crash"), (3, "send-send")],
+    ("recorded_on", "name", "which", "how"),
+    [
+        (4, "rank-crash", "program", "with the one it came from"),
+        (3, "send-send", "world size", "on 3 ranks, where it came from"),
+    ],
 )
-def test_token_of_another_scenario_or_world_size(recorded_on, name):
+def test_token_of_another_scenario_or_world_size(recorded_on, name, which, how):
     token = str(run_scenario("send-send", world_size=recorded_on).schedule)
-    told = (
-        f"was recorded for another program or world size than {name} on 4 ranks: replay it with the ones it came from"
-    )
+    told = f"was recorded for another {which} than {name} on 4 ranks: replay it {how}"
     with pytest.raises(ReplayError, match=f"{told}$"):
         replay_scenario(name, token)
 

@@ -86,7 +86,7 @@ def test_a_schedule_that_passes_is_refused():
 
 
 def test_a_token_of_another_program_is_refused():
-    with pytest.raises(ReplayError, match=r"was recorded for another program or world size than crashes on 3 ranks"):
+    with pytest.raises(ReplayError, match=r"was recorded for another world size than crashes on 3 ranks"):
         shrink(crashes, 3, simulate(crashes, 2).schedule)
 
 
