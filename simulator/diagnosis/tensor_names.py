@@ -11,6 +11,9 @@ from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
+MOST_NAMED = 256
+"""Tensors of one line that names are looked for; each costs as much as half a call."""
+
 
 class TensorName(NamedTuple):
     """What a rank calls a tensor."""
@@ -36,10 +39,23 @@ def exchanged(named: Mapping[int, Sequence[NamedCall]]) -> Finding | None:
     names, sequences = [[each.name.text for each in calls] for calls in ranks], [_sequences(calls) for calls in ranks]
     if len(ranks) < 2 or any(each != sequences[0] for each in sequences) or all(each == names[0] for each in names):
         return None
-    if any(sorted(each) != sorted(names[0]) for each in names):
+    length = next((length for length in _lengths(names) if _are_same(names, length)), 0)
+    names = [each[:length] for each in names]
+    if all(each == names[0] for each in names):
         return None
     first = next(index for index, met in enumerate(zip(*names, strict=True)) if len(set(met)) > 1)
     return _finding([calls[first] for _, calls in sorted(named.items())])
+
+
+def _lengths(names: Sequence[Sequence[str]]) -> range:
+    """How many of them may be compared: all, and where only the first were named, the last round may be left out."""
+    longest = len(names[0])
+    return range(longest, longest // 2 if longest >= MOST_NAMED else longest - 1, -1)
+
+
+def _are_same(names: Sequence[Sequence[str]], length: int) -> bool:
+    """True if all ranks have the same names among so many, each as often."""
+    return all(sorted(each[:length]) == sorted(names[0][:length]) for each in names)
 
 
 def _sequences(calls: Sequence[NamedCall]) -> list[int]:

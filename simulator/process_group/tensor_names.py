@@ -3,8 +3,8 @@
 Looked for in the locals of the user's function that makes the call, and of up to two that called it, in what `self` has
 there, and in nothing else: a parameter of a module or its gradient, an entry of an optimizer's state, and an entry of a
 dictionary, by its key. Where the tensor was made of an entry, the loop's variable may tell: a string that is a key of
-such a dictionary, or in such a list or set. At a line where this finds nothing a few times over, it is not looked for
-any more.
+such a dictionary, or in such a list or set. At a line where this finds nothing a few times over, or has found a name
+often enough, it is not looked for any more.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
-from ddpsim.simulator.diagnosis.tensor_names import TensorName
+from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
 
 NAMED = frozenset({"all_reduce", "reduce", "broadcast"})
 """Operations in which tensors of one name meet."""
@@ -41,18 +41,20 @@ class TensorNames:
 
     def __init__(self) -> None:
         self._misses: Counter[tuple[CodeType, int]] = Counter()
+        self._found: Counter[tuple[CodeType, int]] = Counter()
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
 
     def of(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
         """The name of a tensor that the function of a frame brings to a call; None if it has none."""
         line = frame.f_code, frame.f_lineno
-        if self._misses[line] >= _MISSES:
+        if self._misses[line] >= _MISSES or self._found[line] >= MOST_NAMED:
             return None
         try:
             with torch._C.DisableTorchFunction():
                 found = self._look(tensor, frame)
         except Exception:  # of the program's own objects, which may do what they like when they are looked at
             found = None
+        self._found[line] += found is not None
         self._misses[line] = 0 if found is not None else self._misses[line] + 1
         return found
 

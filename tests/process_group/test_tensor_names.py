@@ -93,6 +93,17 @@ def test_found(name):
     assert result.verdict is (Verdict.FAIL if code == "mismatch.origin" else Verdict.PASS)
 
 
+@pytest.mark.parametrize("differs", [False, True])
+def test_at_a_line_that_is_passed_often(differs):
+    def program(rank):
+        values = {name: torch.ones(1) for name in "abc"}
+        for _ in range(100):
+            for name in order(rank, values, differs=differs):
+                dist.all_reduce(values[name])
+
+    assert codes(simulate(program, 2)) == [("hazard.tensor_order", (0, 1))] * differs
+
+
 @pytest.mark.parametrize("name", SILENT)
 def test_in_one_order(name):
     assert codes(simulate(partial(SILENT[name][0], differs=False), 2)) == []
