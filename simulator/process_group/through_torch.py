@@ -73,11 +73,14 @@ class ThroughTorch:
 
     def __init__(self) -> None:
         self._library: Any = None
+        self._is_over = False
         self._calls: dict[int, _Call] = {}
         """By thread: the innermost one under way."""
 
     def call(self, group: Any, method: Callable[..., Any], arguments: Sequence[Any], options: dict[str, Any]) -> Any:
         """Make a call of a group by way of torch, and return its work."""
+        if self._is_over:  # a group that was kept: the kernels of operators are torch's again, and stay so
+            return method(group, *arguments, **options)
         self._install()
         call = _Call(group, method, _reduction_of(arguments, options), sys._getframe(1))
         me = get_ident()
@@ -101,7 +104,8 @@ class ThroughTorch:
         return call.frame
 
     def close(self) -> None:
-        """Give torch's operators their kernels back."""
+        """Give torch's operators their kernels back, for good."""
+        self._is_over = True
         if self._library is not None:
             self._library._destroy()
             self._library = None

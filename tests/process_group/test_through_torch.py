@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ddpsim import Verdict, simulate
+from ddpsim import UsageError, Verdict, simulate
 from tests.process_group.training import sgd, train, wrapped
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
@@ -223,8 +223,12 @@ def test_operators_have_their_kernels_back_afterwards() -> None:
         with Seen():
             dist.all_reduce(torch.ones(1))
 
+    kept: list[Any] = []
     before = torch._C._dispatch_dump("c10d::allreduce_")
     simulate(program, 2)
+    simulate(lambda rank: kept.append(dist.group.WORLD), 2)
+    with Seen(), pytest.raises(UsageError, match="of a run that is over"):
+        kept[0].allreduce([torch.ones(1)], dist.AllreduceOptions())
     assert torch._C._dispatch_dump("c10d::allreduce_") == before
 
 
