@@ -120,13 +120,14 @@ class Turns:
             raise RequestEnded
         run.steps += 1
         successor = me.number
-        is_overdue = run.steps > self._turn_ends
+        is_held_up = run.steps > self._turn_ends
+        is_overdue = is_held_up and run.steps <= self._most_steps  # else it goes first: it stops the run
         if (self._is_choosy or is_overdue) and len(enabled) > 1:
             here = bisect_left(enabled, successor) + is_overdue
             choice = self._choose_task(successor, here)
             self.check(me)  # the policy may have failed
             successor = enabled[(here + choice) % len(enabled)]
-        return successor if successor != me.number or me.rank.completed or is_overdue else None
+        return successor if successor != me.number or me.rank.completed or is_held_up else None
 
     def after_poll(self, me: Task) -> int:
         """Who runs after a look in vain; the default is the next enabled task.

@@ -23,10 +23,10 @@ ALIKE = [
     (torch.tensor(2), 2.0),
     (torch.ones(2), [1, 1]),
     ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
-    ({"x", "y"}, {"y", "x"}),
+    pytest.param(({"x", "y"}, {"y", "x"}), id="sets"),
     (Way.LEFT, Way.LEFT),
     (None, None),
-    ("x" * 500, "x" * 500),
+    pytest.param(("x" * 500, "x" * 500), id="long texts"),
 ]
 UNLIKE = [
     (1, 2),
@@ -34,7 +34,7 @@ UNLIKE = [
     ("1", 1),
     (None, 0),
     ([1, 2], [2, 1]),
-    ("x" * 500, "x" * 499 + "y"),
+    pytest.param(("x" * 500, "x" * 499 + "y"), id="long texts"),
     (torch.tensor([1.0, 2.0]), torch.tensor([1.0, 3.0])),
     (1 + 2j, 1 - 2j),
 ]

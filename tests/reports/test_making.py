@@ -353,7 +353,7 @@ def in_a_thread_with_advice_for_a_name(rank):
     "program", [raises_advice, raises_advice_in_a_thread, in_a_thread_with_advice_for_a_name], ids=lambda p: p.__name__
 )
 def test_a_program_does_not_speak_as_diagnosis(program):
-    (finding,) = run_of(program, 2).findings
+    (finding,) = run_of(program, 3).findings
     assert "sacrificing a goat" in finding.text  # it is told, where it belongs
     assert [line.label for line in finding.lines] == ["cause", "try"]
     last = [" ".join(line.split()) for line in finding.text.splitlines()[-2:]]

@@ -18,7 +18,7 @@ BAD = {
     "": "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, report, bench; "
     "see `ddpsim --help`",
     "runn": "No such command 'runn'...; expected one of list, run, replay, explore, ...; see `ddpsim --help`",
-    "--verbose": "No such option: --verbose; see `ddpsim --help`",
+    "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
     "list all": "path is 'all', but there is nothing: correct the path",
     "list README.md": "path is 'README.md', expected a folder, or a file that ends in .py or .toml",
     "list examples": "no scenario is in examples, expected functions under @scenario, or TOML files: ...",
