@@ -144,12 +144,12 @@ def _transfer(tensors: list[Tensor], channel: _Channel, *, capacity: int) -> Non
     spare_buffers: list[Tensor] = []
     under_way: deque[_Call] = deque()
     for strips in _cut(tensors, capacity):
-        if len(under_way) == _CALLS_UNDER_WAY:
+        while len(under_way) == _CALLS_UNDER_WAY or (under_way and channel.would_meet(under_way[0], strips)):
             call = under_way.popleft()
             channel.finish(call)
             if call.buffer is not None:
                 spare_buffers.append(call.buffer)
-        if len(strips) == 1 and is_plain(strips[0]):
+        if _travels_in_place(strips):
             under_way.append(channel.issue_in_place(strips[0]))
         else:
             size = sum([strip.numel() for strip in strips])
@@ -253,6 +253,17 @@ class _Channel:
         flat = _flattened(strips)  # while the data travel
         return _Call(work, strips if flat is None else flat, buffer, is_flat=flat is not None)
 
+    def would_meet(self, call: _Call, strips: list[Tensor]) -> bool:
+        """Whether a call to these strips would write where `call` is to: tensors may share memory."""
+        if self.is_source or (call.buffer is not None and not _travels_in_place(strips)):
+            return False  # two buffers are unpacked one after the other
+        spans = [_span(strip) for strip in strips]
+        return any(
+            start < other_end and other_start < end
+            for start, end in map(_span, call.strips)
+            for other_start, other_end in spans
+        )
+
     def finish(self, call: _Call) -> None:
         """Wait for the call; on the ranks that receive, its data are in the tensors afterwards."""
         call.work.wait()
@@ -272,6 +283,16 @@ class _Channel:
             flat = flat.view(torch.uint8)
         work: Work = dist.broadcast(flat, group=self.group, group_src=self.source, async_op=True)
         return work
+
+
+def _travels_in_place(strips: list[Tensor]) -> bool:
+    return len(strips) == 1 and is_plain(strips[0])
+
+
+def _span(strip: Tensor) -> tuple[int, int]:
+    """The addresses from its first element to its last, gaps included."""
+    last = sum((size - 1) * stride for size, stride in zip(strip.shape, strip.stride(), strict=True))
+    return strip.data_ptr(), strip.data_ptr() + (last + 1) * strip.element_size()
 
 
 def _flattened(strips: list[Tensor]) -> list[Tensor] | None:

@@ -163,7 +163,8 @@ class HazardWatch:
 
     def _look_for_shared(self, pending: Pending, brought: Payload, others: Iterable[_Watched]) -> None:
         """Calls in flight may read what they have in common; none may write it."""
-        sharing = [other for other, _, theirs in others if _share(brought, theirs)]
+        mine = _read_and_written(pending.call, brought)
+        sharing = [other for other, _, theirs in others if _share(mine, _read_and_written(other.call, theirs))]
         if sharing:
             self.shared_in_flight(pending.call)
             self._sharing.update(map(id, (pending, *sharing)))
@@ -210,10 +211,15 @@ def _watched(payload: Any) -> Sequence[_Whole | _Part]:
     return watched
 
 
-def _share(first: Payload, second: Payload) -> bool:
+def _read_and_written(call: Call, brought: Payload) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+    """The tensors of a call, and those of them that it may write on its rank: a broadcast only reads its root's."""
+    is_source = call.signature.operation == "broadcast" and call.signature.root == call.rank
+    return (*brought.inputs, *brought.outputs), () if is_source else brought.outputs
+
+
+def _share(first: tuple[Sequence[Tensor], Sequence[Tensor]], second: tuple[Sequence[Tensor], Sequence[Tensor]]) -> bool:
     """True if one of two calls writes where the other one reads or writes."""
-    all_of_first, all_of_second = (*first.inputs, *first.outputs), (*second.inputs, *second.outputs)
-    return _meet(first.outputs, all_of_second) or _meet(second.outputs, all_of_first)
+    return _meet(first[1], second[0]) or _meet(second[1], first[0])
 
 
 def _meet(written: Sequence[Tensor], others: Sequence[Tensor]) -> bool:

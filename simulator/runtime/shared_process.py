@@ -59,7 +59,7 @@ class SharedProcess:
         """Put everything back. May be called twice."""
         while self._originals:
             setattr(*self._originals.pop())
-        self._executors.forget_threads()
+        self._executors.restore()
 
     def findings(self) -> list[Finding]:
         """What was noted, the same at the same line once for all ranks."""

@@ -112,6 +112,19 @@ def sends_twice(rank):
         dist.recv(tensor, 0)
 
 
+def tells_twice(rank):
+    """The root's tensor is read only; the others have one for each call."""
+    tensors = [torch.ones(2)] * 2 if rank == 0 else [torch.zeros(2), torch.zeros(2)]
+    for work in [dist.broadcast(tensor, 0, async_op=True) for tensor in tensors]:
+        work.wait()
+
+
+def hears_twice_in_one(rank):
+    tensor = torch.ones(2)
+    for work in [dist.broadcast(tensor, 0, async_op=True) for _ in range(2)]:
+        work.wait()
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int32, torch.uint8, torch.bool])
 def test_who_reads_early_does_not_see_the_result(dtype):
     lucky = simulate(early, 2, args=(), name="early").returns
@@ -138,6 +151,7 @@ PATIENT = [
     polls,
     exchanges,
     sends_twice,
+    tells_twice,
     trains,
     partial(trains, gradient_as_bucket_view=True),
     partial(trains, static_graph=True),
@@ -167,6 +181,11 @@ def test_two_calls_in_flight_that_share_memory(poison):
     (finding,) = simulate(partial(shares_memory, until=3), 2, poison=poison).findings
     assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (0, 1))
     assert "share memory" in finding.summary
+
+
+def test_a_broadcast_writes_everywhere_but_at_its_root():
+    (finding,) = simulate(hears_twice_in_one, 2).findings
+    assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (1,))
 
 
 def test_an_exploration_poisons_unless_told_otherwise():
