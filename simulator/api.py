@@ -28,9 +28,6 @@ from ddpsim.simulator.result import Result
 EXPLORATION_BUDGET = Budget(executions=1000, seconds=60.0)
 """What an exploration may use unless told."""
 
-_KNOWS_GLOO = "dpor"
-"""The policy that has to know what may come to another order; calls that wait for others of their rank it does not."""
-
 MOST_RANKS = 16_384
 """Each is a thread; systems allow some ten thousand."""
 
@@ -223,12 +220,13 @@ def explore(
         start=_start_of(runnable, alike=alike, is_checked=check_determinism),
         preload=preload,
     )
-    if policy == _KNOWS_GLOO and not options.semantics.is_like_gloo:
+    strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
+    # One that takes schedules for the same knows what ranks see of each other, on gloo.
+    if getattr(strategy, "outside", "") and not options.semantics.is_like_gloo:
         raise UsageError(
             f"backend_semantics is {backend_semantics!r}, whose rules policy 'dpor' does not know: take policy 'dfs' "
             "or 'random'"
         )
-    strategy = strategy_of(policy, world_size, seed=seed, depth=depth, preemptions=preemptions)
     _check_budget(budget)
     run = partial(run_once, runnable, world_size, options)
 

@@ -137,7 +137,12 @@ class HazardWatch:
         watched = self._in_flight[pending.call.rank].pop(id(pending), None)
         is_shared = id(pending) in self._sharing
         self._sharing.discard(id(pending))
-        if watched is not None and not is_shared and any(tensor.has_changed(pending) for tensor in watched[1]):
+        if (
+            watched is not None
+            and watched[1]
+            and not is_shared
+            and any(tensor.has_changed(pending) for tensor in watched[1])
+        ):
             self.changed_in_flight(pending.call)
 
     def changed_in_flight(self, call: Call) -> None:

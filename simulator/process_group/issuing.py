@@ -10,7 +10,7 @@ from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
 from ddpsim.simulator.matching.point_to_point import channel_of
@@ -18,6 +18,7 @@ from ddpsim.simulator.matching.slots import call_object, order_object
 from ddpsim.simulator.process_group import arguments
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.poison import poisoned
+from ddpsim.simulator.process_group.tensor_names import NAMED
 from ddpsim.simulator.process_group.through_torch import ThroughTorch
 from ddpsim.simulator.process_group.work import BufferedSend, FailedWork, SimulatedWork
 from ddpsim.simulator.runtime.call_sites import site_here
@@ -97,10 +98,13 @@ class Issuer:
         self.issued += signature.members is None and signature.operation != "split_group"
         origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
-        is_buffered = self._semantics.sends_eagerly and call.operation == "send"
+        is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
-        pending.name = self._origins.name(call, payload.inputs)
+        if origin.phase is Phase.USER and signature.operation in NAMED:
+            pending.name = self._origins.name(call, payload.inputs)
+        else:
+            self._origins.user_frame = None
         if self._poisons and (held := poisoned(signature, payload, origin.phase, self.rank)) is not None:
             pending.poisoned, pending.payload = held, held.moved
         work = (BufferedSend if is_buffered else SimulatedWork)(host, pending, result)

@@ -28,7 +28,7 @@ from ddpsim.simulator.process_group.phases import (
     says_nothing,
     user_runs,
 )
-from ddpsim.simulator.process_group.tensor_names import NAMED, TensorNames
+from ddpsim.simulator.process_group.tensor_names import TensorNames
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import calls_into, site_at
@@ -54,10 +54,9 @@ class OriginTracker:
         """Of the call that was located last, until its tensors are named."""
 
     def name(self, call: Call, tensors: Sequence[Tensor]) -> TensorName | None:
-        """What the program calls the tensor of a call of its own that was located just now."""
+        """What the program calls the tensor of a call of its own, of those in NAMED, that was located just now."""
         frame, self.user_frame = self.user_frame, None
-        is_users = call.origin.phase is Phase.USER and call.operation in NAMED
-        if frame is None or not is_users or len(tensors) != 1 or len(call.thread):
+        if frame is None or len(tensors) != 1 or call.thread:
             return None
         return self._names.of(tensors[0], frame)
 

@@ -97,6 +97,8 @@ class ThroughTorch:
 
     def frame(self) -> FrameType | None:
         """The frame from which the call came that has just arrived here by way of torch; None if none has."""
+        if not self._calls:
+            return None
         call = self._calls.get(get_ident())
         if call is None or not call.has_arrived:
             return None

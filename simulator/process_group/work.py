@@ -10,6 +10,8 @@ from datetime import timedelta
 from typing import Any
 
 import torch
+from torch._C import _len_torch_dispatch_stack as _dispatch_modes
+from torch._C import _len_torch_function_stack as _function_modes
 from torch._C._distributed_c10d import Work
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
@@ -39,22 +41,25 @@ class SimulatedWork(Work):
 
         Raises what the transport said if it could not move the data. The caller's modes see nothing of it, as on gloo.
         """
-        with without_modes():
-            return self._wait(timeout)
+        if _dispatch_modes() or _function_modes():
+            with without_modes():
+                return self._wait(timeout)
+        return self._wait(timeout)
 
     def _wait(self, timeout: timedelta) -> bool:
         pending = self.pending
         if not pending.waited:
             pending.waited = True
             self._host.hazards.settled(pending)
-        if timeout <= NO_TIMEOUT:
-            self.complete()
+        if timeout is NO_TIMEOUT or timeout <= NO_TIMEOUT:
+            self._host.wait((pending,))
         elif not self._host.wait((pending,), timeout.total_seconds()):
             if not pending.call.is_point_to_point:
                 raise RuntimeError("Operation timed out!")
             milliseconds = round(timeout.total_seconds() * 1000)
             raise RuntimeError(f"Timed out waiting {milliseconds}ms for {pending.call.operation} operation to complete")
-        self._reveal()
+        if pending.poisoned is not None:
+            self._reveal()
         if pending.error is not None:
             raise pending.error
         return True

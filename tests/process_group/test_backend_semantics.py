@@ -13,6 +13,8 @@ from torch.nn.parallel import DistributedDataParallel
 from ddpsim import UsageError, Verdict, explore, replay, simulate
 from ddpsim.scenarios.cli.run import by_backend
 from ddpsim.scenarios.files.forms import ScenarioForm
+from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.running.exploring import explore_scenario
 from ddpsim.simulator.backend_semantics import BACKENDS
 
 IN_ORDER = {"nccl", "in-order"}
@@ -153,6 +155,13 @@ def test_exploring_by_rules_that_dpor_does_not_know():
     assert explore(messages, 2, backend_semantics="nccl", policy="dfs").verdict is Verdict.FAIL
     covered = explore(messages, 2, backend_semantics="eager-send")
     assert (covered.verdict, covered.complete) == (Verdict.PASS, True)
+
+
+def test_a_scenario_is_not_explored_by_dpor_either():
+    own = Scenario("messages", "", messages, world_size=2, backend_semantics="nccl")
+    with pytest.raises(UsageError, match="policy 'dpor' does not know"):
+        explore_scenario(own)
+    assert explore_scenario(own, policy="random").verdict is Verdict.FAIL
 
 
 def test_a_name_that_there_is_not():
