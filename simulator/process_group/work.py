@@ -136,8 +136,8 @@ class SimulatedWork(Work):
             if not _is_the_reducers_alone(self.pending.call.origin):
                 self._host.watch(self.pending)
             self._future = torch.futures.Future(devices=_devices(self._result) or None)
+            self._future.hangs_on = self.pending  # type: ignore[attr-defined]  # for `is_done`
             if self._host.is_observed and self._host.is_rank_thread():
-                self._future.hangs_on = self.pending.call  # type: ignore[attr-defined]
                 self._host.me.of.with_future.append(self.pending.call)
             if self._is_delivered:
                 self._finish(self._future)
@@ -163,20 +163,26 @@ class SimulatedWork(Work):
 def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
     """Look whether a native future is done. To look in vain lets the other ranks run.
 
-    Who explores is told what for: the call that it is of, or else all that a future may hang on which the program made
-    of others.
+    A future of a call of the rank is looked at as the call is (`is_completed`). What another one hangs on is not known:
+    it may be chained to any call that the program made a future of, or be set by another thread. So the rank takes what
+    has come before it says that it looked in vain; and who explores is told of all of those calls.
+
+    What is asked must not depend on which calls the rank takes for open: a rank that is a process hears of it later.
     """
-    found = original(future)
     if not host.is_rank_thread():
-        return found
-    looks: Accesses = ()
-    if host.is_observed:
-        own = getattr(future, "hangs_on", None)
-        calls = host.me.of.with_future if own is None else [own]
-        looks = tuple([Access(call_object(call), Mode.READ) for call in calls])
-    if not found and host.me.of.open():
-        host.ask(Poll(looks))
-        found = original(future)
+        return original(future)
+    pending = getattr(future, "hangs_on", None)
+    if pending is not None and pending.owner is host.me.of:
+        with without_modes():
+            host.is_complete(pending)
+        return original(future)
+    looks: Accesses = tuple([Access(call_object(call), Mode.READ) for call in host.me.of.with_future])
+    found = original(future)
+    for look in (Checkpoint, Poll):
+        if not found:
+            with without_modes():
+                host.ask(look(looks))
+            found = original(future)
     if looks:
         host.ask(Touch(looks))
     return found

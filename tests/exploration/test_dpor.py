@@ -18,6 +18,7 @@ from ddpsim.simulator.exploration.outcomes import outcome_of
 from ddpsim.simulator.policies.dfs import Dfs
 from tests.exploration.drawn import drawn_program
 from tests.exploration.programs import add_up, overtaken, senders_to_one, store, two_receivers, write_and_read
+from tests.kit.futures import FUTURES, future_of
 from tests.tiers import sweep
 
 PLENTY = Budget(executions=10_000, seconds=600)
@@ -225,18 +226,31 @@ def test_drawn_programs_have_the_outcomes_of_a_full_search(seed):
 # --- what is an access ------------------------------------------------------------------------------------------------
 
 
-def look_at_a_future(rank, *, then):
+def look_at_a_future(rank, *, kind, looking):
     work = dist.all_reduce(torch.ones(1), async_op=True)
-    future = work.get_future().then(lambda done: None) if then else work.get_future()
-    was_done = future.done() if rank == 0 else None
+    future = future_of(work, kind)
+    was_done = future.done() if rank in looking else None
     work.wait()
     return was_done
 
 
-@pytest.mark.parametrize("then", [False, True])
-def test_a_look_at_a_future_sees_it_done_and_not(then):
-    exploration = explored(partial(look_at_a_future, then=then), 2)
-    assert sorted(exploration.outcomes) == ["pass  returned (False, None)", "pass  returned (True, None)"]
+@pytest.mark.parametrize(
+    ("looking", "outcomes"),
+    [
+        ((0,), {"(False, None)", "(True, None)"}),
+        ((1,), {"(None, False)", "(None, True)"}),
+        # who fills the slot finds the call complete, as `is_completed` does
+        ((0, 1), {"(False, True)", "(True, False)", "(True, True)"}),
+    ],
+)
+@pytest.mark.parametrize("kind", FUTURES)
+def test_a_look_at_a_future_sees_it_done_and_not(kind, looking, outcomes):
+    program = partial(look_at_a_future, kind=kind, looking=looking)
+    full = explore(program, 2, policy="dfs", budget=PLENTY, keep_going=True)
+    assert full.complete
+    few = explored(program, 2)
+    assert set(few.outcomes) == set(full.outcomes) == {f"pass  returned {outcome}" for outcome in outcomes}
+    assert few.executions == len(outcomes)
 
 
 def times_out(rank):

@@ -3,13 +3,16 @@
 import threading
 import time
 from datetime import timedelta
+from functools import partial
 
 import pytest
 import torch
 import torch.distributed as dist
 
-from ddpsim import simulate
-from tests.kit.results import returned
+from ddpsim import Budget, Verdict, simulate
+from tests.kit.futures import FUTURES, future_of
+from tests.kit.results import codes, returned
+from tests.tiers import sweep
 
 
 def ones(rank):
@@ -83,6 +86,84 @@ def test_futures_are_collected():
         return [value[0][0].item() for value in torch.futures.wait_all(futures)]
 
     assert returned(program) == ([0.0, 3.0, 6.0],) * 2
+
+
+def look(rank, *, kind):
+    return future_of(dist.all_reduce(torch.ones(3), async_op=True), kind).done()
+
+
+def look_until_done(rank, *, kind):
+    future, looks = future_of(dist.all_reduce(torch.ones(3), async_op=True), kind), 0
+    while not future.done():
+        looks += 1
+    return looks
+
+
+def came_to(program, isolation, seed):
+    result = simulate(program, 2, isolation=isolation, policy="random" if seed else "round_robin", seed=seed)
+    result.raise_for_verdict()
+    return result.returns, result.trace.digest(), str(result.schedule), codes(result)
+
+
+@pytest.mark.parametrize("kind", FUTURES)
+def test_whoever_looks_at_a_future_again_and_again_finds_it_done(kind):
+    assert returned(partial(look, kind=kind)) == (True, True)
+    assert returned(partial(look_until_done, kind=kind)) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", FUTURES)
+def test_a_look_at_what_is_complete_is_not_in_vain(kind):
+    result = simulate(partial(look, kind=kind), 1)
+    assert result.returns == (True,)
+    assert result.virtual_seconds == 0  # which would pass if all ranks looked in vain
+
+
+@pytest.mark.parametrize("seed", sweep(range(12), lambda seed: seed in (0, 2)))
+@pytest.mark.parametrize("kind", FUTURES)
+def test_a_look_at_a_future_comes_to_the_same_in_processes(kind, seed):
+    for program in (partial(look, kind=kind), partial(look_until_done, kind=kind)):
+        assert came_to(program, "process", seed) == came_to(program, "thread", seed)
+
+
+def test_a_look_at_a_future_is_a_look_at_its_call():
+    def program(rank, look):
+        work = dist.all_reduce(torch.ones(3), async_op=True)
+        seen = look(work)
+        work.wait()
+        return seen
+
+    ways = (lambda work: work.get_future().done(), lambda work: work.is_completed())
+    for seed in range(10):
+        of_future, of_call = (simulate(program, 2, args=(way,), policy="random", seed=seed) for way in ways)
+        assert of_future.returns == of_call.returns
+        assert of_future.trace.digest() == of_call.trace.digest()
+
+
+@pytest.mark.parametrize("kind", [*FUTURES, "of nobody"])
+def test_a_loop_over_a_future_that_is_never_done_meets_a_budget(kind):
+    def program(rank):
+        if rank == 0:
+            work = dist.all_reduce(torch.ones(3), async_op=True)
+            future = torch.futures.Future() if kind == "of nobody" else future_of(work, kind)
+            while not future.done():
+                pass
+
+    result = simulate(program, 2, budget=Budget(steps=3_000, seconds=30))
+    assert result.verdict is Verdict.UNKNOWN
+    assert "took more than 3000 steps" in str(result)
+
+
+def test_a_future_that_another_thread_sets_is_done_in_the_end():
+    def program(rank):
+        future = torch.futures.Future()
+        thread = threading.Thread(target=lambda: future.set_result(rank))
+        thread.start()
+        while not future.done():
+            pass
+        thread.join()
+        return future.value()
+
+    assert returned(program) == (0, 1)
 
 
 @pytest.mark.parametrize("has_own", [False, True], ids=["no call of its own", "one that is complete"])
