@@ -6,11 +6,12 @@ compared when the next training forward of such a module begins, whatever made t
 
 Ranks are compared after the same all_reduce, told by its sequence number; so a rank that went another way is compared
 with nobody. Tensors pair up in the order in which they were reduced, as the stages of a pipeline share an embedding
-under two names.
+under two names. Ranks that hold the same tensors in another order hold the same replicas: their gradients will tell.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
@@ -155,7 +156,7 @@ class HandReduced:
                     rank,
                     size,
                     when_reduced_by(group, sequence, has_ended=has_ended),
-                    list(parameters.values()),
+                    _told_apart(list(parameters.values())),
                     site_here(),
                     has_trained=True,
                     exchanged=self._exchanged.by(rank),
@@ -168,6 +169,17 @@ def _brought(pending: Pending) -> Sequence[Tensor]:
     payload = pending.payload if pending.poisoned is None else pending.poisoned.brought
     inputs: Sequence[Tensor] = payload.inputs
     return inputs
+
+
+def _told_apart(parameters: Sequence[Named]) -> list[Named]:
+    """With a number behind the name where several modules have one: the second `weight` is `weight (2)`."""
+    seen = Counter[str]()
+    numbered = []
+    for each in parameters:
+        seen[each.name] += 1
+        number = seen[each.name]
+        numbered.append(each if number == 1 else each._replace(name=f"{each.name} ({number})"))
+    return numbered
 
 
 def _with_gradients(module: Module) -> list[tuple[Named, Tensor]]:

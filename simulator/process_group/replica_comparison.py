@@ -68,12 +68,22 @@ class Comparison:
             return Apart.GRADIENTS
         return Apart.OPTIMIZER
 
-    def add(self, rank: int, tensors: Sequence[Named], *, site: Site, tolerance: float, exchanged: int = 0) -> None:
-        """Put a rank to those that it agrees with."""
+    def add(
+        self,
+        rank: int,
+        tensors: Sequence[Named],
+        *,
+        site: Site,
+        tolerance: float,
+        exchanged: int = 0,
+        in_any_order: bool = False,
+    ) -> None:
+        """Put a rank to those that it agrees with; `in_any_order`, if it has the same tensors at other places, too."""
         self.sites[rank] = site
         self.exchanged = max(self.exchanged, exchanged)
         for group in self.groups:
-            if first_difference(group.tensors, tensors, tolerance) is None:
+            is_equal = first_difference(group.tensors, tensors, tolerance) is None
+            if is_equal or (in_any_order and _is_reordered(group.tensors, tensors, tolerance)):
                 group.ranks.append(rank)
                 return
         if len(self.groups) < _MOST_SIDES:
@@ -96,6 +106,17 @@ def first_difference(first: dict[str, Named], second: Sequence[Named], tolerance
         if mine is not None and not _equal(mine.tensor, each.tensor, tolerance):
             return each
     return None
+
+
+def _is_reordered(first: dict[str, Named], second: Sequence[Named], tolerance: float) -> bool:
+    """True if both have the same tensors, whatever their order and names."""
+    left = list(second)
+    for mine in first.values():
+        index = next((i for i, each in enumerate(left) if _equal(mine.tensor, each.tensor, tolerance)), None)
+        if index is None:
+            return False
+        del left[index]
+    return not left
 
 
 def elements_apart(first: dict[str, Named], second: dict[str, Named], tolerance: float) -> int:

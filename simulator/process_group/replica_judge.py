@@ -128,9 +128,17 @@ class ReplicaJudge:
         if look.rank in comparison.ranks:
             return
         tensors = look.tensors
-        if look.moment.occasion is Occasion.REDUCED and comparison.groups:
+        by_hand = look.moment.occasion is Occasion.REDUCED
+        if by_hand and comparison.groups:
             tensors = _named_as(comparison.groups[0].tensors, tensors)
-        comparison.add(look.rank, tensors, site=look.site, tolerance=self._tolerance, exchanged=look.exchanged)
+        comparison.add(
+            look.rank,
+            tensors,
+            site=look.site,
+            tolerance=self._tolerance,
+            exchanged=look.exchanged,
+            in_any_order=by_hand,
+        )
         if look.inputs is not None:
             comparison.inputs[look.rank] = look.inputs
             self._latest_sites[look.key, look.rank] = look.site

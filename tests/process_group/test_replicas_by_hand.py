@@ -77,6 +77,19 @@ def without_wrapper(rank, *, seeds, is_flat=False, has_optimizer=True, steps=3):
                 parameter.data -= 0.1 * parameter.grad
 
 
+def two_models(rank, *, differing=(), swapped=False):
+    """Their parameters have the same names; `differing` are those that rank 1 made otherwise."""
+    torch.manual_seed(0)
+    models = [torch.nn.Linear(3, 1), torch.nn.Linear(3, 1)]
+    for index in differing if rank else ():
+        models[index].weight.data.add_(1)
+    for model in models:
+        model(torch.ones(2, 3)).sum().backward()
+    for model in reversed(models) if swapped and rank else models:
+        for parameter in model.parameters():
+            dist.all_reduce(parameter.grad)
+
+
 def tied_embedding(rank):
     """The first and the last stage of a pipeline share a table, under two names; nothing else is a replica."""
     torch.manual_seed(0)
@@ -137,6 +150,8 @@ FOUND = {
     "averages that stop": (stops_averaging, PARAMETERS, "DDP #1"),
     "no wrapper": (partial(without_wrapper, seeds=(0, 1)), PARAMETERS, "after all_reduce #3 of gradients"),
     "one flat tensor": (partial(without_wrapper, seeds=(0, 1), is_flat=True), PARAMETERS, "after all_reduce #0 of"),
+    "the first of two models": (partial(two_models, differing=(0,)), PARAMETERS, "weight[0, 0] differs"),
+    "the second of two models": (partial(two_models, differing=(1,)), PARAMETERS, "weight (2)[0, 0] differs"),
     "nothing of torch's": (
         partial(without_wrapper, seeds=(0, 1), has_optimizer=False, steps=1),
         PARAMETERS,
@@ -157,6 +172,8 @@ CLEAN = {
     "one flat tensor": partial(without_wrapper, seeds=(0, 0), is_flat=True),
     "nothing of torch's": partial(without_wrapper, seeds=(0, 0), has_optimizer=False),
     "tied embedding": tied_embedding,
+    "two models": two_models,
+    "two models in other orders": partial(two_models, swapped=True),
 }
 
 
