@@ -44,6 +44,7 @@ from torch.distributed import distributed_c10d
 from torch.nn.modules import module as modules
 from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from ddpsim.simulator import agreeing
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
@@ -117,6 +118,7 @@ class Backend:
                 listeners.append(self._replicas.optimizer_step_done)
                 hook: Any = register_module_forward_pre_hook(self._replicas.module_runs)
                 stack.callback(hook.remove)
+                stack.callback(register_optimizer_step_pre_hook(self._replicas.optimizer_step_begins).remove)
                 replaced.append((modules, "_has_any_global_hook", partial(has_hook_of_others, hook.id)))
             stack.callback(watch_steps(self._host, listeners).remove)
             for owner, name, replacement in replaced:

@@ -1,7 +1,7 @@
 """check="replicas" of models that have no wrapper: a program that reduces gradients itself.
 
 A parameter whose gradient the program brought to an all_reduce (sum or average) is a replica on the ranks of that
-group, be it alone or in one flat tensor that has as many elements as all gradients of a module that ran. Those are
+group, be it alone or in one flat tensor of all gradients of a module that ran (flat_gradients.py). Those are
 compared when the next training forward of such a module begins, whatever made the step, and when the program returns.
 
 Ranks are compared after the same all_reduce, told by its sequence number; so a rank that went another way is compared
@@ -12,7 +12,7 @@ under two names. Ranks that hold the same tensors in another order hold the same
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 from weakref import ref
 
@@ -21,6 +21,7 @@ from torch.nn import Module
 
 from ddpsim.simulator.diagnosis.replica_divergence import when_reduced_by
 from ddpsim.simulator.process_group.exchanged import Exchanged
+from ddpsim.simulator.process_group.flat_gradients import FlatGradients, brought
 from ddpsim.simulator.process_group.replica_judge import Look
 from ddpsim.simulator.process_group.replica_tensors import Named
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
@@ -53,8 +54,10 @@ class _Rank:
         """All modules that are a root, or inside one, by id."""
         self.gradients: dict[int, Named] = {}
         """By address."""
-        self.flat: dict[int, list[Named]] = {}
-        """All of a root, by how many elements they have."""
+        self.flat: dict[int, list[list[Named]]] = {}
+        """All of each root, by how many elements they have."""
+        self.awaited: list[FlatGradients] = []
+        """Brought to calls, and not seen in the gradients since."""
         self.looks = 0
         self.replicated: dict[str, _Replicated] = {}
         self.compared: dict[str, int] = {}
@@ -84,6 +87,7 @@ class HandReduced:
             self._learn(rank, mine, module)
         if any(root() is module for root in mine.roots):
             mine.looks = 0
+            self._find_applied(mine)
             self._compare(rank, mine)
 
     def call_issued(self, pending: Pending) -> None:
@@ -95,17 +99,28 @@ class HandReduced:
             return
         if not mine.roots or len(_brought(pending)) == 0:
             return
-        found = [each for tensor in _brought(pending) for each in self._behind(mine, tensor)]
-        if found:
-            size = len(pending.members)
-            parameters = mine.replicated[call.group].parameters if call.group in mine.replicated else {}
-            for each in found:
-                parameters.setdefault(id(each.tensor), each)
-            mine.replicated[call.group] = _Replicated(size, pending, parameters)
+        self._find_applied(mine)
+        contents: Sequence[Tensor] = pending.payload.inputs
+        found: list[Named] = []
+        for tensor, content in zip(_brought(pending), contents, strict=True):
+            behind = self._behind(mine, pending, tensor, content)
+            if isinstance(behind, FlatGradients):
+                own = {id(each.tensor) for each in behind.parameters}
+                mine.awaited = [*(each for each in mine.awaited if not _is_of(each, own)), behind]
+            elif behind is not None:
+                found.append(behind)
+        self._are_replicas(mine, pending, found)
+
+    def step_begins(self, rank: int, own: Container[int]) -> None:
+        """An optimizer is about to use the gradients of its `own` parameters, which are told by their ids."""
+        if (mine := self._ranks.get(rank)) is not None and mine.awaited:
+            self._find_applied(mine)
+            mine.awaited = [each for each in mine.awaited if not _is_of(each, own)]
 
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
+            self._find_applied(mine)
             self._compare(rank, mine, has_ended=True)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -118,22 +133,43 @@ class HandReduced:
         if not any(id(each) in wrapped for each in inside):
             mine.roots.append(ref(module))
 
-    def _behind(self, mine: _Rank, tensor: Tensor) -> list[Named]:
-        """The parameters whose gradients a tensor is."""
-        found = self._known_behind(mine, tensor)
-        if not found and mine.looks < _LOOKS:
+    def _find_applied(self, mine: _Rank) -> None:
+        """Look whether gradients hold by now what flat tensors brought."""
+        for each in [each for each in mine.awaited if each.is_applied()]:
+            mine.awaited.remove(each)
+            self._are_replicas(mine, each.pending, each.parameters)
+
+    def _are_replicas(self, mine: _Rank, pending: Pending, found: Sequence[Named]) -> None:
+        """The gradients of these parameters were reduced by a call."""
+        group = pending.call.group
+        if found:
+            before = mine.replicated.get(group)
+            parameters = {} if before is None else before.parameters
+            for each in found:
+                parameters.setdefault(id(each.tensor), each)
+            is_latest = before is None or before.latest.call.sequence < pending.call.sequence
+            latest = pending if before is None or is_latest else before.latest
+            mine.replicated[group] = _Replicated(len(pending.members), latest, parameters)
+
+    def _behind(self, mine: _Rank, pending: Pending, tensor: Tensor, content: Tensor) -> Named | FlatGradients | None:
+        """The parameter whose gradient a tensor is, or those whose gradients are its content."""
+        found = self._known_behind(mine, pending, tensor, content)
+        if found is None and mine.looks < _LOOKS:
             mine.looks += 1
             self._look_through(mine)
-            found = self._known_behind(mine, tensor)
+            found = self._known_behind(mine, pending, tensor, content)
         return found
 
-    def _known_behind(self, mine: _Rank, tensor: Tensor) -> list[Named]:
+    def _known_behind(
+        self, mine: _Rank, pending: Pending, tensor: Tensor, content: Tensor
+    ) -> Named | FlatGradients | None:
         if tensor.is_sparse or not tensor.numel():
-            return []
+            return None
         alone = mine.gradients.get(tensor.data_ptr())
-        if alone is not None and alone.tensor.numel() == tensor.numel():
-            return [alone]
-        return mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
+        if alone is not None and alone.tensor.numel() == tensor.numel() and _is_at(alone, tensor.data_ptr()):
+            return alone
+        candidates = mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
+        return next(filter(None, (brought(pending, tensor, content, each) for each in candidates)), None)
 
     def _look_through(self, mine: _Rank) -> None:
         mine.gradients, mine.flat = {}, {}
@@ -142,7 +178,8 @@ class HandReduced:
             own = [] if module is None else _with_gradients(module)
             mine.gradients.update((gradient.data_ptr(), each) for each, gradient in own)
             if len(own) > 1:
-                mine.flat[sum(each.tensor.numel() for each, _ in own)] = [each for each, _ in own]
+                count = sum(each.tensor.numel() for each, _ in own)
+                mine.flat.setdefault(count, []).append([each for each, _ in own])
 
     def _compare(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters) in mine.replicated.items():
@@ -180,6 +217,16 @@ def _told_apart(parameters: Sequence[Named]) -> list[Named]:
         number = seen[each.name]
         numbered.append(each if number == 1 else each._replace(name=f"{each.name} ({number})"))
     return numbered
+
+
+def _is_of(flat: FlatGradients, own: Container[int]) -> bool:
+    return any(id(each.tensor) in own for each in flat.parameters)
+
+
+def _is_at(parameter: Named, address: int) -> bool:
+    """True if its gradient is still there: something else may be by now."""
+    gradient = parameter.tensor.grad
+    return gradient is not None and gradient.data_ptr() == address
 
 
 def _with_gradients(module: Module) -> list[tuple[Named, Tensor]]:

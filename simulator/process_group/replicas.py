@@ -186,6 +186,11 @@ class Replicas:
         progress.backward, progress.gradients_of = wrapper.step, progress.all_steps
         self._compare(wrapper, when_reduced_in(wrapper.number, wrapper.step), gradients_in(parameters_in(wrapper)))
 
+    def optimizer_step_begins(self, optimizer: Any, *_: Any) -> None:
+        """An optimizer, any at all, is about to use gradients."""
+        if (rank := self._wrappers.running_rank()) is not None:
+            self._by_hand.step_begins(rank, parameters_of(optimizer))
+
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
         for wrapper in self._wrappers.of_rank(rank):

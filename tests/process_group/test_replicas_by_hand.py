@@ -90,6 +90,71 @@ def two_models(rank, *, differing=(), swapped=False):
             dist.all_reduce(parameter.grad)
 
 
+def flat(rank, *, seeds, writes=lambda gradient, part: gradient.copy_(part), divides=False, clips=False, dtype=None):
+    """All gradients in one tensor, on which `writes` decides what comes of them; every rank has the same data."""
+    model = network(seed=seeds[rank])
+    optimizer = sgd(model)
+    for _ in range(2):
+        optimizer.zero_grad()
+        backward(model, 0)
+        gradients = [parameter.grad for parameter in model.parameters()]
+        together = torch.cat([each.flatten() for each in gradients]).to(dtype or torch.float32)
+        if divides:
+            together /= dist.get_world_size()
+        dist.all_reduce(together, async_op=True).wait()
+        for parameter, part in zip(
+            model.parameters(), together.split([each.numel() for each in gradients]), strict=True
+        ):
+            writes(parameter.grad, part.view_as(parameter))
+        if clips:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        optimizer.step()
+
+
+def in_views(rank, *, seeds):
+    """The gradients are parts of one tensor that lasts."""
+    model = network(seed=seeds[rank])
+    parameters = list(model.parameters())
+    together = torch.zeros(sum(each.numel() for each in parameters))
+    for parameter, part in zip(parameters, together.split([each.numel() for each in parameters]), strict=True):
+        parameter.grad = part.view_as(parameter)
+    for _ in range(2):
+        together.zero_()
+        backward(model, rank)
+        dist.all_reduce(together, async_op=True).wait()
+        sgd(model).step()
+
+
+def of_equal_size(rank, *, gradient=None, content=2.0):
+    """Each rank has a model of its own; what is summed has as many elements as its gradients."""
+    model = network(seed=rank)
+    for _ in range(2):
+        model.zero_grad(set_to_none=False)
+        dist.all_reduce(torch.zeros(25))
+        if gradient is None:
+            backward(model, rank)
+        else:
+            model(inputs(rank))
+            (gradient * sum(parameter.sum() for parameter in model.parameters())).backward()
+        dist.all_reduce(torch.full((25,), content))
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        sgd(model).step()
+
+
+def at_the_place_of_a_gradient(rank):
+    """The memory of a gradient that is gone holds something else."""
+    model = network(seed=rank)
+    memory = torch.zeros(16)
+    model[0].weight.grad = memory.view(4, 4)
+    backward(model, rank)
+    dist.all_reduce(torch.zeros(3))
+    sgd(model).step()
+    model.zero_grad()
+    dist.all_reduce(memory)
+    backward(model, rank)
+    sgd(model).step()
+
+
 def tied_embedding(rank):
     """The first and the last stage of a pipeline share a table, under two names; nothing else is a replica."""
     torch.manual_seed(0)
@@ -152,6 +217,11 @@ FOUND = {
     "one flat tensor": (partial(without_wrapper, seeds=(0, 1), is_flat=True), PARAMETERS, "after all_reduce #0 of"),
     "the first of two models": (partial(two_models, differing=(0,)), PARAMETERS, "weight[0, 0] differs"),
     "the second of two models": (partial(two_models, differing=(1,)), PARAMETERS, "weight (2)[0, 0] differs"),
+    "flat, equal on all": (partial(flat, seeds=(0, 1), dtype=torch.float64), PARAMETERS, "after all_reduce #0 of"),
+    "flat, clipped": (partial(flat, seeds=(0, 1), clips=True), PARAMETERS, "after all_reduce #0 of"),
+    "flat, divided before": (partial(flat, seeds=(0, 1), divides=True), PARAMETERS, "after all_reduce #0 of"),
+    "flat, in half": (partial(flat, seeds=(0, 1), dtype=torch.bfloat16, divides=True), PARAMETERS, "all_reduce #0 of"),
+    "flat, in views": (partial(in_views, seeds=(0, 1)), PARAMETERS, "after all_reduce #0 of"),
     "nothing of torch's": (
         partial(without_wrapper, seeds=(0, 1), has_optimizer=False, steps=1),
         PARAMETERS,
@@ -171,9 +241,24 @@ CLEAN = {
     "no wrapper": partial(without_wrapper, seeds=(0, 0)),
     "one flat tensor": partial(without_wrapper, seeds=(0, 0), is_flat=True),
     "nothing of torch's": partial(without_wrapper, seeds=(0, 0), has_optimizer=False),
+    "flat, equal on all": partial(flat, seeds=(0, 0)),
+    "flat, divided by hand": partial(flat, seeds=(0, 0), writes=lambda gradient, part: gradient.copy_(part / 3)),
+    "flat, clipped": partial(flat, seeds=(0, 0), clips=True),
+    "flat, as they were": partial(flat, seeds=(0, 0), divides=True),
+    "flat, in half": partial(flat, seeds=(0, 0), dtype=torch.bfloat16, divides=True),
+    "flat, in views": partial(in_views, seeds=(0, 0)),
     "tied embedding": tied_embedding,
     "two models": two_models,
     "two models in other orders": partial(two_models, swapped=True),
+}
+LOOKS_ONLY = {
+    "a histogram": of_equal_size,
+    "a histogram, and gradients that are constant": partial(of_equal_size, gradient=3.0),
+    "nothing, and no gradients": partial(of_equal_size, gradient=0.0, content=0.0),
+    "gradients that are never written back": partial(flat, seeds=(0, 1), writes=lambda gradient, part: None),
+    "equal ones": partial(flat, seeds=(0, 0), writes=lambda gradient, part: None),
+    "divided ones": partial(flat, seeds=(0, 1), writes=lambda gradient, part: None, divides=True),
+    "the memory of a gradient": at_the_place_of_a_gradient,
 }
 
 
@@ -198,6 +283,20 @@ def test_clean(monkeypatch, engine, name):
     codes, result = check(CLEAN[name], 2, policy="random")
     assert codes == []
     assert result.comparisons > 0
+
+
+@pytest.mark.parametrize("poison", [False, True], ids=["as is", "poisoned"])
+@pytest.mark.parametrize("name", LOOKS_ONLY)
+def test_what_is_no_gradient_claims_nothing(name, poison):
+    result = simulate(LOOKS_ONLY[name], 2, check="replicas-if-any", poison=poison)
+    assert (result.verdict, result.findings, result.comparisons) == (Verdict.PASS, (), 0)
+
+
+@pytest.mark.parametrize("name", [name for name in CLEAN if name.startswith("flat")])
+def test_flat_gradients_are_compared_where_tensors_in_flight_are_poisoned(name):
+    codes, result = check(CLEAN[name], 2, poison=True)
+    assert codes == []
+    assert result.comparisons == 2  # when the second forward began, and at the end
 
 
 @pytest.mark.tier("ci")
