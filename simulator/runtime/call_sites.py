@@ -95,6 +95,12 @@ def _home(path: str) -> str:
     return _PYTHONS_OWN if path.startswith(_PYTHONS_OWN) else path
 
 
+def is_projects(code: CodeType) -> bool:
+    """True for a function of the user's program that lies neither among installed packages nor in Python's library."""
+    path = code.co_filename
+    return is_users(code) and _home(path) == path
+
+
 def site_of(frame: FrameType | None) -> Site:
     """The line of the user's program from which `frame` was reached; equal lines give the same object."""
     found = user_frame(frame)

@@ -2,8 +2,9 @@
 
 What is replaced while an execution runs, and put back afterwards, does what it did; on the thread of a rank it is
 noted, too: `os.chdir`, `signal.signal`, the start of processes of multiprocessing (but the workers of a DataLoader,
-which are nobody's ranks), and `os.environ`, where a module that is being imported reads which rank it is: it is
-imported once, for all ranks. Besides, the libraries that keep a rank's state in their modules are known by name.
+which are nobody's ranks), and `os.environ`, where a module of the program's own that is being imported reads which
+rank it is: it is imported once, for all ranks. Besides, the libraries that keep a rank's state in their modules are
+known by name.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ddpsim.simulator.calls import NOWHERE, Site
 from ddpsim.simulator.diagnosis.shared_process import Shared, shared_process
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.executors import Executors
-from ddpsim.simulator.runtime.threads.waiting import is_importing
+from ddpsim.simulator.runtime.threads.waiting import is_importing_of_project
 from ddpsim.simulator.verdict import Finding
 
 _OF_A_RANK = frozenset({"RANK", "LOCAL_RANK", "WORLD_SIZE"})
@@ -110,7 +111,7 @@ class SharedProcess:
     def _reading(self, original: Callable[[Any, str], str]) -> Callable[[Any, str], str]:
         @wraps(original)
         def getitem(environ: Any, key: str) -> str:
-            if key in _OF_A_RANK and self._running_rank() is not None and is_importing(sys._getframe(1)):
+            if key in _OF_A_RANK and self._running_rank() is not None and is_importing_of_project(sys._getframe(1)):
                 self._note(Shared.ENVIRONMENT, site_here(), key)
             return original(environ, key)
 

@@ -83,6 +83,24 @@ def test_a_module_that_reads_its_rank_as_it_is_imported(tmp_path, monkeypatch):
     assert (own.findings, own.returns) == ((), (0, 1))
 
 
+@pytest.mark.parametrize("folder", ["site-packages", "own"])
+def test_an_installed_module_that_does_is_nobodys(tmp_path, monkeypatch, folder):
+    (tmp_path / folder).mkdir()
+    (tmp_path / folder / "reads_as_library.py").write_text("import os\nRANK = os.environ.get('RANK')\n")
+    monkeypatch.syspath_prepend(tmp_path / folder)
+
+    def program(rank):
+        import reads_as_library
+
+        return reads_as_library.RANK
+
+    try:
+        found = simulate(program, 2)
+    finally:
+        sys.modules.pop("reads_as_library", None)
+    assert [finding.code for finding in found.findings] == [Code.HAZARD_SHARED_PROCESS] * (folder == "own")
+
+
 def test_a_library_beside_the_program(monkeypatch):
     class Trainer:
         """As of the library."""

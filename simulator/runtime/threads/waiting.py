@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any
 
 from ddpsim.simulator.calls import Site
-from ddpsim.simulator.runtime.call_sites import is_users, site_of
+from ddpsim.simulator.runtime.call_sites import is_projects, is_users, site_of
 
 _IMPORTS = "<frozen importlib._bootstrap>"
 
@@ -64,6 +64,15 @@ def is_importing(frame: FrameType | None) -> bool:
     while frame is not None:
         if frame.f_code.co_filename == _IMPORTS:
             return True
+        frame = frame.f_back
+    return False
+
+
+def is_importing_of_project(frame: FrameType | None) -> bool:
+    """True while a module of the user's own is being imported by the caller, and no installed one that it imports."""
+    while frame is not None:
+        if frame.f_code.co_name == "<module>" and is_importing(frame):
+            return is_projects(frame.f_code)
         frame = frame.f_back
     return False
 
