@@ -1,5 +1,6 @@
 """Ctrl-C at the worst times: in a weak reference's callback, while shrinking or saving, and with batches under way."""
 
+import os
 import signal
 import threading
 import weakref
@@ -10,7 +11,7 @@ import pytest
 
 from ddpsim.scenarios import run_scenario
 from ddpsim.scenarios.engines import Engine
-from ddpsim.scenarios.fuzzing import corpus, keeping
+from ddpsim.scenarios.fuzzing import keeping
 from ddpsim.scenarios.fuzzing.batch import run_batch
 from ddpsim.scenarios.fuzzing.campaign import End, run_campaign
 from ddpsim.scenarios.fuzzing.plan import Plan
@@ -165,10 +166,10 @@ def test_batches_under_way_on_other_processes_are_told(monkeypatch, tmp_path):
 
 
 def test_a_disk_that_is_full_costs_a_file_and_no_summary(racy, monkeypatch, tmp_path):
-    def full(path, *_, **__):
+    def full(descriptor):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(corpus.Path, "write_text", full)
+    monkeypatch.setattr(os, "fsync", full)
     (kept,) = racy().kept
     assert kept.how.startswith(f"not shrunk; {kept.path} cannot be written (No space left on device): name a folder")
 
