@@ -157,6 +157,8 @@ class Rank:
     text: str = ""
     """What it raised, or waited for."""
     site: int | None = None
+    coordinates: str = ""
+    """Where it stands in the program's device mesh, as "dp 1, tp 0"; "" without a mesh of two dimensions."""
 
 
 @dataclass(frozen=True, slots=True)

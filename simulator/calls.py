@@ -158,6 +158,8 @@ class Call(NamedTuple):
     """Where the file of `site`, or the installed packages that it is in, were called from; None if nowhere else."""
     thread: str = ""
     """The name of the thread that made it; "" for the one that runs the rank's program."""
+    coordinates: str = ""
+    """Where its rank stands in the program's device mesh, as `dp 1, tp 0`; "" without a mesh of two dimensions."""
 
     @property
     def location(self) -> str:

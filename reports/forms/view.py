@@ -104,6 +104,7 @@ def _lane(lane: Lane, texts: Texts) -> dict[str, Any]:
         "end": lane.end,
         "text": texts.index(lane.text),
         "culprit": lane.is_culprit,
+        "coordinates": lane.coordinates,
     }
 
 

@@ -31,6 +31,8 @@ class Lane:
     """What it raised or waits for."""
     is_culprit: bool = False
     """A finding blames it."""
+    coordinates: str = ""
+    """Where the rank stands in the program's device mesh."""
 
 
 class Item(NamedTuple):
@@ -132,7 +134,7 @@ def _lanes(run: Run, whose: dict[Who, int]) -> tuple[Lane, ...]:
             lanes.append(Lane(who, (who.rank,), *threads.get(who, ("stopped", ""))))
         else:
             rank = ended.get(who.rank, Rank(who.rank, "unknown"))
-            lanes.append(Lane(who, (who.rank,), rank.end, rank.text, who.rank in culprits))
+            lanes.append(Lane(who, (who.rank,), rank.end, rank.text, who.rank in culprits, rank.coordinates))
     return tuple(lanes)
 
 

@@ -92,7 +92,7 @@ class _Making:
         return Event(event.kind, event.rank, event.choice_points, event.time, call, event.text, event.thread)
 
     def _call(self, call: IssuedCall) -> int:
-        alike = call[1:]
+        alike = call._replace(rank=0, coordinates="")
         if alike not in self._numbers:
             shared = self._shared(call)
             self._numbers[alike] = self._calls.setdefault(shared, len(self._calls))
@@ -150,7 +150,9 @@ class _Making:
             if event.kind in (EventKind.RETURN, EventKind.RAISE) and not event.thread
         }
         waiting = {each.who.rank: each for each in self.waiting if not each.who.thread}
-        return tuple(self._rank(rank, ended.get(rank), waiting.get(rank)) for rank in range(self._result.world_size))
+        places = {event.rank: event.call.coordinates for event in self._result.trace if event.call is not None}
+        ranks = [self._rank(rank, ended.get(rank), waiting.get(rank)) for rank in range(self._result.world_size)]
+        return tuple(replace(rank, coordinates=places.get(rank.rank, "")) for rank in ranks)
 
     def _rank(self, rank: int, ended: EventKind | None, waiting: Waiting | None) -> Rank:
         error = self._result.errors.get(rank)

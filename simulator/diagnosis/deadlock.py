@@ -134,7 +134,8 @@ def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
     for thread in rank.threads:
         if thread.wait is not None:
             rows.append(Row(rank.rank, *_waiting(snapshot, rank, thread.number, thread.wait), thread.name))
-    return rows
+    coordinates = next((call.coordinates for call in (rank.last_call, *rank.calls) if call is not None), "")
+    return [row._replace(coordinates=coordinates) for row in rows]
 
 
 def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from ddpsim.simulator.calls import Call, Site
@@ -37,15 +37,18 @@ class Row(NamedTuple):
     more: str = ""
     thread: str = ""
     """Its name; "" for the one that runs the rank's program."""
+    coordinates: str = ""
+    """Where the rank stands in the program's device mesh."""
 
 
 def table(rows: Sequence[Row]) -> list[str]:
     """Rows in columns, by rank; where more than MANY_RANKS are equal they share a line, and it stays in its place."""
-    shared = ranks_by((row.rank, row._replace(rank=0)) for row in rows)
+    shared = ranks_by((row.rank, row._replace(rank=0, coordinates="")) for row in rows)
+    names = {row.rank: f"rank {row.rank}" + (f" ({row.coordinates})" if row.coordinates else "") for row in rows}
     if any(len(ranks) > MANY_RANKS for ranks in shared.values()):
-        cells = [cell for row, ranks in shared.items() for cell in _shared(row, ranks)]
+        cells = [cell for row, ranks in shared.items() for cell in _shared(row, ranks, names)]
     else:
-        cells = [(f"rank {row.rank}", row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
+        cells = [(names[row.rank], row) for row in sorted(rows, key=lambda row: (row.rank, row.thread, row))]
     lines = [(label + _of_thread(row.thread), row.what, row.where, row.more) for label, row in cells]
     widths = [max(len(line[column]) for line in lines) for column in range(3)]
     return [
@@ -54,10 +57,10 @@ def table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _shared(row: Row, ranks: Sequence[int]) -> list[tuple[str, Row]]:
+def _shared(row: Row, ranks: Sequence[int], names: Mapping[int, str]) -> list[tuple[str, Row]]:
     if len(ranks) > MANY_RANKS:
         return [(rank_list(ranks), row._replace(what=of_many(row.what)))]
-    return [(f"rank {rank}", row) for rank in ranks]
+    return [(names[rank], row) for rank in ranks]
 
 
 _VERBS = frozenset({"waits", "changes", "sets", "starts", "reads"})

@@ -85,7 +85,7 @@ def call_site(calls: Sequence[Call]) -> Finding:
     sides = ranks_by((call.rank, call.site) for call in calls)
     culprits = minority(sides.values())
     summary = f"{calls[0].operation} calls of {' and '.join(map(str, sides))} meet"
-    rows = [Row(call.rank, str(call), call.location) for call in calls]
+    rows = [Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in calls]
     lines = _lines(Code.HAZARD_CALL_SITE, *table(rows), *Cause.LINES_MEET.lines())
     return Finding(Code.HAZARD_CALL_SITE, culprits, summary, lines, sites_of(calls, culprits), calls=tuple(calls))
 
@@ -138,6 +138,7 @@ def _group_order_finding(groups: Sequence[str], pairs: Mapping[int, tuple[Call, 
             first.rank,
             f"{_named(first)}, then {_named(then)}",
             ", ".join(dict.fromkeys([str(first.site), str(then.site)])),
+            coordinates=first.coordinates,
         )
         for _, (first, then) in sorted(pairs.items())
     ]
@@ -159,7 +160,8 @@ def _at_line(code: Code, calls: Sequence[Call], fact: str, cause: Advice[[]]) ->
     ranks = tuple(sorted({call.rank for call in calls}))
     summary = f"{rank_list(ranks)}: {fact} ({calls[0].site})"
     first_of_rank = {call.rank: call for call in reversed(calls)}
-    rows = [Row(rank, str(first_of_rank[rank]), first_of_rank[rank].location) for rank in ranks]
+    firsts = [first_of_rank[rank] for rank in ranks]
+    rows = [Row(call.rank, str(call), call.location, coordinates=call.coordinates) for call in firsts]
     lines = _lines(code, f"  {summary}", *table(rows), *cause.lines())
     return Finding(code, ranks, summary, lines, (calls[0].site,), calls=tuple(calls))
 

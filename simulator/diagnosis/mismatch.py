@@ -40,7 +40,7 @@ def _finding(
     first = calls[0]
     where = f'#{first.sequence} on group "{first.group}"'
     summary = f"calls {where} differ in {FIELDS[code]}: " + _sides(calls, code)
-    rows = [Row(call.rank, str(call), call.location, _origin_text(call, code), call.thread) for call in calls]
+    rows = [Row(c.rank, str(c), c.location, _origin_text(c, code), c.thread, c.coordinates) for c in calls]
     lines: list[str | Line] = [heading("MISMATCH", code, step), *table(rows)]
     if not complete:
         lines.append(Line("note", "not every member of the group has arrived"))

@@ -14,12 +14,18 @@ class Groups:
         self._run = run
         self._labels: dict[tuple[str, int], str] = {}
         """By torch's name, and which of that name it is."""
+        self._taken: dict[str, int] = {}
+        """How many groups were proposed to be called so: those of a second mesh may have the names of the first."""
         self._given_up: dict[tuple[str, int], tuple[int, ...]] = {}
         """Who was missing at a barrier, by group and sequence."""
 
     def name(self, me: Task, request: NameGroup) -> str:
         """Serve `NameGroup`."""
-        return self._labels.setdefault((request.name, request.made), request.proposed)
+        key = (request.name, request.made)
+        if key not in self._labels:
+            taken = self._taken[request.proposed] = self._taken.get(request.proposed, 0) + 1
+            self._labels[key] = request.proposed if taken == 1 else f"{request.proposed} #{taken}"
+        return self._labels[key]
 
     def declare(self, me: Task, request: Declare) -> None:
         """Serve `Declare`."""

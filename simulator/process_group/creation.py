@@ -7,6 +7,7 @@ backend.
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -20,6 +21,7 @@ from ddpsim.simulator.calls import Call, Signature
 from ddpsim.simulator.kernel.requests import Announce, Checkpoint, NameGroup
 from ddpsim.simulator.process_group.group import SimulatedGroup
 from ddpsim.simulator.process_group.issuing import Issuer
+from ddpsim.simulator.process_group.meshes import dimension_of, grid_being_made
 from ddpsim.simulator.process_group.origins import OriginTracker
 from ddpsim.simulator.process_group.phases import PhaseTable
 from ddpsim.simulator.process_group.store import MemoryStore
@@ -95,7 +97,8 @@ class GroupMaker:
             if existing:
                 return existing, world.pg_map[existing][1]
         members = tuple(ranks) or self._everybody
-        label = self._label(name, _proposed_label(name, description) if ranks else DEFAULT_GROUP, members, rank)
+        proposed = self._of_mesh(description, members, rank) or _proposed_label(name, description)
+        label = self._label(name, proposed if ranks else DEFAULT_GROUP, members, rank)
         if rank not in members:
             self._look_on(label, members)
             return distributed_c10d.GroupMember.NON_GROUP_MEMBER, None
@@ -140,7 +143,8 @@ class GroupMaker:
         parent_backend, _ = world.pg_map[parent]
         rank = self._host.me.rank
         description = description or f"{parent.group_desc}:split"
-        label = self._label(name, _proposed_label(name, description), members, rank)
+        proposed = self._of_mesh(description, members, rank) or _proposed_label(name, description)
+        label = self._label(name, proposed, members, rank)
         store = self.new_store(f"{name}/")
         group = self._make(
             name, label, members, rank, backend or parent_backend, store, timeout=timeout, description=description
@@ -157,6 +161,20 @@ class GroupMaker:
         host.ask(Checkpoint())
         host.ask(Announce(Call(host.me.rank, label, 0, Signature("new_group", members=members), site_here())))
 
+    def _of_mesh(self, description: str | None, members: tuple[int, ...], rank: int) -> str | None:
+        """What a group of a device mesh is called; None if it is none.
+
+        From now on the rank has its coordinates in the mesh, unless it has those in one of more dimensions.
+        """
+        dimension = dimension_of(description)
+        grid = None if dimension is None else grid_being_made(sys._getframe(1))
+        if dimension is None or grid is None:
+            return None
+        tracker, coordinates = self._trackers[rank], grid.place(rank)
+        if coordinates.count(",") > tracker.coordinates.count(",") or not tracker.coordinates:
+            tracker.coordinates = coordinates
+        return grid.group_name(dimension, members)
+
     def _label(self, name: str, proposed: str, members: tuple[int, ...], rank: int) -> str:
         """What the group is called in calls and reports.
 
@@ -169,7 +187,10 @@ class GroupMaker:
         if len(members) == 1 < len(self._everybody):
             proposed = f"{proposed} of rank {members[0]}"
         label = proposed if again == 1 else f"{proposed} ({again})"
-        return label if len(members) == 1 else str(self._host.ask(NameGroup(name, again, label)))
+        if len(members) > 1:
+            return str(self._host.ask(NameGroup(name, again, label)))
+        made[label] += 1
+        return label if made[label] == 1 else f"{label} #{made[label]}"
 
     def _make(
         self,

@@ -97,7 +97,8 @@ class Issuer:
             return self._made(FailedWork(RuntimeError(refusal)))
         self.issued += signature.members is None and signature.operation != "split_group"
         origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
-        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name)
+        coordinates = self._origins.coordinates
+        call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name, coordinates)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members

@@ -42,7 +42,7 @@ _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUI
 class OriginTracker:
     """What one rank's calls belong to."""
 
-    __slots__ = ("_host", "_names", "_phases", "_rank", "_wrappers", "user_frame")
+    __slots__ = ("_host", "_names", "_phases", "_rank", "_wrappers", "coordinates", "user_frame")
 
     def __init__(self, host: Host, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
         self._host = host
@@ -52,6 +52,8 @@ class OriginTracker:
         self._names = TensorNames()
         self.user_frame: FrameType | None = None
         """Of the call that was located last, until its tensors are named."""
+        self.coordinates = ""
+        """Where the rank stands in the program's device mesh."""
 
     def name(self, call: Call, tensors: Sequence[Tensor]) -> TensorName | None:
         """What the program calls the tensor of a call of its own, of those in NAMED, that was located just now."""

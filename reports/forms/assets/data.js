@@ -4,7 +4,7 @@
 // they were issued, the others the missing ones.
 
 /**
- * @typedef {{rank: number, ranks: number[][], thread: string, end: string, text: number, culprit: boolean}} Lane
+ * @typedef {{rank: number, ranks: number[][], thread: string, end: string, text: number, culprit: boolean, coordinates: string}} Lane
  * @typedef {{lane: number, position: number, events: number[]}} Mark
  * @typedef {{lane: number, start: number, end: number|null, wait: number, done: number|null}} Bar
  */

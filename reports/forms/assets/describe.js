@@ -24,11 +24,11 @@ function spansCount(spans) {
   return spans.reduce((total, [first, last]) => total + last - first + 1, 0);
 }
 
-/** "rank 3", or "ranks 0-511, 513-1023 · 1,023 alike". @param {Lane} lane */
+/** "rank 3", "rank 3 (dp 1, tp 1)" in a device mesh, or "ranks 0-511, 513-1023 · 1,023 alike". @param {Lane} lane */
 function laneName(lane) {
   if (lane.thread) return `rank ${lane.rank}, thread ${lane.thread}`;
   const count = spansCount(lane.ranks);
-  if (count === 1) return `rank ${lane.rank}`;
+  if (count === 1) return `rank ${lane.rank}${lane.coordinates ? ` (${lane.coordinates})` : ""}`;
   return `${ranksText(lane.ranks)} \u00b7 ${count.toLocaleString("en")} alike`;
 }
 
