@@ -1,8 +1,8 @@
 """Runs tests of this suite against an engine with one fault in it, which is never written into the tree.
 
-Each run has a process of its own, forked from one that has imported torch and has never run anything: so it costs no
-import, and no thread, no autograd graph and no GPU is forked along. There the faulty module is compiled from its
-changed text when the tests import it.
+Each run has a process of its own, forked from a session of pytest that has imported torch and has collected nothing
+yet: so it costs no import, and no thread, no autograd graph and no GPU is forked along. There the faulty module is
+compiled from its changed text when the tests import it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import io
 import multiprocessing
 import os
 import re
+import signal
 import sys
 import textwrap
 import traceback
@@ -20,19 +21,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from multiprocessing.connection import Connection
-from multiprocessing.context import BaseContext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType
+from typing import Any, NoReturn
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_SECONDS = 120.0
 """For one process, on a machine that is busy. What hangs, the simulator reports in much less."""
 _PRELOADED = (
-    "pytest",
+    "torch._dynamo",  # by the first optimizer
     "torch.distributed.algorithms.ddp_comm_hooks",
     "torch.distributed.optim",
     "ddpsim.simulator.api",
@@ -140,21 +142,10 @@ class _Change(ast.NodeTransformer):
 
 def run_tests(tests: Iterable[str], texts: Mapping[str, str]) -> Outcome:
     """Run the tests, until one fails; modules of `ddp` with a text given are compiled from it instead of their file."""
-    receiver, sender = multiprocessing.Pipe(duplex=False)
-    arguments = (sender, [f"tests/ddp/{test}" for test in tests], dict(texts), _bytecode().name)
-    process = _forks().Process(target=_work, args=arguments)  # type: ignore[attr-defined]
-    process.start()
-    sender.close()
-    try:
-        if not receiver.poll(LIMIT_SECONDS):
-            return Outcome(None, f"still running after {LIMIT_SECONDS:.0f} s: a hang that the simulator did not report")
-        return Outcome(*receiver.recv())
-    except EOFError:
-        process.join()
-        return Outcome(None, f"the process ended with {process.exitcode}")
-    finally:
-        process.kill()
-        process.join()
+    session = _session()
+    session.send(([f"tests/ddp/{test}" for test in tests], dict(texts)))
+    outcome: Outcome = session.recv()
+    return outcome
 
 
 FAULTS = read_faults((Path(__file__).parent / "seeded_faults.txt").read_text(encoding="utf-8"))
@@ -162,48 +153,98 @@ FAULTS = read_faults((Path(__file__).parent / "seeded_faults.txt").read_text(enc
 
 @cache
 def _bytecode() -> TemporaryDirectory[str]:
-    """Where the processes keep what they compile if they may not beside it, but for faulty modules: so only the first
+    """Where the forks keep what they compile if they may not beside it, but for faulty modules: so only the first
     compiles the rest.
     """
     return TemporaryDirectory()
 
 
 @cache
-def _forks() -> BaseContext:
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(list(_PRELOADED))
-    return context
+def _session() -> Connection:
+    """The other end of a session that others are forked from; it ends when this process does."""
+    ours, theirs = multiprocessing.Pipe()
+    multiprocessing.get_context("spawn").Process(
+        target=_be_the_session, args=(theirs, _bytecode().name), daemon=True
+    ).start()
+    theirs.close()
+    return ours
 
 
-def _work(sender: Connection, tests: Sequence[str], texts: Mapping[str, str], bytecode: str) -> None:
-    """What the process does."""
+def _be_the_session(line: Connection, bytecode: str) -> None:
+    """What the process of the session does."""
     import pytest
 
-    gc.freeze()  # pytest collects garbage several times, and what was forked along is none
+    for name in _PRELOADED:
+        import_module(name)
+    assert "ddpsim.ddp" not in sys.modules
     os.chdir(ROOT)
-    if sys.dont_write_bytecode:  # else this session has kept what it compiled, and that of its tests
-        sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
     for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER"):
         os.environ.pop(name, None)
     # Nor ddpsim's own plugin: pytest would rewrite the assertions of its packages, which are imported already.
     os.environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"
-    assert "ddpsim.simulator.api" in sys.modules
-    assert "ddpsim.ddp" not in sys.modules
-    finder = _Finder(texts)
-    sys.meta_path.insert(0, finder)
-    output = io.StringIO()
-    with redirect_stdout(output), redirect_stderr(output):
+    if sys.dont_write_bytecode:  # else the suite has kept what it compiled
+        sys.pycache_prefix, sys.dont_write_bytecode = bytecode, False
+    forks = _Forks(line)
+    with redirect_stdout(forks.output), redirect_stderr(forks.output):
         try:
-            status: int | None = int(pytest.main([*_ARGUMENTS, f"--rootdir={ROOT}", *tests]))
+            status: int | None = int(pytest.main([*_ARGUMENTS, f"--rootdir={ROOT}", "tests/ddp"], [forks]))
         except BaseException:
             status = None
-            output.write(traceback.format_exc())
-    if unused := sorted(set(texts) - finder.used):
-        status = None
-        output.write(f"never imported: {unused}")
-    sender.send((status, output.getvalue()))
+            forks.output.write(traceback.format_exc())
+    forks.end(status)
+
+
+class _Forks:
+    """A plugin that forks a session before it collects, as often as it is asked; only the forks go on."""
+
+    def __init__(self, line: Connection) -> None:
+        self.output = io.StringIO()
+        self._line = line
+        self._sender: Connection | None = None
+        """In a fork."""
+
+    def pytest_collection(self, session: Any) -> None:
+        """Fork a process for each run that is asked for, one after the other."""
+        gc.collect()
+        gc.freeze()  # pytest collects garbage several times, and what was forked along is none
+        while self._sender is None:
+            try:
+                tests, texts = self._line.recv()
+            except EOFError:  # nobody is there any more
+                os._exit(0)
+            receiver, sender = multiprocessing.Pipe(duplex=False)
+            if process := os.fork():
+                sender.close()
+                self._line.send(_outcome(process, receiver))
+                receiver.close()
+            else:
+                self._sender = sender
+        session.config.args[:] = tests
+        self._finder = _Finder(texts)
+        sys.meta_path.insert(0, self._finder)
+
+    def end(self, status: int | None) -> NoReturn:
+        """Tell how a fork has ended."""
+        assert self._sender is not None, self.output.getvalue()
+        if unused := self._finder.unused:
+            status = None
+            self.output.write(f"never imported: {unused}")
+        self._sender.send(Outcome(status, self.output.getvalue()))
+        os._exit(0)
+
+
+def _outcome(process: int, receiver: Connection) -> Outcome:
+    """What a fork tells; it is ended."""
+    try:
+        if not receiver.poll(LIMIT_SECONDS):
+            return Outcome(None, f"still running after {LIMIT_SECONDS:.0f} s: a hang that the simulator did not report")
+        outcome: Outcome = receiver.recv()
+        return outcome
+    except EOFError:
+        return Outcome(None, "the process ended, and told nothing")
+    finally:
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
 
 
 class _Finder(MetaPathFinder):
@@ -211,7 +252,7 @@ class _Finder(MetaPathFinder):
 
     def __init__(self, texts: Mapping[str, str]) -> None:
         self._texts = texts
-        self.used: set[str] = set()
+        self.unused = set(texts)
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: object = None) -> ModuleSpec | None:
         module = fullname.removeprefix("ddpsim.ddp.")
@@ -220,7 +261,7 @@ class _Finder(MetaPathFinder):
         spec = PathFinder.find_spec(fullname, path)
         assert spec is not None
         spec.loader = _Loader(fullname, str(_path(module)), self._texts[module])
-        self.used.add(module)
+        self.unused.discard(module)
         return spec
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from multiprocessing import forkserver
-
 import pytest
 
 from tests.ddp.seeding import FAULTS, faulty_text, module_text, run_tests
@@ -20,19 +18,7 @@ def test_the_table_fits_the_engine(module):
             compile(faulty_text(fault), module, "exec")
 
 
-@pytest.fixture(scope="module")
-def server_without_an_engine():
-    """A process of tests has one server that others are forked from; what tests of processes load there has ours."""
-    server = forkserver._forkserver
-    preloaded = server._preload_modules
-    server._stop()
-    yield
-    server._stop()
-    server._preload_modules = preloaded
-
-
 @pytest.mark.tier("ci")
-@pytest.mark.usefixtures("server_without_an_engine")
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_noticed(fault):
     outcome = run_tests(fault.noticed_by, {fault.module: faulty_text(fault)})
@@ -40,7 +26,6 @@ def test_noticed(fault):
 
 
 @pytest.mark.tier("nightly")  # they pass as they are in the default tier, which a fault in the machinery would fail
-@pytest.mark.usefixtures("server_without_an_engine")
 @pytest.mark.parametrize("file", FILES)
 def test_without_a_fault_the_same_tests_pass(file):
     # The same machinery, all modules compiled by it from their own texts.

@@ -71,8 +71,9 @@ def test_drawn_programs_have_the_outcomes_of_random_schedules(family):
 @pytest.mark.tier("ci")
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_all_programs_of_one_operation_a_rank(family):
+    """Of random schedules 25 come to all that 3,000 of a plain search do, which the next test has at night."""
     for program in all_programs(family, Product(3, 1, 3)):
-        assert not against_search(program)
+        assert not against_walks(program, 30)
 
 
 @pytest.mark.tier("nightly")
