@@ -688,6 +688,11 @@ class Cause:
         "an exception left the program of {who}",
         "fix it there first; ranks that did not raise at most wait for what was not done because of it",
     )
+    RAISED_IN_FLIGHT = about(Made)(
+        "an exception left the program of {who} before the wait for {operation}: until then what a call is to write is "
+        "poisoned, and holds NaN or the largest number of its type",
+        "wait() for a call before its tensors are read; if they were not read, fix what was raised",
+    )
     PROCESS_ENDED = about(Parameters)(
         "the process of {who} ended in the middle of its program, and Python could not say why",
         "look at what it wrote last; python -X faulthandler shows where native code crashes, and the system's log what "

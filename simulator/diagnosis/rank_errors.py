@@ -8,8 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from ddpsim.simulator.calls import Site
-from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.calls import Call, Site
+from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import minority, of_many, shortened
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
@@ -105,11 +105,13 @@ def rank_error(
     traceback_text: str,
     unused: Mapping[int, Sequence[str]],
     out_of_input: tuple[int, ...] = (),
+    poisoned: Sequence[Call] = (),
 ) -> Finding:
     """The finding for exceptions of one kind that left the program of ranks at one line.
 
     `errors` are their types and messages in one line each, `unused` the parameters that got no gradient, by rank, and
-    `out_of_input` the ranks that are to blame where others only tell that some rank ran out of input.
+    `out_of_input` the ranks that are to blame where others only tell that some rank ran out of input. `poisoned` are
+    those ranks' calls in flight whose tensors hold NaN, or the largest number of their type.
     """
     error = next(iter(errors.values()))
     culprits = out_of_input if out_of_input and _OTHERS_RAN_OUT in error else _at_fault(errors)
@@ -119,8 +121,11 @@ def rank_error(
     summary = f"{rank_list(errors)} {what}" + (f" at {site}" if site else "")
     lines: list[str | Line] = [f"ERROR  {Code.RANK_ERROR}", f"  {summary}"]
     lines += ["  " + line for line in traceback_text.rstrip().splitlines()]
-    lines += _advise(error, rank_list(culprits), unused, traceback_text)
-    return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), (site,) if site else ())
+    cause = _cause(error, unused, traceback_text)
+    early = poisoned if cause is None else ()
+    lines += _advise(error, rank_list(culprits), unused, cause, early)
+    sites = dict.fromkeys([*([site] if site else ()), *(call.site for call in early)])
+    return Finding(Code.RANK_ERROR, culprits, summary, tuple(lines), tuple(sites))
 
 
 def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
@@ -133,17 +138,29 @@ def _at_fault(errors: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(sorted({int(rank) for text in lists for rank in re.findall(r"\d+", text)} or errors))
 
 
-def _advise(error: str, who: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> list[Line]:
+def _cause(error: str, unused: Mapping[int, Sequence[str]], traceback_text: str) -> Advice[...] | None:
+    """Why it came up, of an error that is known."""
     type_name, _, message = error.partition(": ")
     cause = next((cause for words, cause in _BY_WORDS if words in error), _BY_TYPE.get(type_name))
     if cause is None and type_name == "UsageError" and ": " in message:
-        return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
+        return Cause.CALL_REFUSED
     names = [name for own in unused.values() for name in own]
     if cause is Cause.UNUSED_PARAMETERS and names and all(name.endswith(FROZEN) for name in names):
-        cause = Cause.PARAMETERS_CHANGED
-    cause = cause or next(
+        return Cause.PARAMETERS_CHANGED
+    return cause or next(
         (each for words, path, each in _BELOW if words in error and re.search(path, traceback_text)), None
     )
+
+
+def _advise(
+    error: str, who: str, unused: Mapping[int, Sequence[str]], cause: Advice[...] | None, early: Sequence[Call]
+) -> list[Line]:
+    message = error.partition(": ")[2]
+    if cause is Cause.CALL_REFUSED:
+        return Cause.CALL_REFUSED.lines(fact=message.rpartition(": ")[2])
+    if early:
+        calls = dict.fromkeys(f"{call.operation} #{call.sequence} ({call.site})" for call in early)
+        return Cause.RAISED_IN_FLIGHT.lines(who=who, operation=listed(list(calls)))
     return (cause or Cause.RAISED).lines(who=who, parameters=_unused_text(unused) or _told_unused(message))
 
 

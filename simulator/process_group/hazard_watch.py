@@ -158,6 +158,10 @@ class HazardWatch:
         calls = [pending.call for pending, *_ in self._in_flight[rank].values()]
         return [call for call in calls if call.origin.phase is Phase.USER]
 
+    def poisoned(self, rank: int) -> Sequence[Call]:
+        """Those of them whose tensors hold what shows."""
+        return [pending.call for pending, *_ in self._in_flight[rank].values() if pending.poisoned is not None]
+
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
         if self._parts:

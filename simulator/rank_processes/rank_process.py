@@ -51,7 +51,7 @@ from ddpsim.simulator.runtime.isolation import VirtualTime
 from ddpsim.simulator.runtime.isolation.python_random import START_SEED
 from ddpsim.simulator.runtime.isolation.seeds import unlike_seed
 from ddpsim.simulator.runtime.isolation.torch_generators import DEFAULT_SEED
-from ddpsim.simulator.runtime.outcome import one_line, told
+from ddpsim.simulator.runtime.outcome import Raised, one_line, told
 from ddpsim.simulator.runtime.rank_body import RankBody
 from ddpsim.simulator.runtime.rank_thread import RankUnwound
 from ddpsim.simulator.runtime.thread_host import ThreadHost
@@ -355,12 +355,18 @@ class _RankProcess:
         return Ended(
             value=b"" if rank.value is None else _pickled(rank.value, f"rank {rank.rank} returned"),
             error=b"" if error is None else _pickled_error(error),
-            raised=None if error is None else told(rank.rank, error, self._backend.parameter_names),
+            raised=self._told(error),
             unwaited=tuple(self._hazards.left_unwaited),
             thread_errors=tuple(self._host.threads.errors),
             has_poisoned=self._hazards.has_poisoned,
-            leaving=None if self._leaving is None else told(rank.rank, self._leaving, self._backend.parameter_names),
+            leaving=self._told(self._leaving),
         )
+
+    def _told(self, error: BaseException | None) -> Raised | None:
+        if error is None:
+            return None
+        rank = self._host.ranks[0].rank
+        return told(rank, error, self._backend.parameter_names, self._hazards.poisoned(rank))
 
 
 def end_executors_of_processes() -> None:

@@ -118,6 +118,9 @@ class CallWatch(Protocol):
     def unwaited(self, rank: int) -> Sequence[Call]:
         """The user's calls that a rank has not waited for yet."""
 
+    def poisoned(self, rank: int) -> Sequence[Call]:
+        """Those of them whose tensors hold what shows."""
+
     def slot_filled(self, calls: Sequence[Call]) -> None:
         """Calls met and agree."""
 

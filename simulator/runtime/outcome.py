@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import Site
+from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.rank_errors import kind, ran_out, rank_error, unused_indices
 from ddpsim.simulator.runtime.call_sites import site_of_error, traceback_text
 from ddpsim.simulator.verdict import Finding
@@ -23,13 +23,16 @@ class Raised(NamedTuple):
     traceback: str
     unused: tuple[str, ...]
     """The parameters that it says got no gradient."""
+    poisoned: tuple[Call, ...] = ()
+    """The rank's calls whose results it could not have yet, and that hold what shows."""
 
 
-def told(rank: int, error: BaseException, name_parameters: NameParameters | None = None) -> Raised:
+def told(
+    rank: int, error: BaseException, name_parameters: NameParameters | None = None, poisoned: Sequence[Call] = ()
+) -> Raised:
     """What an error of a rank tells."""
-    return Raised(
-        one_line(error), site_of_error(error), traceback_text(error), tuple(_unused(rank, error, name_parameters))
-    )
+    unused = tuple(_unused(rank, error, name_parameters))
+    return Raised(one_line(error), site_of_error(error), traceback_text(error), unused, tuple(poisoned))
 
 
 def raised(errors: Mapping[int, Raised]) -> list[Finding]:
@@ -48,6 +51,7 @@ def raised(errors: Mapping[int, Raised]) -> list[Finding]:
             errors[ranks[0]].traceback,
             {rank: errors[rank].unused for rank in ranks if errors[rank].unused},
             ran_out(lines),
+            [call for rank in ranks for call in errors[rank].poisoned],
         )
         for (_, site), ranks in alike.items()
     ]

@@ -100,7 +100,10 @@ class ThreadedRun:
         )
 
     def _told(self, errors: Mapping[int, BaseException]) -> dict[int, outcome.Raised]:
-        return {rank: outcome.told(rank, error, self._name_parameters) for rank, error in errors.items()}
+        poisoned = self.host.hazards.poisoned
+        return {
+            rank: outcome.told(rank, error, self._name_parameters, poisoned(rank)) for rank, error in errors.items()
+        }
 
     def _raise_failure(self) -> None:
         life = self._kernel.run.life

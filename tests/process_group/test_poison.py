@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ddpsim import explore, simulate
+from ddpsim import Verdict, explore, simulate
 from tests.kit.results import codes
 
 
@@ -195,9 +195,38 @@ def test_an_exploration_poisons_unless_told_otherwise():
     assert "poison" not in explore(lambda rank: dist.barrier(), 2).first_pass.replay
 
 
+def stumbles(rank):
+    """What it looks at is there, but for the poison."""
+    tensor = torch.ones(1)
+    work = dist.all_reduce(tensor, async_op=True)
+    dist.barrier()
+    assert tensor.item() > 0
+    work.wait()
+
+
+def stumbles_later(rank):
+    work = dist.all_reduce(torch.ones(1), async_op=True)
+    work.wait()
+    raise ValueError("no")
+
+
+def test_who_stumbles_over_the_poison_is_told_what_was_not_waited_for():
+    (finding,) = simulate(stumbles, 2, poison=True).findings
+    line = stumbles.__code__.co_firstlineno + 3
+    assert (finding.code, finding.ranks) == ("rank_error", (0, 1))
+    assert f"before the wait for all_reduce #0 (test_poison.py:{line})" in finding.text
+    assert [site.line for site in finding.sites] == [line + 2, line]
+
+
+def test_an_error_after_the_wait_is_none_of_the_poisons():
+    (finding,) = simulate(stumbles_later, 2, poison=True).findings
+    assert "poisoned" not in finding.text
+    assert simulate(stumbles, 2).verdict is Verdict.PASS
+
+
 @pytest.mark.tier("ci")
 def test_ranks_as_processes():
-    for program in (early, gathered_early, partial(shares_memory, until=3)):
+    for program in (early, gathered_early, stumbles, partial(shares_memory, until=3)):
         threads, processes = (simulate(program, 2, poison=True, isolation=each) for each in ("thread", "process"))
         assert str(processes.returns) == str(threads.returns)
         assert [str(each.summary) for each in processes.findings] == [str(each.summary) for each in threads.findings]
