@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-FILES = sorted(Path(__file__).resolve().parents[1].glob("benchmarks/*.py"))
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+NAMES = sorted([*(path.stem for path in FOLDER.glob("*.py")), "scoreboard.__main__"])
 
 
-@pytest.mark.parametrize("name", [path.stem for path in FILES])
+@pytest.mark.parametrize("name", NAMES)
 def test_a_benchmark_is_importable(name):
     assert callable(import_module(f"benchmarks.{name}").main)

@@ -1,0 +1,1 @@
+"""How well tools find what is wrong with programs of torch.distributed: made by `python -m benchmarks.scoreboard`."""
