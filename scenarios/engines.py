@@ -1,6 +1,7 @@
 """Engines: which DistributedDataParallel a program gets when it makes one.
 
 Programs are written with torch's class, as everybody writes them; under our engine it becomes ours when it is made.
+The engine is imported where it is used: what a scenario is needs no torch.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from enum import Enum
 from typing import Any
 
 from ddpsim import UsageError
-from ddpsim.ddp import patch_torch_ddp
 from ddpsim.simulator.rank_processes.program import Program
 
 
@@ -40,6 +40,8 @@ _ONE_AT_A_TIME = threading.Lock()
 def run_under(program: Callable[..., Any], engine: Engine) -> Callable[..., Any]:
     """The program as it runs under `engine`: what is installed here is not there where a `Program` runs."""
     if isinstance(program, Program) and engine is Engine.DDP:
+        from ddpsim.ddp import patch_torch_ddp
+
         return replace(program, within=patch_torch_ddp)
     return program
 
@@ -50,6 +52,8 @@ def installed(engine: Engine) -> Iterator[None]:
     if engine is Engine.TORCH:
         yield
         return
+    from ddpsim.ddp import patch_torch_ddp
+
     if not _ONE_AT_A_TIME.acquire(blocking=False):
         raise UsageError(
             "a scenario was started on engine 'ddp' while another one runs on it in this process, expected one at a "

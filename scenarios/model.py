@@ -22,18 +22,20 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ddpsim import Code, Finding, Result, UsageError, Verdict
 from ddpsim.scenarios.engines import Engine
 from ddpsim.scenarios.ranks.function import of_a_rank
-from ddpsim.scenarios.training.reference import Reference
-from ddpsim.scenarios.training.snapshot import Snapshot
 from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.faults import Fault
 from ddpsim.simulator.rank_processes.program import Program
 from ddpsim.simulator.wording import rank_list
+
+if TYPE_CHECKING:
+    from ddpsim.scenarios.training.reference import Reference
+    from ddpsim.scenarios.training.snapshot import Snapshot
 
 Ranks = tuple[int, ...]
 

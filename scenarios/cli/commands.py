@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from importlib import metadata
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -19,7 +18,6 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
-from ddpsim.scenarios.cli.early import start_servers
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
@@ -67,7 +65,10 @@ def _status_of(arguments: Sequence[str] | None) -> int:
         return Status.USAGE_ERROR
     try:
         words = _with_program(sys.argv[1:] if arguments is None else arguments)
-        start_servers(words)
+        if "--" in words:
+            from ddpsim.scenarios.cli.early import start_servers
+
+            start_servers(words)
         status = app(args=words, prog_name="ddpsim", standalone_mode=False)
     except KeyboardInterrupt:  # one that comes while typer makes a status of another
         return Status.INTERRUPTED
@@ -87,6 +88,8 @@ def _with_program(words: Sequence[str]) -> list[str]:
 
 def _show_version(is_asked: bool) -> None:
     if is_asked:
+        from importlib import metadata  # half as much to load as all the rest of --help
+
         output.show(f"ddpsim {metadata.version('ddpsim')}")
         raise typer.Exit
 

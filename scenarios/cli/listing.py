@@ -5,7 +5,7 @@ What can be listed is listed; a file that cannot be loaded gets a line on stderr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +16,7 @@ from ddpsim.scenarios.cli.options import Tags, tagged
 from ddpsim.scenarios.cli.status import Status
 
 if TYPE_CHECKING:
-    from ddpsim.scenarios.model import Scenario
+    from ddpsim.scenarios.lookup.catalogue import Listed
 
 
 def list_(
@@ -33,9 +33,7 @@ def list_(
     with_twins: Annotated[bool, typer.Option("--all", help="List the repaired twins, too.")] = False,
 ) -> int:
     """List scenarios, each with what is expected of it."""
-    from ddpsim.scenarios.lookup.registry import registry
-
-    found, broken = _scenarios_at(paths) if paths else (registry, registry.broken)
+    found, broken = _scenarios_at(paths) if paths else _own()
     for problem in broken:
         output.note(problem)
     if found:
@@ -46,7 +44,15 @@ def list_(
     return Status.OTHERWISE if broken else Status.AS_EXPECTED
 
 
-def _show(scenarios: Mapping[str, Scenario], *, with_twins: bool) -> None:
+def _own() -> tuple[Mapping[str, Listed], Sequence[str]]:
+    """The scenarios that come with ddpsim, and why some files cannot be read."""
+    from ddpsim.scenarios.lookup.catalogue import catalogue
+
+    own = catalogue()
+    return own.entries, own.broken
+
+
+def _show(scenarios: Mapping[str, Listed], *, with_twins: bool) -> None:
     twins = [name for name, scenario in scenarios.items() if scenario.repairs and not with_twins]
     if shown := {name: scenario for name, scenario in scenarios.items() if name not in twins}:
         output.show_scenarios(shown)
@@ -54,14 +60,14 @@ def _show(scenarios: Mapping[str, Scenario], *, with_twins: bool) -> None:
         output.note(f"repaired twins are left out, such as {twins[0]}: --all lists them ({len(twins)})")
 
 
-def _scenarios_at(paths: Iterable[Path]) -> tuple[dict[str, Scenario], list[str]]:
+def _scenarios_at(paths: Iterable[Path]) -> tuple[Mapping[str, Listed], Sequence[str]]:
     """The scenarios in files, by what `ddpsim run` calls them, and why some files cannot be loaded."""
     from ddpsim import UsageError
     from ddpsim.scenarios.files.python_file import scenarios_in
     from ddpsim.scenarios.lookup.loader import load
 
     chosen = list(paths)
-    found: dict[str, Scenario] = {}
+    found: dict[str, Listed] = {}
     broken: list[str] = []
     for file in [file for path in chosen for file in _files_at(path)]:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,7 +17,9 @@ from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, draws, li
 
 if TYPE_CHECKING:
     from ddpsim.scenarios.engines import Engine
-    from ddpsim.scenarios.model import Scenario
+    from ddpsim.scenarios.lookup.catalogue import Listed
+
+Each = TypeVar("Each", bound="Listed")
 
 Name = Annotated[
     str,
@@ -238,7 +240,7 @@ def prepared_for(transport: str) -> Iterator[None]:
         yield
 
 
-def tagged(scenarios: Mapping[str, Scenario], tags: Iterable[str]) -> dict[str, Scenario]:
+def tagged(scenarios: Mapping[str, Each], tags: Iterable[str]) -> dict[str, Each]:
     """Those that have all the tags. Raises UsageError for a tag that none has, and if none is left."""
     from ddpsim import UsageError
     from ddpsim.scenarios.names import nearest

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from ddpsim.scenarios.model import Expectation, Scenario
+    from ddpsim.scenarios.lookup.catalogue import Listed
+    from ddpsim.scenarios.model import Expectation
 
 Each = TypeVar("Each")
 
@@ -50,7 +51,7 @@ def note(text: str) -> None:
     print(f"ddpsim: {text}", file=sys.stderr)
 
 
-def show_scenarios(scenarios: Mapping[str, Scenario]) -> None:
+def show_scenarios(scenarios: Mapping[str, Listed]) -> None:
     """A line for each scenario: its name, what is expected of it, its summary.
 
     On a terminal the expectation is the code only, lines are cut to the width, and the join matrix stands apart; a pipe
@@ -69,9 +70,7 @@ def show_scenarios(scenarios: Mapping[str, Scenario]) -> None:
     show("\n".join([*others, *matrix]))
 
 
-def _lines(
-    scenarios: Mapping[str, Scenario], text: Callable[[Expectation, int], str]
-) -> dict[str, tuple[str, str, str]]:
+def _lines(scenarios: Mapping[str, Listed], text: Callable[[Expectation, int], str]) -> dict[str, tuple[str, str, str]]:
     """What stands before each summary, the summary, and what stands behind it."""
     texts = {name: text(scenario.expected, scenario.world_size) for name, scenario in scenarios.items()}
     name_width, text_width = (max(map(len, column)) for column in (texts, texts.values()))

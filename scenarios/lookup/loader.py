@@ -8,6 +8,7 @@ from pathlib import Path
 from ddpsim import UsageError
 from ddpsim.scenarios.files.program_line import words_of_program
 from ddpsim.scenarios.files.python_file import SUFFIXES, program_in, scenarios_in
+from ddpsim.scenarios.lookup.catalogue import catalogue
 from ddpsim.scenarios.lookup.registry import registry
 from ddpsim.scenarios.model import Scenario
 from ddpsim.scenarios.names import nearest
@@ -33,9 +34,9 @@ def load(name: str) -> Scenario:
     if file.endswith(SUFFIXES):
         return _from_file(name, Path(file), function)
     if name not in registry:
-        advice = nearest(name, registry) or "see `ddpsim list`"
-        if registry.broken:
-            advice += f" ({len(registry.broken)} files could not be loaded)"
+        if problem := registry.problem(name):
+            raise UsageError(problem)
+        advice = nearest(name, catalogue().entries) or "see `ddpsim list`"
         raise UsageError(f"scenario is {name!r}, {_EXPECTED}: {advice}")
     return registry[name]
 

@@ -7,33 +7,32 @@ loaded takes none of the others with it: why it cannot stands in `broken`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from ddpsim import UsageError
-from ddpsim.scenarios.files.python_file import SUFFIXES, import_problem, scenarios_in, scenarios_of
+from ddpsim.scenarios.files.python_file import import_problem, scenarios_in, scenarios_of
+from ddpsim.scenarios.lookup.catalogue import FOLDERS, PACKAGE, scenario_files
 from ddpsim.scenarios.model import TWIN, Scenario
-
-_FOLDERS = ("zoo", "join")
 
 
 class Registry(Mapping[str, Scenario]):
-    """The scenarios of some folders of this package, in the order of their names."""
+    """The scenarios of some folders, by default of this package, in the order of their names."""
 
-    def __init__(self, root: Path, folders: tuple[str, ...]) -> None:
-        paths = [path for folder in folders for path in (root / folder).iterdir()]
-        self._paths = {
-            path.stem.replace("_", "-"): path
-            for path in sorted(paths)
-            if path.suffix in SUFFIXES and not path.name.startswith("_")
-        }
+    def __init__(self, root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> None:
+        self._paths = {path.stem.replace("_", "-"): path for path in scenario_files(root, folders)}
 
     @property
     def broken(self) -> tuple[str, ...]:
         """For each file that could not be loaded, why."""
         return tuple(loaded for path in self._paths.values() if isinstance(loaded := _loaded(path), str))
+
+    def problem(self, name: str) -> str:
+        """Why the file of a name cannot be loaded; "" if it can, or if there is none."""
+        loaded = _loaded(self._paths[name]) if name in self._paths else ""
+        return loaded if isinstance(loaded, str) else ""
 
     def __getitem__(self, name: str) -> Scenario:
         path = self._paths.get(name) or self._paths.get(name.removesuffix(TWIN))
@@ -72,5 +71,5 @@ def _imported(path: Path) -> ModuleType:
         raise UsageError(import_problem(path, error)) from error
 
 
-registry = Registry(Path(__file__).parents[1], _FOLDERS)
+registry = Registry()
 """The scenarios that come with ddpsim."""

@@ -10,8 +10,8 @@ import pytest
 
 from ddpsim.scenarios import registry, run_scenario
 from ddpsim.scenarios.cli import main
-from ddpsim.scenarios.lookup import registry as registry_module
-from ddpsim.scenarios.lookup.registry import Registry
+from ddpsim.scenarios.lookup import catalogue as catalogue_module
+from ddpsim.scenarios.lookup.catalogue import catalogue
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -182,10 +182,11 @@ def test_broken_files_of_ours_are_told(ddpsim, monkeypatch, tmp_path):
     (tmp_path / "zoo").mkdir()
     (tmp_path / "zoo" / "bad.toml").write_text("=")
     (tmp_path / "zoo" / "good.toml").write_text('summary = "fine"')
-    monkeypatch.setattr(registry_module, "registry", Registry(tmp_path, ("zoo",)))
+    own = catalogue(tmp_path, ("zoo",))
+    monkeypatch.setattr(catalogue_module, "catalogue", lambda: own)
     status, out, err = ddpsim("list")
     assert (status, out) == (1, "good  pass  fine\n")
-    assert re.fullmatch(r"ddpsim: \S*bad\.toml.*\n", err)
+    assert re.fullmatch(r"ddpsim: \S*bad\.toml cannot be listed \(.*\): run it, to see what is wrong\n", err)
 
 
 # --- run and replay ---------------------------------------------------------------------------------------------------
@@ -417,10 +418,11 @@ def test_on_a_terminal_the_text_is_the_same_with_colours(monkeypatch, capsys):
 
 
 @pytest.mark.tier("ci")
-def test_help_and_mistyped_options_need_no_torch():
+def test_help_lists_and_mistyped_options_need_no_torch():
     program = (
         "import sys; from ddpsim.scenarios.cli import main\n"
         "assert not any(main([command, '--help']) for command in ('list', 'run', 'replay', 'zoo'))\n"
+        "assert main(['list', '--tag', 'join']) == 0\n"
         "assert main(['run', 'x', '--sede', '3']) == 2\n"
         "assert 'torch' not in sys.modules"
     )

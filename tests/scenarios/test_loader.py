@@ -274,6 +274,12 @@ def test_a_registry_lists_what_can_be_loaded_and_says_what_cannot(folder):
         assert name not in folder
 
 
+def test_a_name_whose_file_cannot_be_loaded_says_why(folder, monkeypatch):
+    monkeypatch.setattr("ddpsim.scenarios.lookup.loader.registry", folder)
+    with pytest.raises(UsageError, match=r"bad_one\.toml:1 is no TOML"):
+        load("bad-one")
+
+
 def test_a_registry_has_no_name_that_nobody_finds(folder, tmp_path):
     (tmp_path / "own" / "other_one.toml").write_text('name = "another"\nsummary = "x"')
     registry = Registry(tmp_path, ("own",))

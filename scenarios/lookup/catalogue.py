@@ -1,0 +1,140 @@
+"""What a list shows of the scenarios that come with ddpsim, read from their files without importing them.
+
+A scenario's module needs torch, and all of them together take seconds; a list is to be there at once. So of a Python
+file only the arguments of `@scenario` are evaluated, and of a TOML file a few keys are read. A test holds what is read
+so equal to what the registry loads.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from ddpsim import Code, UsageError, Verdict
+from ddpsim.scenarios.model import CLEAN, PASSES, TWIN, Expectation, Scenario, finds
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+PACKAGE = Path(__file__).parents[1]
+FOLDERS = ("zoo", "join")
+_SUFFIXES = (".py", ".toml")
+_NAMES = {"CLEAN": CLEAN, "Code": Code, "PASSES": PASSES, "Verdict": Verdict, "finds": finds}
+"""What the arguments of `@scenario` that are shown are made of."""
+_SHOWN = ("name", "about", "expected", "under_ddp", "world_size", "tags")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What is read of a scenario."""
+
+    name: str
+    summary: str
+    expected: Expectation
+    expected_under_ddp: Expectation | None
+    world_size: int
+    tags: tuple[str, ...]
+    repairs: str = ""
+
+
+Listed: TypeAlias = Entry | Scenario
+"""What can be listed: they have the same by the same names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The scenarios of some folders, by name and in that order."""
+
+    entries: Mapping[str, Entry]
+    broken: tuple[str, ...]
+    """For each file that cannot be read, why."""
+
+
+def catalogue(root: Path = PACKAGE, folders: Iterable[str] = FOLDERS) -> Catalogue:
+    """What is in the folders of `root`, by default those that come with ddpsim."""
+    found: list[Entry] = []
+    broken: list[str] = []
+    for path in scenario_files(root, folders):
+        try:
+            text = path.read_text(encoding="utf-8")
+            found += _in_python(text) if path.suffix == ".py" else [_in_toml(text, path)]
+        except (OSError, SyntaxError, ValueError, LookupError, NameError, UsageError) as error:
+            message = " ".join(str(error).split())
+            broken.append(f"{path} cannot be listed ({message}): run it, to see what is wrong")
+    return Catalogue({entry.name: entry for entry in sorted(found, key=lambda entry: entry.name)}, tuple(broken))
+
+
+def scenario_files(root: Path, folders: Iterable[str]) -> tuple[Path, ...]:
+    """The files of scenarios; each has the name of the scenario in it, with underscores."""
+    paths = [path for folder in folders for path in (root / folder).iterdir()]
+    return tuple(path for path in sorted(paths) if path.suffix in _SUFFIXES and not path.name.startswith("_"))
+
+
+def _in_python(text: str) -> Iterator[Entry]:
+    module = ast.parse(text)
+    names = {**_NAMES, "__doc__": ast.get_docstring(module, clean=False)}
+    found: dict[str, Entry] = {}
+    for function in (each for each in module.body if isinstance(each, ast.FunctionDef)):
+        for call in (each for each in function.decorator_list if isinstance(each, ast.Call)):
+            kind = ast.unparse(call.func)
+            if kind == "scenario":
+                shown = [keyword for keyword in call.keywords if keyword.arg in _SHOWN]
+                entry = _entry(function, {str(each.arg): _value(each.value, names) for each in shown})
+            elif kind == "repairs":
+                entry = _twin(function, found[ast.unparse(call.args[0])])
+            else:
+                continue
+            found[function.name] = entry
+            yield entry
+
+
+def _value(expression: ast.expr, names: Mapping[str, object]) -> Any:
+    return eval(compile(ast.Expression(expression), "<the arguments of @scenario>", "eval"), dict(names))
+
+
+def _entry(function: ast.FunctionDef, values: Mapping[str, Any]) -> Entry:
+    """As `@scenario` makes it."""
+    expected = values.get("expected", PASSES)
+    return Entry(
+        values.get("name") or function.name.replace("_", "-"),
+        _first_line(values.get("about") or ast.get_docstring(function) or ""),
+        expected,
+        values.get("under_ddp") or expected,
+        values.get("world_size", 4),
+        tuple(values.get("tags", ())),
+    )
+
+
+def _twin(function: ast.FunctionDef, bug: Entry) -> Entry:
+    """As `@repairs` makes it."""
+    summary = _first_line(ast.get_docstring(function) or "")
+    return Entry(bug.name + TWIN, summary, CLEAN, None, bug.world_size, bug.tags, repairs=bug.name)
+
+
+def _first_line(about: str) -> str:
+    return about.strip().partition("\n")[0]
+
+
+def _in_toml(text: str, path: Path) -> Entry:
+    values = tomllib.loads(text)
+    expect = values.get("expect", {})
+    return Entry(
+        values.get("name", path.stem.replace("_", "-")),
+        _first_line(values["summary"]),
+        _expectation(expect),
+        _expectation(expect["ddp"]) if "ddp" in expect else None,
+        values.get("world_size", 4),
+        tuple(values.get("tags", ())),
+    )
+
+
+def _expectation(expect: Mapping[str, Any]) -> Expectation:
+    code = Code(expect["finding"]) if "finding" in expect else None
+    verdict = Verdict(expect["verdict"]) if "verdict" in expect else code.verdict if code else Verdict.PASS
+    return Expectation(verdict, code, tuple(expect.get("ranks", ())))

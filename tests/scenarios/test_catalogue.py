@@ -1,0 +1,47 @@
+"""What a list shows without importing the scenarios, against what the registry loads."""
+
+import pytest
+
+from ddpsim.scenarios import registry
+from ddpsim.scenarios.lookup.catalogue import catalogue
+
+
+def shown(listed):
+    sizes = (2, 3, 4, 7)
+    expected, under_ddp = listed.expected, listed.expected_under_ddp or listed.expected
+    return (
+        listed.name,
+        listed.summary,
+        listed.world_size,
+        listed.tags,
+        listed.repairs,
+        [(own.code, own.verdict, *map(own.text, sizes)) for own in (expected, under_ddp)],
+    )
+
+
+def test_it_is_what_the_registry_loads():
+    own = catalogue()
+    assert own.broken == ()
+    assert list(map(shown, own.entries.values())) == [shown(scenario) for scenario in registry.values()]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "why"),
+    [
+        ("torn.py", "def torn(rank:", "was never closed"),
+        ("unknown.py", "@scenario(expected=elsewhere)\ndef unknown(rank): pass", "name 'elsewhere' is not defined"),
+        ("twin.py", "@repairs(bug)\ndef twin(rank): pass", "'bug'"),
+        ("torn.toml", "summary = ", "Invalid value"),
+        ("silent.toml", "world_size = 2", "'summary'"),
+        ("code.toml", "summary = 'x'\nexpect.finding = 'no'", "'no' is not a valid Code"),
+    ],
+)
+def test_a_file_that_cannot_be_read_takes_no_other_with_it(tmp_path, name, text, why):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / name).write_text(text)
+    (tmp_path / "own" / "fine.toml").write_text("summary = 'fine'")
+    own = catalogue(tmp_path, ("own",))
+    assert list(own.entries) == ["fine"]
+    [problem] = own.broken
+    assert problem.startswith(f"{tmp_path / 'own' / name} cannot be listed (")
+    assert why in problem
