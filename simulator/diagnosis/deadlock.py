@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
@@ -10,12 +11,15 @@ from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table
 from ddpsim.simulator.diagnosis.odd_messages import Odd, odd_message
 from ddpsim.simulator.diagnosis.rank_errors import done_by
+from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
-from ddpsim.simulator.diagnosis.wait_graph import Reading, WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
+
+if TYPE_CHECKING:
+    from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 
 _MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""

@@ -21,9 +21,9 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
     is_later_bucket,
     post_hooks_differ,
 )
+from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
-from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, StoreWait

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from ddpsim.simulator.calls import Call, Phase, Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import minority
+from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import Snapshot
-from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait

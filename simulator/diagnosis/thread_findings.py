@@ -8,8 +8,8 @@ from dataclasses import replace
 from ddpsim.simulator.calls import Site
 from ddpsim.simulator.diagnosis.advice import Cause
 from ddpsim.simulator.diagnosis.explain import elided, shortened
+from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import RankSnapshot, Snapshot, ThreadSnapshot
-from ddpsim.simulator.diagnosis.wait_graph import Reading
 from ddpsim.simulator.errors import InjectedCrashError
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import LockWait, ThreadWait, Wait

@@ -24,13 +24,13 @@ as good as them, as it waits for them in the end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from types import NoneType
 from typing import Any, NamedTuple, TypeAlias
 
 import networkx as nx
 
 from ddpsim.simulator.choices import Who
+from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OpenSlot, RankState, Snapshot
 from ddpsim.simulator.verdict import Code
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait, Waiting
@@ -50,25 +50,6 @@ class Stream(NamedTuple):
 
     rank: int
     name: str = "stream"
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One reason why ranks wait for good."""
-
-    code: Code
-    culprits: tuple[int, ...]
-    """The missing or dead ranks, or those of the cycle, or those that wait for a store key."""
-    victims: tuple[int, ...]
-    """Every rank that waits for this, if only by way of others; a rank may wait for several things."""
-    cycle: tuple[int, ...] = ()
-    """The shortest cycle, from its lowest rank on."""
-    any_suffices: bool = False
-    """True if one of several culprits would be enough."""
-    threads: tuple[int, ...] = ()
-    """The numbers of the threads of a cycle within one rank."""
-    streams: tuple[int, ...] = ()
-    """The ranks of a cycle whose calls wait for one another on the rank's stream."""
 
 
 class WaitGraph:
