@@ -25,6 +25,13 @@ _MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""
 
 
+def wait_graph(snapshot: Snapshot) -> WaitGraph:
+    """Who waits for whom. networkx, which it stands on, is loaded here: a run that passes needs none of it."""
+    from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+
+    return WaitGraph(snapshot)
+
+
 def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:
     """One finding for each reading of the wait-for graph; threads that stand alike on many ranks make one for all."""
     snapshot = graph.snapshot

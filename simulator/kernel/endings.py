@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Generator
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
+from ddpsim.simulator.diagnosis.deadlock import deadlocks, wait_graph, waiting_lines
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches
 from ddpsim.simulator.diagnosis.standstill import Snapshot
 from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind
@@ -17,9 +17,6 @@ from ddpsim.simulator.kernel.states import Ending
 from ddpsim.simulator.kernel.tasks import Task
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.wording import Line
-
-if TYPE_CHECKING:
-    from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 
 
 class RequestEnded(Exception):
@@ -33,7 +30,7 @@ class RequestEnded(Exception):
 def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     """Stop the execution with findings; the caller is unwound."""
     run.findings.extend(findings)
-    run.waiting = _wait_graph(run).waiting()
+    run.waiting = wait_graph(run.snapshot()).waiting()
     if run.observer is not None:
         assert run.running is not None
         run.observer.cut_short(run.running.number)
@@ -53,20 +50,13 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
         return True
     try:
         mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.issued())]
-        graph = _wait_graph(run)
+        graph = wait_graph(run.snapshot())
         run.waiting = graph.waiting()
         run.findings.extend(mismatches or deadlocks(graph))
     except Exception as error:  # a bug of ours, but the others must not sleep for ever
         run.life.break_off_by_bug(error, None if run.running is None else run.running.rank.rank)
     run.life.stop(Ending.DEADLOCK)
     return False
-
-
-def _wait_graph(run: Run) -> WaitGraph:
-    """Who waits for whom now. networkx, which it stands on, is loaded here: a run that passes needs none of it."""
-    from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-
-    return WaitGraph(run.snapshot())
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
