@@ -171,12 +171,12 @@ class KeyValues:
         self._wake_waiting(key)
 
     def _pop(self, me: Task, request: StoreOperation) -> Script:
-        """Take the oldest value of a queue; None if there is none and the caller does not wait for one."""
+        """Take the oldest value of a queue; None if there is none, and the caller does not wait or finds a plain value."""
         (key,) = request.keys
-        if key not in self._queues and not request.may_wait:
-            self._read(me, (key,))
-            return None
         while key not in self._queues:
+            if not request.may_wait or key in self._values:  # as torch's stores: it waits for the key, whatever it has
+                self._read(me, (key,), is_needed=request.may_wait)
+                return None
             yield from self._await(me, (key,), request)
         self._touch(me, key, Mode.WRITE, is_needed=request.may_wait)
         value = self._queues[key].pop(0)

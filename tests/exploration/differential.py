@@ -1,11 +1,11 @@
 """Dpor against plain search: drawn programs, and all programs of a size, at the kernel.
 
-    python -m tests.exploration.differential --programs 2000 --seed 7      drawn, against 200 random schedules each
-    python -m tests.exploration.differential --all                         every program of PRODUCTS, against plain DFS
+    python -m tests.exploration.differential --programs 2000 --seed 7   drawn, against 200 random schedules each
+    python -m tests.exploration.differential --all                      all programs of PRODUCTS, against all schedules
 
 A family is an alphabet of operations, so that each kind of thing that ranks can notice meets each other one that it can
-meet. Ranks that do the same are alike but for the value they write, so a program stands for those in which ranks change
-places; which of these it is, is drawn.
+meet. What all schedules of a program come to is found once (stateful.py) for all programs in which the same ranks
+stand in other places; dpor runs each of these.
 """
 
 from __future__ import annotations
@@ -13,91 +13,96 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-from collections.abc import Callable, Iterator
-from itertools import combinations_with_replacement, product
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, combinations_with_replacement, permutations, product
 from typing import NamedTuple
 
 from ddpsim.simulator.exploration.dpor import Dpor
-from ddpsim.simulator.policies.dfs import Dfs
 from ddpsim.simulator.policies.random_walk import RandomWalk
 from tests.exploration.kernel_programs import KernelRun, Operation, Program, Ran, explored
+from tests.exploration.stateful import searched
 
-Letter = Callable[[int, int], Operation]
-"""An operation of a rank in a world of so many."""
+Places = tuple[int, ...]
+Families = Mapping[str, tuple[Operation, ...]]
+OWN = b"own"
+"""In an operation: a value that only one rank writes."""
 
-
-def _own(rank: int) -> bytes:
-    return b"%d" % rank
-
-
-FAMILIES: dict[str, tuple[Letter, ...]] = {
-    "values": (
-        lambda rank, size: ("set", "a", _own(rank)),
-        lambda rank, size: ("get", "a"),
-        lambda rank, size: ("check", "a"),
-        lambda rank, size: ("delete", "a"),
-        lambda rank, size: ("compare_set", "a", b"", _own(rank)),
-    ),
-    "numbers": (
-        lambda rank, size: ("add", "a", 1),
-        lambda rank, size: ("add", "a", 0),
-        lambda rank, size: ("set", "a", b"1"),
-        lambda rank, size: ("compare_set", "a", b"1", b"2"),
-        lambda rank, size: ("count",),
-    ),
-    "queues": (
-        lambda rank, size: ("push", "a", _own(rank)),
-        lambda rank, size: ("pop", "a", True),
-        lambda rank, size: ("pop", "a", False),
-        lambda rank, size: ("length", "a"),
-        lambda rank, size: ("check", "a"),
-    ),
-    "messages": (
-        lambda rank, size: ("send", (rank + 1) % size),
-        lambda rank, size: ("send", (rank - 1) % size),
-        lambda rank, size: ("receive", None),
-        lambda rank, size: ("receive", (rank - 1) % size),
-        lambda rank, size: ("wait", None),
-    ),
-    "polls": (
-        lambda rank, size: ("reduce",),
-        lambda rank, size: ("poll",),
-        lambda rank, size: ("wait", None),
-        lambda rank, size: ("set", "a", _own(rank)),
-        lambda rank, size: ("check", "a"),
-    ),
-    "time": (
-        lambda rank, size: ("sleep", 1.0),
-        lambda rank, size: ("wait_key", "a", 1.0),
-        lambda rank, size: ("set", "a", _own(rank)),
-        lambda rank, size: ("reduce",),
-        lambda rank, size: ("wait", 1.0),
-    ),
+FAMILIES: Families = {
+    "values": (("set", "a", OWN), ("get", "a"), ("check", "a"), ("delete", "a"), ("compare_set", "a", b"", OWN)),
+    "numbers": (("add", "a", 1), ("add", "a", 0), ("set", "a", b"1"), ("compare_set", "a", b"1", b"2"), ("count",)),
+    "queues": (("push", "a", OWN), ("pop", "a", True), ("pop", "a", False), ("length", "a"), ("check", "a")),
+    "messages": (("send", 1), ("send", -1), ("receive", None), ("receive", -1), ("wait", None)),
+    "polls": (("reduce",), ("poll",), ("wait", None), ("set", "a", OWN), ("check", "a")),
+    "time": (("sleep", 1.0), ("wait_key", "a", 1.0), ("set", "a", OWN), ("reduce",), ("wait", 1.0)),
 }
+MIXED: Families = {"mixed": tuple(dict.fromkeys(chain(*FAMILIES.values())))}
+"""What meets only across families: of each rank fewer operations, as there are so many."""
+
+RINGS = ("messages", "mixed")
+"""Families whose operations name neighbours: their ranks may change places only all the way round."""
 
 
 class Product(NamedTuple):
-    """All programs of a family with so many ranks, each of at most so many operations, and so many in all."""
+    """All programs of a family with so many ranks, each of at most so many operations."""
 
     ranks: int
     most: int
-    most_in_all: int
 
 
-PRODUCTS = (Product(2, 3, 4), Product(3, 2, 4))
-"""What is exhausted: of every family. Larger ones are drawn."""
+PRODUCTS = {family: (Product(2, 3), Product(3, 2)) for family in FAMILIES} | {"mixed": (Product(2, 2), Product(3, 1))}
+"""What is exhausted. Larger ones are drawn."""
 
 
 def all_programs(family: str, size: Product) -> Iterator[Program]:
-    """Every program of a product."""
-    letters = range(len(FAMILIES[family]))
-    texts = [text for length in range(size.most + 1) for text in product(letters, repeat=length)]
-    place = random.Random(0)
-    for chosen in combinations_with_replacement(texts, size.ranks):
-        if sum(map(len, chosen)) <= size.most_in_all and sum(map(bool, chosen)) > 1:
-            ranks = list(chosen)
-            place.shuffle(ranks)
-            yield _program(family, ranks)
+    """Every program of a product; one of those that are `placed` alike.
+
+    A wait or poll without a call to look at is no operation, and the program without it is another one of these.
+    """
+    letters = _letters(family, size.ranks)
+    texts = [
+        text
+        for length in range(size.most + 1)
+        for text in product(letters, repeat=length)
+        if _has_what_it_asks_for(text)
+    ]
+    if family in RINGS:
+        numbered = product(range(len(texts)), repeat=size.ranks)
+        chosen = (ranks for ranks in numbered if ranks == min(_turned(ranks)))
+    else:
+        chosen = combinations_with_replacement(range(len(texts)), size.ranks)
+    return (_program([texts[number] for number in ranks]) for ranks in chosen)
+
+
+def placed(family: str, program: Program) -> dict[Program, Places]:
+    """The programs in which ranks have changed places, and who of the given one stands in each place."""
+    places = range(len(program))
+    orders = _turned(tuple(places)) if family in RINGS else permutations(places)
+    return {tuple(program[rank] for rank in order): order for order in orders}
+
+
+def _turned(ranks: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [ranks[start:] + ranks[:start] for start in range(len(ranks))]
+
+
+def _has_what_it_asks_for(text: tuple[Operation, ...]) -> bool:
+    calls = 0
+    for name, *_ in text:
+        if name in ("wait", "poll") and not calls:
+            return False
+        calls += {"reduce": 1, "send": 1, "receive": 1, "wait": -1}.get(name, 0)
+    return True
+
+
+def _letters(family: str, size: int) -> list[Operation]:
+    """Without those that say the same in so small a world."""
+    written = (FAMILIES | MIXED)[family]
+    return list(
+        dict.fromkeys(
+            (name, each[0] % size) if name in ("send", "receive") and each[0] else (name, *each)
+            for name, *each in written
+        )
+    )
 
 
 def drawn_programs(seed: int, count: int, *, family: str | None = None) -> Iterator[tuple[str, Program]]:
@@ -106,41 +111,49 @@ def drawn_programs(seed: int, count: int, *, family: str | None = None) -> Itera
     for _ in range(count):
         name = family or chance.choice(sorted(FAMILIES))
         ranks = chance.choice((2, 3, 3))
-        letters = range(len(FAMILIES[name]))
+        letters = _letters(name, ranks)
         lengths = [chance.randint(1, 3 if ranks == 2 else 2) for _ in range(ranks)]
-        yield name, _program(name, [tuple(chance.choice(letters) for _ in range(length)) for length in lengths])
+        yield name, _program([tuple(chance.choice(letters) for _ in range(length)) for length in lengths])
 
 
-def _program(family: str, ranks: list[tuple[int, ...]]) -> Program:
-    letters = FAMILIES[family]
-    return tuple(tuple(letters[each](rank, len(ranks)) for each in text) for rank, text in enumerate(ranks))
+def _program(ranks: Sequence[tuple[Operation, ...]]) -> Program:
+    """With a value of its own for each rank."""
+    return tuple(
+        tuple(tuple(b"%d" % rank if each is OWN else each for each in operation) for operation in operations)
+        for rank, operations in enumerate(ranks)
+    )
 
 
-class Missed(NamedTuple):
+class Compared(NamedTuple):
     """What dpor did not find, or a search did not that is said to find all."""
 
     program: Program
     missing: set[Ran]
     too_many: set[Ran]
+    executions: int
+    """Of dpor."""
 
-    def __bool__(self) -> bool:
+    @property
+    def differs(self) -> bool:
         return bool(self.missing or self.too_many)
 
 
-def against_search(program: Program) -> Missed:
-    """Compare with a plain depth-first search, which ends."""
-    few, full = explored(program, Dpor(len(program))), explored(program, Dfs())
-    assert few.is_complete
-    assert full.is_complete
-    return Missed(program, full.outcomes - few.outcomes, few.outcomes - full.outcomes)
+def against_search(family: str, program: Program) -> Iterator[Compared]:
+    """Compare each program in which these ranks change places with a search that runs no state twice."""
+    full = searched(program)
+    for each, places in placed(family, program).items():
+        few = explored(each, Dpor(len(each)))
+        assert few.is_complete
+        found = {ran.placed(places) for ran in few.outcomes}
+        yield Compared(each, full.outcomes - found, found - full.outcomes, few.executions + few.redundant)
 
 
-def against_walks(program: Program, walks: int = 200) -> Missed:
+def against_walks(program: Program, walks: int = 200) -> Compared:
     """Compare with random schedules."""
     few = explored(program, Dpor(len(program)))
     assert few.is_complete
     found = {KernelRun(program, RandomWalk(seed)).ran for seed in range(walks)}
-    return Missed(program, found - few.outcomes, set())
+    return Compared(program, found - few.outcomes, set(), few.executions + few.redundant)
 
 
 def main() -> int:
@@ -148,28 +161,34 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--programs", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--family", choices=sorted(FAMILIES))
+    parser.add_argument("--family", choices=sorted(PRODUCTS))
     parser.add_argument("--all", action="store_true")
     options = parser.parse_args()
-    if options.all:
-        families = [options.family] if options.family else sorted(FAMILIES)
-        sizes = [(family, size) for family in families for size in PRODUCTS]
-        runs = (
-            (f"{family} {size}", against_search(each)) for family, size in sizes for each in all_programs(family, size)
-        )
-    else:
+    if not options.all:
         drawn = drawn_programs(options.seed, options.programs, family=options.family)
-        runs = ((family, against_walks(program)) for family, program in drawn)
-    counts: dict[str, list[int]] = {}
-    for name, missed in runs:
-        count = counts.setdefault(name, [0, 0])
-        count[0] += 1
-        if missed:
-            count[1] += 1
-            print(name, *missed, flush=True)
-    for name, (count_of, bad) in counts.items():
-        print(f"{name}: {count_of} programs, {bad} with outcomes missed")
-    return int(any(bad for _, bad in counts.values()))
+        return int(told("drawn", (against_walks(program) for _, program in drawn)))
+    is_bad = False
+    for family in [options.family] if options.family else PRODUCTS:
+        for size in PRODUCTS[family]:
+            programs = all_programs(family, size)
+            compared = (each for program in programs for each in against_search(family, program))
+            is_bad |= told(f"{family}, {size.ranks} ranks, up to {size.most} each", compared)
+    return int(is_bad)
+
+
+def told(name: str, compared: Iterable[Compared]) -> bool:
+    """Print what differs, and counts; whether anything did."""
+    programs = executions = bad = 0
+    began = time.process_time()
+    for each in compared:
+        programs += 1
+        executions += each.executions
+        if each.differs:
+            bad += 1
+            print(name, *each, flush=True)
+    seconds = time.process_time() - began
+    print(f"{name}: {programs} programs, {executions} executions, {bad} differ, {seconds:.0f} s", flush=True)
+    return bool(bad)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Small programs as values, run by the kernel alone: no torch, no threads, a fraction of a millisecond an execution.
 
-A program is a tuple of ranks, a rank a tuple of operations, an operation a tuple of its name and arguments. What came
+A program is a tuple of ranks, a rank a tuple of operations, an operation a tuple of its name and arguments. A peer is
+named by how many ranks further on it is. What came
 of an execution is what each rank saw, how it ended, and what was found.
 """
 
@@ -55,6 +56,13 @@ class Ran(NamedTuple):
     ended: tuple[str, ...]
     found: tuple[str, ...]
 
+    def placed(self, places: tuple[int, ...]) -> Ran:
+        """As it would be if who stands in each place stood where it is said to belong."""
+        if not self.seen:
+            return self
+        back = sorted(range(len(places)), key=places.__getitem__)
+        return Ran(tuple(self.seen[at] for at in back), tuple(self.ended[at] for at in back), self.found)
+
 
 class Unwound(BaseException):
     """Carries a rank out of its program."""
@@ -70,7 +78,11 @@ class KernelRun:
         self.seen: list[list[Any]] = [[] for _ in range(size)]
         self.senders: dict[tuple[int, int], int] = {}
         """Whose message a receive took, by rank and handle."""
+        self.answers: list[list[Any]] = [[] for _ in range(size)]
+        """What each rank was answered; a value each, or a word for an exception."""
         self._stacks = [self._rank(rank, operations) for rank, operations in enumerate(program)]
+        if (begin := getattr(policy, "begin", None)) is not None:
+            begin(self)
         self._play()
         if self.run.life.failure is not None:
             raise self.run.life.failure
@@ -91,7 +103,7 @@ class KernelRun:
         me = kernel.start()
         kernel.give_baton(me)
         answer = kernel.resume(self.run.tasks[me])
-        while True:
+        while self.run.life.failure is None:  # else the policy gave up, and nobody asks how the ranks end
             if isinstance(answer, Switch):
                 if answer.to is None:
                     return
@@ -113,6 +125,7 @@ class KernelRun:
 
     def _step(self, me: int, answer: Any) -> Any:
         program = self._stacks[me]
+        self.answers[me].append(answer.value if isinstance(answer, GoOn) else str(answer))
         try:
             if isinstance(answer, GoOn):
                 request = program.send(None if program.gi_frame.f_lasti < 0 else answer.value)
@@ -152,16 +165,23 @@ class KernelRun:
             elif works and name == "wait":
                 work = works.pop(0)
                 seen.append((yield WaitFor((work.handle,), *arguments)))
-                seen.append(self.senders.get((rank, work.handle)))
+                seen.append(self._sender(rank, work))
         for work in works:
             yield WaitFor((work.handle,), None)
-            seen.append(self.senders.get((rank, work.handle)))
+            seen.append(self._sender(rank, work))
+
+    def _sender(self, rank: int, work: Issue) -> int | None:
+        """How many ranks further on the sender of a message is, so that ranks that change places see the same."""
+        sender = self.senders.get((rank, work.handle))
+        return None if sender is None else (sender - rank) % len(self.seen)
 
     def _issue(self, rank: int, counts: dict[str, int], name: str, peer: int | None = None) -> Iterator[Any]:
         counter = "messages" if name in ("send", "receive") else "all"
         number, counts[counter] = counts[counter], counts[counter] + 1
         counts["handle"] += 1
-        if name == "receive" and peer is None:
+        if peer is not None:
+            peer = (rank + peer) % len(self.seen)
+        elif name == "receive":
             peer = ANY_SOURCE
         signature = {"reduce": REDUCE, "broadcast": BROADCAST, "send": SEND, "receive": RECEIVE}[name]
         call = Call(rank, "default", number, signature, SITE, peer=peer, tag=0)

@@ -179,6 +179,19 @@ def test_an_empty_queue_says_so():
     returned(program, 1)
 
 
+def test_a_key_with_a_plain_value_has_no_queue_to_wait_for():
+    """As torch's HashStore and TCPStore: it waits for the key, and finds no queue there."""
+
+    def program(rank):
+        store = own_store()
+        store.set("plain", "value")
+        with pytest.raises(dist.QueueEmptyError, match="queue is empty"):
+            store.queue_pop("plain")
+        return store.get("plain")
+
+    assert returned(program, 1) == (b"value",)
+
+
 def test_a_barrier_of_the_store_meets_again_and_again():
     def program(rank):
         store = own_store()
