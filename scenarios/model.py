@@ -205,11 +205,15 @@ def scenario(
     max_world_size: int | None = None,
     faults: Sequence[Fault] = (),
     reference: Callable[[int], Reference | Snapshot] | None = None,
+    check: str | None = "replicas-if-any",
+    poison: bool | None = None,
+    backend_semantics: str = GLOO.name,
 ) -> Callable[[Callable[..., Any]], Scenario]:
     """Make a scenario of the function below, `program(rank)`, or of one that takes no rank.
 
     `about` says on its first line what goes wrong, and below why; without it the function's docstring does. The name is
-    the function's, with dashes. `under_ddp` is what engine "ddp" comes to, if it is not `expected`.
+    the function's, with dashes. `under_ddp` is what engine "ddp" comes to, if it is not `expected`. `check`, `poison`
+    and `backend_semantics` are what `simulate` takes.
     """
 
     def make(program: Callable[..., Any]) -> Scenario:
@@ -226,6 +230,9 @@ def scenario(
             tags=tuple(tags),
             reports=tuple(reports),
             reference=reference,
+            check=check,
+            poison=poison,
+            backend_semantics=backend_semantics,
         )
 
     return make

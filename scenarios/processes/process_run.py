@@ -17,6 +17,7 @@ from ddpsim.scenarios.processes.findings import findings_of
 from ddpsim.scenarios.processes.job import Job
 from ddpsim.scenarios.processes.launcher import launch
 from ddpsim.scenarios.processes.rank_report import RankReport
+from ddpsim.simulator.backend_semantics import GLOO
 from ddpsim.simulator.trace import Trace
 
 TIMEOUT_SECONDS = 10.0
@@ -71,6 +72,8 @@ def check_usable(scenario: Scenario) -> None:
 
 def refusal(scenario: Scenario) -> str | None:
     """Why real processes cannot run this scenario, if not."""
+    if scenario.backend_semantics != GLOO.name:
+        return f"goes by the rules of {scenario.backend_semantics!r}, but real processes run on real gloo"
     if not scenario.faults:
         return None
     return f"has faults ({scenario.faults[0]}), but nothing stands between real processes and their calls"
