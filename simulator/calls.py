@@ -160,6 +160,8 @@ class Call(NamedTuple):
     """The name of the thread that made it; "" for the one that runs the rank's program."""
     coordinates: str = ""
     """Where its rank stands in the program's device mesh, as `dp 1, tp 0`; "" without a mesh of two dimensions."""
+    ignored_tag: int = 0
+    """The tag that the program gave, where the backend does not see tags; `tag` is 0 then."""
 
     @property
     def location(self) -> str:
@@ -182,4 +184,5 @@ class Call(NamedTuple):
         if self.is_point_to_point:
             other = "any source" if self.peer == ANY_SOURCE else f"rank {self.peer}"
             text += ("  to " if head == "send" else "  from ") + other + (f"  tag {self.tag}" if self.tag else "")
+            text += f"  tag {self.ignored_tag} ignored" if self.ignored_tag else ""
         return f'{text}  group "{self.group}"'

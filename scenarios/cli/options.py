@@ -5,6 +5,7 @@ No torch here: `--help` shows these. What has to know the scenarios imports them
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -198,7 +199,7 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
 
     if names is None:
         return (own,)
-    chosen = tuple(dict.fromkeys(each.strip() for each in names.split(",")))
+    chosen = tuple(each.strip() for each in names.split(","))
     if chosen == ("all",):
         return tuple(BACKENDS)
     for name in chosen:
@@ -207,6 +208,8 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
                 f"backend semantics are {name!r}, expected one of {', '.join(BACKENDS)}, all: give one of these names, "
                 "or several with commas between"
             )
+    if twice := [name for name, times in Counter(chosen).items() if times > 1]:
+        raise UsageError(f"backend semantics are {names!r}, which has {twice[0]} twice: name each once")
     return chosen
 
 

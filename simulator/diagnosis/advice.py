@@ -365,6 +365,11 @@ class Cause:
         "receive in the order of the sends, with the same {fact}; give messages tags, or send the size first",
     )
 
+    TAGS_IGNORED = about(Nothing)(
+        "this backend does not see tags: messages between two ranks meet in the order in which they are issued",
+        "receive in the order of the sends, or give messages of another kind a group of their own",
+    )
+
     # --- what a DDP wrapper does (mismatch.*, deadlock.missing_rank) --------------------------------------------------
 
     WRAPPED_ALONE = about(Ranks)(

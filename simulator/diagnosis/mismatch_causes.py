@@ -58,6 +58,8 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
 
 def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
     """The cause and what to try, for a message and the receive that takes it."""
+    if send.ignored_tag != receive.ignored_tag:
+        return Cause.TAGS_IGNORED.lines()
     if code is Code.MISMATCH_ORIGIN:
         return Cause.PAIRED_BY_ORDER.lines()
     return Cause.OTHER_MESSAGE.lines(fact=FIELDS[code])

@@ -88,7 +88,8 @@ class WaitGraph:
             elif isinstance(wait, (ThreadWait, LockWait)):
                 self._add_thread_wait(node, wait)
         for stream in self.snapshot.streams:
-            graph.add_edges_from((Stream(stream.rank), ("slot", slot_by_call[call])) for call in stream.started)
+            open_calls = [call for call in stream.started if call in slot_by_call]  # one that does not agree is in none
+            graph.add_edges_from((Stream(stream.rank), ("slot", slot_by_call[call])) for call in open_calls)
         for index, slot in enumerate(self.snapshot.open_slots):
             if ("slot", index) in graph:
                 graph.nodes["slot", index]["any_suffices"] = slot.any_suffices

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis import hazards
+from ddpsim.simulator.diagnosis.ignored_tags import messages_exchanged
 from ddpsim.simulator.diagnosis.tensor_names import NamedCall, TensorName, exchanged
 from ddpsim.simulator.matching.agreement import call_sites_differ
 from ddpsim.simulator.verdict import Finding
@@ -48,6 +49,7 @@ class CallHazards:
             *hazards.unwaited_work(unwaited),
             *hazards.tensor_in_flight(changed),
             *hazards.tensors_shared(shared),
+            *(messages_exchanged(calls) if have_returned else ()),
             *([found for named in self._named.values() if (found := exchanged(named))] if have_returned else ()),
             *[hazards.call_site(calls) for calls in self._sites.values()],
         )

@@ -51,6 +51,7 @@ class Issuer:
         self.has_nccl = has_nccl
         """The program asked for NCCL, be it for the tensors of one kind of device only."""
         self._semantics = semantics
+        self._ignores_tags = semantics.ignores_tags and not is_beside_nccl
         self._origins = origins
         self._poisons = poisons
         """See Note [Poison] in poison.py."""
@@ -99,6 +100,8 @@ class Issuer:
         origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
         coordinates = self._origins.coordinates
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name, coordinates)
+        if tag and self._ignores_tags:
+            call = call._replace(tag=0, ignored_tag=tag)
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
@@ -129,7 +132,9 @@ class Issuer:
     def _intent(self, signature: Signature, peer: int | None, tag: int) -> Accesses:
         """What the call touches that others may observe."""
         sequence = self._sequence if peer is None else self._messages
-        call = Call(self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=tag)
+        call = Call(
+            self.rank, self.label, sequence, signature, NOWHERE, peer=peer, tag=0 if self._ignores_tags else tag
+        )
         parts = [Access(call_object(call), Mode.CONTRIBUTE)]
         if self.host.me.of.has_started_threads:
             parts.append(Access(order_object(call), Mode.WRITE))

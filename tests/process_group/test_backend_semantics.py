@@ -11,6 +11,7 @@ import torch.nn as nn
 from torch.nn.parallel import DistributedDataParallel
 
 from ddpsim import UsageError, Verdict, explore, replay, simulate
+from ddpsim.scenarios.cli.options import backends_named
 from ddpsim.scenarios.cli.run import by_backend
 from ddpsim.scenarios.files.forms import ScenarioForm
 from ddpsim.scenarios.model import Scenario
@@ -77,6 +78,48 @@ def test_an_eager_send_that_nobody_waits_for_is_still_a_hazard():
     assert [each.code.value for each in simulate(program, 2, backend_semantics="eager-send").findings] == [
         "hazard.unwaited_work"
     ]
+
+
+def tagged(rank, *, tags=((1, 2), (2, 1)), sizes=(2, 2), **group):
+    """Two messages from rank 0 to rank 1, which the ranks name by `tags`, each in its order; tag k has sizes[k - 1]."""
+    tensors = [torch.full((sizes[tag - 1],), 10.0 * tag if rank == 0 else 0.0) for tag in tags[rank]]
+    make, other = (dist.isend, 1) if rank == 0 else (dist.irecv, 0)
+    works = [make(tensor, other, tag=tag, **group) for tensor, tag in zip(tensors, tags[rank], strict=True)]
+    for work in works:
+        work.wait()
+    return {tag: tensor[0].item() for tag, tensor in zip(tags[rank], tensors, strict=True)}
+
+
+def test_nccl_does_not_see_tags():
+    result = simulate(tagged, 2, backend_semantics="nccl")
+    assert result.returns[1] == {2: 10.0, 1: 20.0}
+    (finding,) = result.findings
+    assert (finding.code.value, finding.ranks) == ("mismatch.origin", (0, 1))
+    assert finding.summary == ('send #0 with tag 1 on rank 0 meets recv #0 with tag 2 on rank 1, group "default"')
+    assert "this backend does not see tags" in finding.body
+    assert simulate(tagged, 2).returns[1] == {2: 20.0, 1: 10.0}
+    assert not simulate(tagged, 2).findings
+
+
+def test_messages_that_nccl_gives_to_others_may_not_fit():
+    (finding,) = simulate(lambda rank: tagged(rank, sizes=(2, 3)), 2, backend_semantics="nccl").findings
+    assert finding.code.value == "mismatch.shape"
+    assert "tag 1 ignored" in finding.body
+    assert "this backend does not see tags" in finding.body
+
+
+@pytest.mark.parametrize("tags", [((1, 2), (1, 2)), ((3, 4), (0, 0)), ((1, 2), (2, 5))])
+def test_tags_that_are_alike_or_mean_nothing_are_no_finding_on_nccl(tags):
+    assert simulate(lambda rank: tagged(rank, tags=tags, sizes=(2,) * 5), 2, backend_semantics="nccl").findings == ()
+
+
+def test_a_group_on_gloo_beside_nccl_keeps_its_tags():
+    def program(rank):
+        dist.new_group(backend="nccl", timeout=timedelta(seconds=60))
+        return tagged(rank, group=dist.new_group(backend="gloo"))
+
+    result = simulate(program, 2, backend_semantics="nccl")
+    assert (result.findings, result.returns[1]) == ((), {2: 20.0, 1: 10.0})
 
 
 def groups_in_orders(rank, orders):
@@ -167,6 +210,11 @@ def test_a_scenario_is_not_explored_by_dpor_either():
 def test_a_name_that_there_is_not():
     with pytest.raises(UsageError, match="backend_semantics is 'mpi', expected one of gloo, nccl, in-order"):
         simulate(messages, 2, backend_semantics="mpi")
+
+
+def test_a_backend_that_is_named_twice():
+    with pytest.raises(UsageError, match="semantics are 'nccl,gloo,nccl', which has nccl twice: name each once"):
+        backends_named("nccl,gloo,nccl", "gloo")
 
 
 def test_files_may_say_each_backend():
