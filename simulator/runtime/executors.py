@@ -1,12 +1,12 @@
-"""Executors of the caller that ranks use: during a run each is as it was when it was new.
+"""Executors of the caller that ranks use: each rank has one of its own, as a process that was forked would have.
 
-A worker outside would do the work of ranks at moments of its own, and the threads that ranks start for an executor end
-with the run, which it does not notice; the last of them even shuts it down, as at the end of a process. So it gets its
-own threads and queue back afterwards.
+Shared, the first rank to end would tell the workers that it has started to end, and they would shut the executor down
+for all; and a worker outside would do the work of ranks at moments of its own. The caller's executor is not touched.
 """
 
 from __future__ import annotations
 
+import copy
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -15,30 +15,35 @@ from typing import Any
 _PLAIN_QUEUE = queue.SimpleQueue
 """What an executor of the caller has; one that a rank made has a queue of the simulator's."""
 
-_OF_WORKERS = ("_threads", "_work_queue", "_idle_semaphore", "_shutdown")
-
 
 class Executors:
-    """The executors of the caller that ranks gave work to, and what each had before."""
+    """Those of one execution."""
 
     def __init__(self) -> None:
-        self._used: list[tuple[Any, dict[str, Any]]] = []
+        self._own: dict[tuple[int, int], tuple[ThreadPoolExecutor, Any]] = {}
+        """By rank and the id of the caller's: that, so that the id stays its own, and the rank's."""
 
-    def note(self, executor: ThreadPoolExecutor) -> None:
-        """A rank is about to give it work."""
-        state = vars(executor)
-        if not isinstance(state["_work_queue"], _PLAIN_QUEUE) or any(each is executor for each, _ in self._used):
-            return
-        self._used.append((executor, {name: state[name] for name in _OF_WORKERS}))
-        if not state["_shutdown"]:
-            state |= {
-                "_threads": set(),
-                "_work_queue": queue.SimpleQueue(),
-                "_idle_semaphore": threading.Semaphore(0),
-            }
+    def of_rank(self, executor: ThreadPoolExecutor, rank: int) -> ThreadPoolExecutor:
+        """The one that the running rank uses in the place of an executor."""
+        if not isinstance(vars(executor)["_work_queue"], _PLAIN_QUEUE):
+            return executor
+        if (rank, id(executor)) not in self._own:
+            self._own[rank, id(executor)] = executor, _as_new(executor)
+        own: ThreadPoolExecutor = self._own[rank, id(executor)][1]
+        return own
 
-    def restore(self) -> None:
-        """Let each be as it was before the run. May be called twice."""
-        while self._used:
-            executor, before = self._used.pop()
-            vars(executor).update(before)
+    def forget(self) -> None:
+        """The run is over. May be called twice."""
+        self._own.clear()
+
+
+def _as_new(executor: ThreadPoolExecutor) -> ThreadPoolExecutor:
+    """A copy without workers and work; one that was shut down is so, too."""
+    own: Any = copy.copy(executor)
+    vars(own).update(
+        _threads=set(),
+        _work_queue=queue.SimpleQueue(),
+        _idle_semaphore=threading.Semaphore(0),
+        _shutdown_lock=threading.Lock(),
+    )
+    return own  # type: ignore[no-any-return]

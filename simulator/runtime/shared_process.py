@@ -9,13 +9,16 @@ known by name.
 
 from __future__ import annotations
 
+import dis
+import inspect
 import multiprocessing.process
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import wraps
+from types import CodeType, FunctionType
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
@@ -38,7 +41,10 @@ class SharedProcess:
         """`running_rank` is the rank whose thread asks; None outside ranks."""
         self._running_rank = running_rank
         self._imported_before = frozenset(sys.modules)
+        program = inspect.unwrap(program)
         self._used = _libraries_used_by(program)
+        self._named = frozenset(_libraries_imported_by(program))
+        """Those that it imports as it runs, which an earlier run may have done."""
         self._noted: dict[tuple[Shared, Site, str], list[int]] = {}
         self._originals: list[tuple[Any, str, Any]] = []
         self._executors = Executors()
@@ -50,7 +56,8 @@ class SharedProcess:
             (signal, "signal", self._noting(Shared.SIGNALS)),
             (_PROCESS, "start", self._starting),
             (_ENVIRON, "__getitem__", self._reading),
-            (ThreadPoolExecutor, "submit", self._submitting),
+            (ThreadPoolExecutor, "submit", self._on_own_executor),
+            (ThreadPoolExecutor, "shutdown", self._on_own_executor),
         ):
             original = getattr(owner, name)
             self._originals.append((owner, name, original))
@@ -60,11 +67,13 @@ class SharedProcess:
         """Put everything back. May be called twice."""
         while self._originals:
             setattr(*self._originals.pop())
-        self._executors.restore()
+        self._executors.forget()
 
     def findings(self) -> list[Finding]:
         """What was noted, the same at the same line once for all ranks."""
-        imported = _LIBRARIES & (self._used | (sys.modules.keys() - self._imported_before))
+        imported = _LIBRARIES & (
+            self._used | self._named & sys.modules.keys() | sys.modules.keys() - self._imported_before
+        )
         libraries = [shared_process(Shared.LIBRARY, (), NOWHERE, name) for name in sorted(imported)]
         return [
             *(
@@ -79,14 +88,14 @@ class SharedProcess:
         if rank is not None:
             self._noted.setdefault((what, site, of), []).append(rank)
 
-    def _submitting(self, original: Callable[..., Any]) -> Callable[..., Any]:
+    def _on_own_executor(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(original)
-        def submit(executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any) -> Any:
-            if self._running_rank() is not None:
-                self._executors.note(executor)
-            return original(executor, *arguments, **options)
+        def method(executor: ThreadPoolExecutor, /, *arguments: Any, **options: Any) -> Any:
+            rank = self._running_rank()
+            own = executor if rank is None else self._executors.of_rank(executor, rank)
+            return original(own, *arguments, **options)
 
-        return submit
+        return method
 
     def _noting(self, what: Shared) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def replacement(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -120,8 +129,24 @@ class SharedProcess:
 
 def _libraries_used_by(program: Any) -> frozenset[str]:
     """The libraries above that what stands beside a function comes from."""
-    while hasattr(program, "__wrapped__"):
-        program = program.__wrapped__
     beside = vars(sys.modules[program.__module__]) if getattr(program, "__module__", None) in sys.modules else {}
     names = (getattr(each, "__module__", None) or getattr(each, "__name__", None) for each in list(beside.values()))
     return frozenset(name.partition(".")[0] for name in names if isinstance(name, str)) & _LIBRARIES
+
+
+def _libraries_imported_by(program: Any) -> Iterator[str]:
+    """The libraries above that a function imports inside, or one of its file that it names."""
+    if not isinstance(program, FunctionType):
+        return
+    beside, seen, codes = program.__globals__, set[CodeType](), [program.__code__]
+    while codes:
+        code = codes.pop()
+        if code in seen:
+            continue
+        seen.add(code)
+        named = [beside.get(name) for name in code.co_names]
+        codes += [each.__code__ for each in named if isinstance(each, FunctionType) and each.__globals__ is beside]
+        codes += [each for each in code.co_consts if isinstance(each, CodeType)]
+        if any(name.partition(".")[0] in _LIBRARIES for name in code.co_names):
+            imports = [each.argval for each in dis.get_instructions(code) if each.opname == "IMPORT_NAME"]
+            yield from (name.partition(".")[0] for name in imports)

@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import threading
+import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
@@ -77,3 +78,33 @@ def test_an_executor_of_the_caller_works_afterwards_and_each_run_comes_to_the_sa
         assert [first.verdict, second.verdict] == [Verdict.PASS] * 2
         assert first.trace.digest() == second.trace.digest()
         assert pool.submit(lambda: 4).result(timeout=5) == 4
+
+
+@pytest.mark.parametrize("policy", ["round_robin", "random"])
+def test_an_executor_that_ranks_share_outlives_the_rank_that_gave_it_work_first(policy):
+    with ThreadPoolExecutor(1) as pool:
+
+        def program(rank):
+            first = pool.submit(lambda: rank).result()
+            if rank > 0:
+                time.sleep(1)  # rank 0 ends, and waits for its threads as a process does
+            return first, pool.submit(lambda: 10 + rank).result()
+
+        assert simulate(program, 3, policy=policy).returns == ((0, 10), (1, 11), (2, 12))
+        assert pool.submit(lambda: "outside").result() == "outside"
+
+
+def test_a_rank_that_shuts_the_callers_executor_down_does_so_for_itself():
+    with ThreadPoolExecutor(1) as pool:
+
+        def program(rank):
+            if rank == 0:
+                pool.shutdown()
+            return pool.submit(int, rank).result()
+
+        result = simulate(program, 2)
+        assert {rank: str(error) for rank, error in result.errors.items()} == {
+            0: "cannot schedule new futures after shutdown"
+        }
+        assert result.returns[1] == 1
+        assert pool.submit(int, 7).result() == 7

@@ -127,3 +127,40 @@ def test_a_library_that_a_rank_imports(monkeypatch):
     finally:
         sys.modules.pop("accelerate", None)
     assert finding.summary == "accelerate keeps the state of a rank in its modules"
+
+
+def _sets_up(rank):
+    from ignite.engine import Engine
+
+    return Engine, rank
+
+
+def _names_accelerate(rank):
+    return types.SimpleNamespace(accelerate=rank, ignite="not imported").accelerate
+
+
+def imports_it(rank):
+    import ignite
+
+    return ignite
+
+
+def has_a_helper_that_imports_it(rank):
+    return _sets_up(rank)
+
+
+def has_an_inner_function_that_imports_it(rank):
+    return [imports_it(each) for each in (rank,)]
+
+
+@pytest.mark.parametrize(
+    "program", [imports_it, has_a_helper_that_imports_it, has_an_inner_function_that_imports_it, _names_accelerate]
+)
+def test_a_library_that_a_rank_imports_is_told_in_every_run(monkeypatch, program):
+    modules = {name: types.ModuleType(name) for name in ("ignite", "ignite.engine", "accelerate")}
+    modules["ignite.engine"].Engine = int
+    for name, module in modules.items():  # as an earlier run has left them
+        monkeypatch.setitem(sys.modules, name, module)
+    found = [finding.summary for finding in simulate(program, 2).findings]
+    expected = "ignite keeps the state of a rank in its modules"
+    assert found == ([] if program is _names_accelerate else [expected])
