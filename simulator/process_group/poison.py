@@ -6,7 +6,7 @@ Here both happen at one moment, so a program that reads too early may find what 
 back when the program waits, finds the call complete, or is called by its future (a bucket of a wrapper: when its
 completion is delivered). Until then the outputs are poisoned. A program that waits gets the same numbers as without.
 What a program writes meanwhile, be it through numpy, is told by comparing: outputs with the poison, inputs with the
-copy.
+copy. Twice NaN is NaN, so torch's version counters are asked, too, of tensors that share theirs with no others.
 
 What lies in an output and is an input of its own, as a rank's part where all_gather gathers in place, keeps what it
 holds.
@@ -37,7 +37,7 @@ _PHASES = frozenset({Phase.USER, Phase.BUCKET})
 class Poisoned:
     """One call's tensors while it is in flight."""
 
-    __slots__ = ("_copies", "_is_revealed", "_outputs", "brought", "moved")
+    __slots__ = ("_copies", "_is_revealed", "_outputs", "_versions", "brought", "moved")
 
     def __init__(self, brought: Payload, outputs: Sequence[Tensor]) -> None:
         """`brought` are the rank's own tensors, of which the call is to write `outputs`."""
@@ -56,11 +56,14 @@ class Poisoned:
             for tensor in self._pure_inputs():
                 if outputs:
                     tensor.copy_(self._copies[id(tensor)])
+        self._versions = [(tensor, tensor._version) for tensor in tensors.values() if _has_own_version(tensor)]
 
     def has_changed(self, pending: Any) -> bool:
         """True if the program has written to the tensors since the call was issued."""
         if self._is_revealed:
             return False
+        if any(tensor._version != version for tensor, version in self._versions):
+            return True
         with torch._C._AutoDispatchBelowADInplaceOrView():
             return any(not _is_poison(tensor) for tensor in self._outputs if not self._holds_input(tensor)) or any(
                 not _same(tensor, self._copies[id(tensor)]) for tensor in self._pure_inputs()
@@ -121,6 +124,11 @@ def _waits_inside() -> bool:
             return False
         frame = frame.f_back
     return False
+
+
+def _has_own_version(tensor: Tensor) -> bool:
+    """True if a new version is a change of this tensor: it has its storage to itself."""
+    return not tensor.is_inference() and tensor.nbytes >= tensor.untyped_storage().nbytes()
 
 
 def _poison(tensor: Tensor) -> Any:

@@ -94,6 +94,24 @@ def writes_through_numpy(rank, *, waits_first=False, sends=False):
     work.wait()
 
 
+def scales_in_flight(rank, *, waits_first=False):
+    """Twice NaN is NaN."""
+    tensor = torch.ones(2)
+    work = dist.all_reduce(tensor, async_op=True)
+    if waits_first:
+        work.wait()
+    tensor.mul_(2)
+    work.wait()
+
+
+def scales_another_part(rank):
+    """The parts of a storage share its version."""
+    whole = torch.ones(4)
+    work = dist.all_reduce(whole[:2], async_op=True)
+    whole[2:].mul_(2)
+    work.wait()
+
+
 def shares_memory(rank, *, until):
     whole = torch.ones(4)
     works = [dist.all_reduce(whole[:until], async_op=True), dist.all_reduce(whole[2:], async_op=True)]
@@ -174,6 +192,14 @@ def test_writes_through_numpy_are_found(sends):
     (finding,) = simulate(program, 2, poison=True).findings
     assert finding.code == "hazard.tensor_in_flight"
     assert finding.ranks == ((0,) if sends else (0, 1))
+
+
+@pytest.mark.parametrize("poison", [False, True])
+def test_what_leaves_the_poison_as_it_is_is_found_by_its_version(poison):
+    (finding,) = simulate(scales_in_flight, 2, poison=poison).findings
+    assert (finding.code, finding.ranks) == ("hazard.tensor_in_flight", (0, 1))
+    assert not simulate(partial(scales_in_flight, waits_first=True), 2, poison=poison).findings
+    assert not simulate(scales_another_part, 2, poison=poison).findings
 
 
 @pytest.mark.parametrize("poison", [False, True])
