@@ -1,6 +1,10 @@
 """Each tier runs what it should; what else there is is deselected, and a wrong mark is told."""
 
+from pathlib import Path
+
 import pytest
+
+from tests.tiers import may_mark_for_ci
 
 TESTS = """
 import pytest
@@ -52,6 +56,11 @@ def test_what_a_tier_runs(run, arguments, names):
     passed = {line.split("::")[1].split()[0] for line in result.outlines if " PASSED " in line}
     assert passed == names
     result.assert_outcomes(passed=len(names), deselected=7 - len(names))
+
+
+def test_who_marks_for_ci_says_so_in_the_file_or_in_a_conftest():
+    files = [file for file in Path(__file__).parent.rglob("*.py") if not file.name.startswith(("test_", "conftest"))]
+    assert [file.name for file in files if may_mark_for_ci(file)] == ["tiers.py"]
 
 
 @pytest.mark.parametrize("arguments", [(), ("--tier", "ci"), ("--tier", "nightly")])

@@ -7,8 +7,11 @@ last tier counts. What does not run is deselected. A mark that is wrong fails it
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import IntEnum
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -54,6 +57,21 @@ def pytest_addoption(parser):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "tier(name): runs with --tier NAME: ci or nightly")
+
+
+def pytest_ignore_collect(collection_path, config):
+    """With `--tier ci` three files of four are not even imported."""
+    if config.getoption("tier") == "ci" and collection_path.name.startswith("test_"):
+        folders = [folder for folder in collection_path.parents if folder.is_relative_to(config.rootpath)]
+        if not any(map(may_mark_for_ci, [collection_path, *(folder / "conftest.py" for folder in folders)])):
+            return True
+    return None
+
+
+@cache
+def may_mark_for_ci(file: Path) -> bool:
+    """False for a file whose text has no mark but that of the nightly tier; `tests/test_tiers.py` looks at helpers."""
+    return file.exists() and re.search(r'"ci"|tier\((?!"nightly"\))', file.read_text(encoding="utf-8")) is not None
 
 
 def pytest_collection_modifyitems(config, items):
