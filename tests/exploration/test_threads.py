@@ -195,7 +195,7 @@ def test_a_thread_that_is_joined_first_is_in_no_race():
         (looked_at, (), 2),
         (alive, (), 2),
         (keys_of_a_store, (), 2),
-        (items_of_a_queue, (), 1),
+        pytest.param(items_of_a_queue, (), 1, marks=pytest.mark.tier("nightly")),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
@@ -311,7 +311,7 @@ def test_messages_of_two_threads():
     assert set(bounded.outcomes) == set(exploration.outcomes)
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_few_preemptions_find_what_is_wrong_with_one_group():
     bounded = explore(one_group, 2, policy="dfs", preemptions=1, budget=PLENTY, keep_going=True)
     assert set(bounded.outcomes) == set(explored(one_group, 2).outcomes)

@@ -37,7 +37,7 @@ def digest():
     return sha256("".join(drawn).encode()).hexdigest()
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_another_process_draws_the_same():
     # It has not imported what this one has: hypothesis would draw other constants there.
     code = "from tests.fuzzing.test_batches import digest; print(digest())"

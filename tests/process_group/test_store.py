@@ -7,7 +7,7 @@ import pytest
 import torch.distributed as dist
 from torch.distributed import distributed_c10d
 
-from ddpsim import Code, EventKind, Verdict, simulate
+from ddpsim import Budget, Code, EventKind, Verdict, simulate
 from tests.kit.results import returned
 
 SOON = timedelta(seconds=5)
@@ -99,7 +99,9 @@ def test_who_looks_at_a_number_in_a_loop_lets_the_others_run(make):
 
 
 def test_who_looks_at_a_number_that_never_comes_is_told():
-    (finding,) = simulate(lambda rank: any(own_store().add("none", 0) for _ in range(10**9)), 2).findings
+    (finding,) = simulate(
+        lambda rank: any(own_store().add("none", 0) for _ in range(10**9)), 2, budget=Budget(polls=1000)
+    ).findings
     assert finding.code is Code.BUDGET
     assert "polled" in finding.summary
 

@@ -6,6 +6,7 @@ import sys
 import pytest
 
 from tests.pytest_plugin.reading import replay_of
+from tests.tiers import sweep
 
 RANKS_AND_OTHERS = """
 import sys
@@ -100,7 +101,7 @@ def pytest_unconfigure():
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("options", ["", ", explore='dfs'"])
+@pytest.mark.parametrize("options", sweep(["", ", explore='dfs'"], lambda options: not options))
 def test_ctrl_c_ends_the_session_and_leaves_no_thread(pytester, run_apart, options):
     pytester.makeconftest(CONFTEST)
 

@@ -35,7 +35,9 @@ def outcome(scenario, isolation, policy, seed):
     return str(result.schedule), result.trace.digest(), result.verdict, told, result.waiting
 
 
-@pytest.mark.parametrize(("policy", "seed"), sweep([("round_robin", 0), ("random", 7)], lambda case: True))
+@pytest.mark.parametrize(
+    ("policy", "seed"), sweep([("round_robin", 0), ("random", 7)], lambda case: case[0] == "random")
+)
 @pytest.mark.parametrize("name", sweep(sorted(set(registry) - READS_EARLY), ALWAYS.__contains__))
 def test_a_scenario_comes_to_the_same(name, policy, seed):
     scenario = registry[name]

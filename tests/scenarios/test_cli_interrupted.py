@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiers import sweep
+
 pytestmark = pytest.mark.tier("ci")  # each starts an interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -54,7 +56,7 @@ def ddpsim(tmp_path):
     return run
 
 
-@pytest.mark.parametrize("script", [WHILE_THREADS_END, AT_THE_END])
+@pytest.mark.parametrize("script", sweep([WHILE_THREADS_END, AT_THE_END], lambda script: script is WHILE_THREADS_END))
 def test_two_ctrl_c_show_nothing_and_exit_with_130(ddpsim, script):
     assert ddpsim(script, "run", "own.py:presses") == (130, "", "")
 

@@ -128,7 +128,7 @@ def test_what_fuzz_finds_in_a_program_is_kept_and_replayed(folder, console):
     assert (status, out.splitlines()[-1]) == (0, "nothing found")
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_a_program_is_shrunk_to_the_fewest_ranks_and_switches(folder, console):
     status, out, _ = console("shrink", "--world-size", "4", "--policy", "random", "--seed", "2", "shares.py")
     assert status == 0, out
