@@ -165,7 +165,9 @@ class Call(NamedTuple):
 
     @property
     def location(self) -> str:
-        """The line that issued it, and the one behind it: `metrics.py:24 from train.py:80`."""
+        """The line that issued it, and the one behind it: `metrics.py:24 from train.py:80`; "" if nobody knows."""
+        if self.site == NOWHERE:  # in a record without stacks
+            return ""
         return str(self.site) if self.caller is None else f"{self.site} from {self.caller}"
 
     @property

@@ -18,6 +18,7 @@ import typer
 
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.bench import bench
+from ddpsim.scenarios.cli.diagnose import diagnose
 from ddpsim.scenarios.cli.explore import explore
 from ddpsim.scenarios.cli.fuzz import fuzz
 from ddpsim.scenarios.cli.listing import list_
@@ -113,6 +114,7 @@ app.command(epilog="Example: ddpsim explore results-taken-in-order-of-arrival --
 app.command(epilog="Example: ddpsim fuzz --generate --seconds 600 --jobs 4")(fuzz)
 app.command(epilog="Example: ddpsim shrink uneven-inputs-without-join --world-size 16 -o smallest.toml")(shrink)
 app.command(epilog="Example: ddpsim zoo --tag cycle --engine both")(zoo)
+app.command(epilog="Example: ddpsim diagnose dumps/ --report hang")(diagnose)
 app.command(epilog="Example: ddpsim report run/result.json --html -o shared.html")(report)
 app.command(epilog="Example: ddpsim bench join-baseline --world-size 4 --world-size 32")(bench)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import tempfile
 import webbrowser
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -131,6 +132,16 @@ class Report:
             text=text,
         )
         self._entries.append(Entry(Row(name, engine.value, expected, found), case))
+
+    def add_records(self, result: Result, name: str, how: str, notes: Sequence[str]) -> None:
+        """Add what the records of a real job come to; there is nothing to run again."""
+        if self._folder is None:
+            return
+        from ddpsim.reports.making.result import document_of
+
+        document = document_of(result, name=name, how=how, conclusion="; ".join(notes))
+        (run,) = document.runs
+        self._write(replace(document, runs=(replace(run, schedule="", digest=""),)), self._folder)
 
     def add_exploration(self, make: Callable[[], Document]) -> None:
         """Write the exploration of a command; its document is made only if it is wanted."""

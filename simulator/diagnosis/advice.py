@@ -208,6 +208,29 @@ class Cause:
         "let every rank of the group make the same calls in the same order, and return (or destroy the group) only "
         "when all are done",
     )
+    DID_NOT_COME = about(Made)(
+        "{who} did not come to {operation}: returned or ended before it, went another way, or still busy with "
+        "something else; the record does not say which",
+        "look what comes after the last call of {who}, in its log and in the program: a loop that is shorter there, a "
+        "branch, an exception that was caught",
+    )
+    NO_RECORD = about(Made)(
+        "nobody knows whether {who} came to {operation}: there is no record of it",
+        "add the record of {who}; where its process has ended and left none, that is why the others wait: see its log",
+    )
+    MESSAGE_NOT_MET = about(Made)(
+        "{who} did not make the matching {operation}, unless there is one message too many on the other side",
+        "look what comes after the last call of {who}; give every send one recv with the same peer and group",
+    )
+    CAME_AND_HUNG = about(Made)(
+        "{who} came to {operation}, alike in all that the records have, and it did not complete",
+        "look below the calls (links, GPUs, a machine that is slow), and at what the records have not: a kernel of the "
+        "program itself that never ends, other reductions or roots",
+    )
+    NOTHING_OPEN = about(Ranks)(
+        "no call in the records is open, and there is no record of {who}",
+        "add the missing records; where the processes have ended and left none, see their logs",
+    )
     GROUP_DESTROYED = about(MadeAt)(
         "{who} destroyed the group at {site} without making {operation}, as if the work were done",
         "let the ranks agree on how often they communicate, by an all_reduce(MAX), and destroy the group together",

@@ -12,7 +12,7 @@ from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table
 from ddpsim.simulator.diagnosis.odd_messages import Odd, odd_message
 from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import RankSnapshot, RankState, Snapshot
+from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
@@ -20,6 +20,8 @@ from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
 
 if TYPE_CHECKING:
     from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+
+_NO_RECORD = "of which there is no record"
 
 _MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""
@@ -152,6 +154,11 @@ def _rows(snapshot: Snapshot, rank: RankSnapshot, *, ended: bool) -> list[Row]:
 def _row(snapshot: Snapshot, rank: RankSnapshot) -> Row:
     if rank.state is RankState.RAISED:
         return Row(rank.rank, done_by(rank.error), str(rank.error_site or ""), _after(rank))
+    if rank.state is RankState.UNRECORDED:
+        return Row(rank.rank, "left no record")
+    if rank.state is RankState.SILENT:
+        last = rank.last_call
+        return Row(rank.rank, f"made no call {_after(rank)}" if last else "made no call", last.location if last else "")
     if rank.state is RankState.RETURNED:
         what, site = _end(rank)
         last = rank.last_call
@@ -231,6 +238,9 @@ def _summary(snapshot: Snapshot, reading: Reading) -> str:
         return _at_dead_ranks(snapshot, reading.victims, culprits)
     if set(reading.culprits) <= set(reading.victims):
         return f"{victims} for something that nobody will do"
+    states = {snapshot.ranks[rank].state for rank in reading.culprits}
+    if states & set(OF_RECORDS):
+        return f"{victims} for {culprits}, " + ("which did not come" if RankState.SILENT in states else _NO_RECORD)
     return f"{victims} for {culprits}, which returned"
 
 

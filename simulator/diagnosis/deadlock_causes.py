@@ -22,7 +22,7 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
     post_hooks_differ,
 )
 from ddpsim.simulator.diagnosis.reading import Reading
-from ddpsim.simulator.diagnosis.standstill import OpenSlot, Snapshot
+from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.verdict import Code
@@ -51,6 +51,8 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     if reading.code is Code.DEADLOCK_CYCLE:
         return _advise_cycle(snapshot, reading, culprits)
     calls = _calls_of(snapshot, reading.victims)
+    if calls and culprits and culprits != reading.victims and _are_of_records(snapshot, culprits):
+        return _advise_of_record(snapshot, calls, culprits)
     if not calls or any(
         isinstance(wait, StoreWait) for rank in reading.culprits for wait in snapshot.ranks[rank].waits
     ):
@@ -67,6 +69,21 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
     if wrappers:
         return _advise_wrappers(snapshot, reading, wrappers)
     return _advise_users(snapshot, reading, calls, culprits)
+
+
+def _are_of_records(snapshot: Snapshot, ranks: Sequence[int]) -> bool:
+    return all(snapshot.ranks[rank].state in OF_RECORDS for rank in ranks)
+
+
+def _advise_of_record(snapshot: Snapshot, calls: Sequence[Call], culprits: tuple[int, ...]) -> list[Line]:
+    """Of a real job's record: it does not say what has become of a rank that makes no calls."""
+    first = next((call for call in calls if call.peer in culprits), calls[0])
+    if any(snapshot.ranks[rank].state is RankState.UNRECORDED for rank in culprits):
+        return Cause.NO_RECORD.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
+    if first.is_point_to_point:
+        counterpart = "recv" if first.operation == "send" else "send"
+        return Cause.MESSAGE_NOT_MET.lines(who=rank_list(culprits), operation=counterpart)
+    return Cause.DID_NOT_COME.lines(who=rank_list(culprits), operation=f"{first.operation} #{first.sequence}")
 
 
 def _was_left_behind(snapshot: Snapshot, call: Call, culprits: tuple[int, ...]) -> bool:

@@ -13,9 +13,9 @@ MANY_RANKS = 8
 """More ranks than this with the same line share one."""
 
 
-def heading(kind: str, code: Code, step: int) -> str:
-    """The first line of a diagnosis."""
-    return f"{kind}  {code}  at step {step}"
+def heading(kind: str, code: Code, step: int | None) -> str:
+    """The first line of a diagnosis; a record of a real job has no steps."""
+    return f"{kind}  {code}" + ("" if step is None else f"  at step {step}")
 
 
 def shortened(text: str, width: int = 72) -> str:

@@ -14,7 +14,7 @@ from ddpsim.simulator.wording import Line, rank_list, ranks_by
 
 
 def mismatch(
-    calls: Sequence[Call], code: Code, step: int, *, complete: bool = True, issued: Sequence[Call] = ()
+    calls: Sequence[Call], code: Code, step: int | None, *, complete: bool = True, issued: Sequence[Call] = ()
 ) -> Finding:
     """The finding for calls that met in one slot and differ in the field of `code`; `issued` are all of the run."""
     culprits = agreement.minority(calls, code)
@@ -22,7 +22,7 @@ def mismatch(
     return _finding(calls, code, step, culprits, lines, complete=complete)
 
 
-def pair_mismatch(send: Call, receive: Call, code: Code, step: int) -> Finding:
+def pair_mismatch(send: Call, receive: Call, code: Code, step: int | None) -> Finding:
     """The finding for a message and the receive that takes it; both ranks may be wrong."""
     culprits = tuple(sorted({send.rank, receive.rank}))
     return _finding((send, receive), code, step, culprits, advise_pair(send, receive, code))
@@ -31,7 +31,7 @@ def pair_mismatch(send: Call, receive: Call, code: Code, step: int) -> Finding:
 def _finding(
     calls: Sequence[Call],
     code: Code,
-    step: int,
+    step: int | None,
     culprits: tuple[int, ...],
     advice: Sequence[Line],
     *,

@@ -93,12 +93,12 @@ def _between_users(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
 
 def _other_argument(calls: Sequence[Call], code: Code) -> Advice[[str, str]]:
     """For one line of the program that passes something else on some ranks."""
-    operation = OPERATIONS[calls[0].operation]
+    operation = OPERATIONS.get(calls[0].operation)  # records of real jobs have operations that we have not
     if code is Code.MISMATCH_ROOT:
-        return Cause.OTHER_DESTINATION if operation.root is Root.DESTINATION else Cause.OTHER_ROOT
+        return Cause.OTHER_DESTINATION if operation and operation.root is Root.DESTINATION else Cause.OTHER_ROOT
     if code in _BY_FIELD:
         return _BY_FIELD[code]
-    if code is Code.MISMATCH_SHAPE and operation.gathers:
+    if code is Code.MISMATCH_SHAPE and operation is not None and operation.gathers:
         return Cause.OTHER_SHAPE_GATHERED
     if code is Code.MISMATCH_SHAPE and len({_elements(call.signature.shapes) for call in calls}) == 1:
         return Cause.OTHER_LAYOUT

@@ -19,6 +19,14 @@ class RankState(Enum):
     WAITING = "waiting"
     RETURNED = "returned"
     RAISED = "raised"
+    SILENT = "silent"
+    """Its record has no call that is open: it may have returned or raised, or be busy. Of records of real jobs only."""
+    UNRECORDED = "unrecorded"
+    """There is no record of it."""
+
+
+OF_RECORDS = (RankState.SILENT, RankState.UNRECORDED)
+"""States of ranks of which nobody knows what has become of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +112,8 @@ class Snapshot:
 
     ranks: tuple[RankSnapshot, ...]
     open_slots: tuple[OpenSlot, ...]
-    choice_points: int = 0
+    choice_points: int | None = 0
+    """None for what was no simulation."""
     issued: tuple[Call, ...] = ()
     """All calls that were made so far."""
     streams: tuple[StreamSnapshot, ...] = ()

@@ -1,0 +1,80 @@
+"""`ddpsim diagnose`: what a hung or crashed job has left, and what `ddpsim run` would have said of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.options import Opens, ReportFolder
+from ddpsim.scenarios.cli.status import Status
+
+if TYPE_CHECKING:
+    from ddpsim.simulator.records.diagnosis import Diagnosis
+    from ddpsim.simulator.result import Result
+
+_MOST_NOTES = 12
+
+
+def diagnose(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="Records: files, folders, patterns, tar or zip archives."),
+    ],
+    world_size: Annotated[
+        int | None,
+        typer.Option(help="The ranks of the job, where the records do not say.", min=2, show_default=False),
+    ] = None,
+    report: ReportFolder = None,
+    opens: Opens = False,
+) -> int:
+    """Say what the records of a real job show: dumps of torch's flight recorder, or clogs, one of each rank.
+
+    No byte of them is run. Exit status: 0 nothing found, 1 findings, 2 no records that can be read, 3 unknown.
+    """
+    from ddpsim.scenarios.cli.reporting import reporting
+    from ddpsim.scenarios.records.reading import found_in
+    from ddpsim.simulator.records.diagnosis import diagnose
+    from ddpsim.simulator.records.job import job_of
+
+    found = found_in(paths)
+    diagnosis = diagnose(job_of(found.records, world_size))
+    result = _result(diagnosis)
+    name = " ".join(paths)
+    notes = [*(f"left out {each}" for each in found.left_out), *diagnosis.notes]
+    with reporting(report, opens=opens) as reported:
+        output.show(f"{name}  {_head(diagnosis)}\n\n{_text(result, diagnosis)}")
+        if notes:
+            shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
+            output.show("\n" + "\n".join(f"note  {note}" for note in shown))
+        reported.add_records(result, name, _head(diagnosis).partition("  ")[2], notes)
+    return _STATUS[diagnosis.verdict.value]
+
+
+_STATUS = {"pass": Status.AS_EXPECTED, "fail": Status.OTHERWISE, "unknown": Status.UNKNOWN}
+
+
+def _head(diagnosis: Diagnosis) -> str:
+    """What was read."""
+    records = diagnosis.job.records.values()
+    calls = sum(len(record.calls) for record in records)
+    forms = ", ".join(dict.fromkeys(record.form for record in records))
+    count = len(diagnosis.job.records)
+    return f"world size {diagnosis.job.world_size}  {count} records of {forms}  {calls} calls"
+
+
+def _text(result: Result, diagnosis: Diagnosis) -> str:
+    if result.findings:
+        return "\n\n".join(finding.body for finding in result.findings)
+    return f"PASS  {diagnosis.compared} collectives met, and agree in what the records have"
+
+
+def _result(diagnosis: Diagnosis) -> Result:
+    from ddpsim.simulator.choices import Schedule
+    from ddpsim.simulator.records.history import history
+    from ddpsim.simulator.result import Result
+
+    size = diagnosis.job.world_size
+    trace = history(diagnosis.job, diagnosis.waiting, diagnosis.open_calls)
+    return Result(size, diagnosis.findings, (None,) * size, {}, Schedule(), trace, waiting=diagnosis.waiting)

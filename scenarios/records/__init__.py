@@ -1,0 +1,1 @@
+"""Records of real jobs, as files: found, opened with care, and read."""

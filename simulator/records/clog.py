@@ -1,0 +1,184 @@
+"""torchcomms' clog, version 1: a text log of each rank's calls, with what the flight recorder leaves out.
+
+    V|1|base_timestamp=1714234567.890
+    new_comm|comm=world|rank=0|world_size=8
+    C1|sig|all_reduce|in_count=1024|out_count=1024|dtype=f32|red_op=sum|async_op=f|comm=world
+    C1|Q|work_id=1|+0.001
+
+A signature line says what the calls of a number are; each `Q` is one call, `E` its end. Calls captured into a CUDA
+graph (`G..`) are calls, too, made once when the graph was captured; its replays say only that they happened. No line of
+the user's program is in a log, and no shape: a call has a number of elements.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+
+from ddpsim.simulator.calls import NOWHERE, Call, Shape, Signature
+from ddpsim.simulator.operations import POINT_TO_POINT
+from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
+from ddpsim.simulator.records.rank_names import rank_in
+from ddpsim.simulator.records.record import Progress, RankRecord, RecordedCall, RecordError
+
+_BY_OUTPUT = frozenset({"scatter", "recv"})
+_UNSIZED = frozenset({"batch_op_issue"})
+
+
+def is_log(data: bytes) -> bool:
+    """True for what begins as a log does, of whatever version."""
+    return data.startswith(b"V|") and b"base_timestamp=" in data[:200]
+
+
+def read(data: bytes, source: str) -> RankRecord:
+    """The record in a log; a last line that is cut short is left out. Raises RecordError for what cannot be read."""
+    lines = data.decode("utf-8", errors="replace").splitlines()
+    version = lines[0].split("|")[1]
+    if version != "1":
+        raise RecordError(f"a clog of version {version[:20]!r}, expected 1")
+    reading = _Reading(source)
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            reading.take(line.rstrip("\r"))
+        except (ValueError, KeyError, IndexError) as error:
+            if number == len(lines) and not data.endswith(b"\n"):
+                break
+            raise RecordError(f"a clog whose line {number} is {line[:60]!r}, expected a line of version 1") from error
+    return reading.record()
+
+
+class _Reading:
+    """One log, line by line."""
+
+    def __init__(self, source: str) -> None:
+        self._source = source
+        self._ranks: dict[str, tuple[int, int]] = {}
+        """Of each communicator, the own rank in it and its size."""
+        self._members: dict[str, tuple[int, ...]] = {}
+        self._signatures: dict[str, tuple[str, dict[str, str]]] = {}
+        self._queued: list[tuple[str, str]] = []
+        """Communicator and number of the signature of each call."""
+        self._running: dict[str, deque[int]] = defaultdict(deque)
+        """The calls of each signature that have not ended, the earliest first."""
+        self._ended: set[int] = set()
+        self._has_ends = False
+
+    def take(self, line: str) -> None:
+        """Read a line."""
+        head, *rest = line.split("|")
+        if head == "new_comm":
+            fields = _fields(rest)
+            self._ranks[fields["comm"]] = int(fields["rank"]), int(fields["world_size"])
+        elif head == "split":
+            fields = _fields(rest)
+            self._members[fields["child"]] = _numbers(fields["ranks"])
+        elif head.startswith("G"):
+            if rest and rest[0].startswith("C"):  # else a replay
+                self._take_call(rest[0], rest[1:])
+        elif head.startswith("C"):
+            self._take_call(head, rest)
+        elif head not in ("WARN", ""):
+            raise ValueError(head)
+
+    def _take_call(self, number: str, rest: list[str]) -> None:
+        kind = rest[0]
+        if kind == "sig":
+            fields = _fields(rest[2:])
+            fields["comm"]  # has to be there
+            self._signatures[number] = rest[1], fields
+        elif kind == "Q":
+            self._running[number].append(len(self._queued))
+            self._queued.append((self._signatures[number][1]["comm"], number))
+        elif kind == "E":
+            self._has_ends = True
+            if self._running[number]:
+                self._ended.add(self._running[number].popleft())
+        elif kind not in ("S", "W"):
+            raise ValueError(kind)
+
+    def record(self) -> RankRecord:
+        rank = self._own_rank()
+        for name, (_, size) in self._ranks.items():
+            if name not in self._members and size == self._world_size():
+                self._members[name] = tuple(range(size))
+        counts: Counter[tuple[str, bool]] = Counter()
+        signatures = {number: self._signature(number) for number in self._signatures}
+        calls = []
+        for index, (group, number) in enumerate(self._queued):
+            signature, peer = signatures[number]
+            if signature.operation in _UNSIZED:  # it announces the messages of a batch, which follow
+                continue
+            count = (group, signature.operation in POINT_TO_POINT)
+            call = Call(rank, group, counts[count], signature, NOWHERE, peer=peer)
+            counts[count] += 1
+            calls.append(RecordedCall(call, self._progress(index)))
+        return RankRecord(rank, self._source, "clog 1", tuple(calls), dict(self._members))
+
+    def _world_size(self) -> int:
+        return max((size for _, size in self._ranks.values()), default=0)
+
+    def _own_rank(self) -> int:
+        of_world = [rank for rank, size in self._ranks.values() if size == self._world_size()]
+        rank = of_world[0] if of_world else rank_in(self._source)
+        if rank is None:
+            raise RecordError(
+                "a clog that does not say its rank (it has no new_comm line), and its name does not either: "
+                'let the name end in the rank, as "rank_3" does'
+            )
+        return rank
+
+    def _progress(self, index: int) -> Progress:
+        if index in self._ended:
+            return Progress.COMPLETE
+        return Progress.UNFINISHED if self._has_ends else Progress.UNKNOWN
+
+    def _signature(self, number: str) -> tuple[Signature, int | None]:
+        name, fields = self._signatures[number]
+        operation = OPERATIONS.get(name, name)
+        root = self._global(fields, "root")
+        reduction = fields["red_op"].upper() if "red_op" in fields else None
+        splits = None
+        if operation == "all_to_all_single" and "in_splits" in fields and "out_splits" in fields:
+            splits = _numbers(fields["in_splits"]), _numbers(fields["out_splits"])
+        dtype = SHORT_DTYPES.get(fields.get("dtype", ""), fields.get("dtype"))
+        signature = Signature(operation, _shapes(operation, fields, splits), dtype, reduction, root, splits)
+        return signature, self._global(fields, "peer")
+
+    def _global(self, fields: dict[str, str], name: str) -> int | None:
+        """A rank within the communicator as a global one."""
+        if name not in fields:
+            return None
+        rank, members = int(fields[name]), self._members.get(fields["comm"], ())
+        return members[rank] if 0 <= rank < len(members) else rank
+
+
+def _fields(parts: list[str]) -> dict[str, str]:
+    fields = {}
+    for part in parts:
+        name, equals, value = part.partition("=")
+        if not equals:
+            raise ValueError(part)
+        fields[name] = value
+    return fields
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(number) for number in text.split(",")) if text else ()
+
+
+def _shapes(
+    operation: str, fields: dict[str, str], splits: tuple[tuple[int, ...], tuple[int, ...]] | None
+) -> tuple[Shape, ...]:
+    if operation == "barrier":
+        return ()
+    if splits is not None:
+        return (sum(splits[0]),), (sum(splits[1]),)
+    sent, received = _side(fields, "in"), _side(fields, "out")
+    if operation == "all_to_all_single":
+        return (*sent, *received)
+    return received if operation in _BY_OUTPUT or not sent else sent
+
+
+def _side(fields: dict[str, str], side: str) -> tuple[Shape, ...]:
+    if f"{side}_counts" in fields:
+        return tuple((count,) for count in _numbers(fields[f"{side}_counts"]))
+    return ((int(fields[f"{side}_count"]),),) if f"{side}_count" in fields else ()

@@ -1,0 +1,231 @@
+"""What the records of a job come to: the findings that a run of it under the simulator would have had.
+
+Matching and wording are the simulator's own. What a record does not know is not compared, and said in a note.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from ddpsim.simulator.calls import Call
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
+from ddpsim.simulator.diagnosis.explain import Row, table
+from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
+from ddpsim.simulator.diagnosis.standstill import (
+    OpenSlot,
+    RankSnapshot,
+    RankState,
+    Snapshot,
+    StreamSnapshot,
+)
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
+from ddpsim.simulator.records.collectives import ROOTED, Clash, Met, met
+from ddpsim.simulator.records.job import Job
+from ddpsim.simulator.records.messages import MetMessages, met_messages
+from ddpsim.simulator.records.record import Progress
+from ddpsim.simulator.verdict import Code, Finding, Verdict, combine
+from ddpsim.simulator.waits import CallWait, Waiting
+from ddpsim.simulator.wording import Line, listed, rank_list
+
+_MOST_ISSUED = 200_000
+"""How often each rank came to a line is counted in jobs with at most so many calls."""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What the records of a job come to."""
+
+    job: Job
+    findings: tuple[Finding, ...]
+    waiting: tuple[Waiting, ...]
+    """Who waits for whom."""
+    open_calls: tuple[Call, ...]
+    """Those that did not meet what they wait for, or met what differs."""
+    notes: tuple[str, ...]
+    """What the records do not say, a sentence each."""
+    compared: int
+    """How many collectives of the records met others."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Fail over unknown over pass."""
+        return combine(self.findings)
+
+
+def diagnose(job: Job) -> Diagnosis:
+    """Say what went wrong in a job, by its records."""
+    return _Diagnosing(job).diagnosis()
+
+
+class _Diagnosing:
+    """The records of one job on the way to findings."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._met: Met = met(job)
+        self._messages: MetMessages = met_messages(job)
+        self._issued = _issued(job)
+
+    def diagnosis(self) -> Diagnosis:
+        graph = WaitGraph(self._snapshot())
+        findings = self._mismatches() or deadlocks(graph)
+        if not findings and self._met.stalled:
+            graph, findings = self._in_order(graph)
+        findings = findings or tuple(self._unknown())
+        slots = [call for slot in graph.snapshot.open_slots for call in slot.calls]
+        named = [call for finding in findings for call in finding.calls]
+        notes = tuple(self._notes())
+        return Diagnosis(self._job, findings, graph.waiting(), (*slots, *named), notes, self._met.count)
+
+    # --- calls that do not agree --------------------------------------------------------------------------------------
+
+    def _mismatches(self) -> tuple[Finding, ...]:
+        """The clash that came first; what comes after it may only follow from it."""
+        collectives = [(self._place(clash.calls), self._mismatch(clash)) for clash in self._met.clashes]
+        messages = [
+            (self._place((send, receive)), pair_mismatch(send, receive, code, None))
+            for send, receive, code in self._messages.clashes
+        ]
+        first = min((*collectives, *messages), key=lambda each: each[0], default=None)
+        return () if first is None else (first[1],)
+
+    def _mismatch(self, clash: Clash) -> Finding:
+        return mismatch(clash.calls, clash.code, None, complete=clash.is_full, issued=self._issued)
+
+    def _place(self, calls: Sequence[Call]) -> int:
+        """How many calls of a rank came before, of the rank on which these were fewest."""
+        wanted = {call.rank: call for call in calls}
+        places = []
+        for rank, call in wanted.items():
+            record = self._job.records[rank]
+            index = next(index for index, each in enumerate(record.calls) if each.call is call)
+            places.append(record.lost + index)
+        return min(places)
+
+    # --- ranks that wait ----------------------------------------------------------------------------------------------
+
+    def _snapshot(self) -> Snapshot:
+        slots = [*self._met.open_slots, *self._messages.open_slots]
+        if not slots:
+            slots = [
+                OpenSlot(calls, tuple(rank for rank in self._job.members[calls[0].group] if rank in self._absent))
+                for calls in self._met.without_record
+            ]
+        first = self._first_open(slots)
+        ranks = tuple(self._rank(rank, first.get(rank)) for rank in range(self._job.world_size))
+        return Snapshot(ranks, tuple(slots), None, self._issued)
+
+    @property
+    def _absent(self) -> frozenset[int]:
+        return frozenset(self._job.unrecorded)
+
+    def _first_open(self, slots: Sequence[OpenSlot]) -> dict[int, Call]:
+        """The call that each rank waits in: the first that is open and that it has not left behind.
+
+        A call of which the record cannot say whether it is complete, and that others need not come to for a rank to go
+        on, is left behind if a later one is open.
+        """
+        is_open = {id(call) for slot in slots for call in slot.calls}
+        first: dict[int, Call] = {}
+        for rank, record in self._job.records.items():
+            own = [each for each in record.calls if id(each.call) in is_open]
+            sure = [each for each in own if each.progress is Progress.UNFINISHED]
+            likely = [each for each in own if each.call.operation not in ROOTED]
+            if own:
+                first[rank] = (sure or likely or own)[0].call
+        return first
+
+    def _rank(self, rank: int, wait: Call | None) -> RankSnapshot:
+        record = self._job.records.get(rank)
+        if record is None:
+            return RankSnapshot(rank, RankState.UNRECORDED)
+        last = record.calls[-1].call if record.calls else None
+        made = record.lost + len(record.calls)
+        if wait is None:
+            return RankSnapshot(rank, RankState.SILENT, last_call=last, calls_made=made)
+        return RankSnapshot(rank, RankState.WAITING, CallWait((wait,), wait.site), last, made)
+
+    # --- calls that everybody came to ---------------------------------------------------------------------------------
+
+    def _in_order(self, graph: WaitGraph) -> tuple[WaitGraph, tuple[Finding, ...]]:
+        """Read the records as those of a backend that runs the calls of a rank one after another, as NCCL may.
+
+        Everybody came to every call; but where ranks began with different ones, each waits for another.
+        """
+        streams = {rank: calls for rank in self._job.records if (calls := self._unfinished(rank))}
+        heads = {rank: calls[0] for rank, calls in streams.items()}
+        numbers = {(call.group, call.sequence) for call in heads.values()}
+        slots = []
+        for group, number in sorted(numbers):
+            here = tuple(call for call in heads.values() if (call.group, call.sequence) == (group, number))
+            ranks = {call.rank for call in here}
+            missing = tuple(rank for rank in self._job.members[group] if rank in heads and rank not in ranks)
+            if missing:
+                slots.append(OpenSlot(here, missing))
+        if not slots:
+            return graph, ()
+        snapshot = Snapshot(
+            tuple(self._rank(rank, heads.get(rank)) for rank in range(self._job.world_size)),
+            tuple(slots),
+            None,
+            self._issued,
+            tuple(StreamSnapshot(rank, calls[:1], calls[1:]) for rank, calls in streams.items() if len(calls) > 1),
+        )
+        crossed = WaitGraph(snapshot)
+        return crossed, tuple(each for each in deadlocks(crossed) if each.code is Code.DEADLOCK_CYCLE)
+
+    def _unfinished(self, rank: int) -> tuple[Call, ...]:
+        calls = self._job.records[rank].calls
+        return tuple(call for call, progress in calls if progress is Progress.UNFINISHED and not call.is_point_to_point)
+
+    def _unknown(self) -> Iterator[Finding]:
+        for calls in self._met.stalled:
+            what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
+            who = rank_list(call.rank for call in calls)
+            rows = [Row(call.rank, str(call), call.location) for call in calls]
+            cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
+            summary = f"{who} came to {what}, and it did not complete"
+            yield _of_nobody(summary, [*table(rows), *cause])
+        if not self._met.stalled and self._job.unrecorded:
+            who = rank_list(self._job.unrecorded)
+            summary = f"nothing is open, and there is no record of {who}"
+            yield _of_nobody(summary, Cause.NOTHING_OPEN.lines(who=who))
+
+    # --- what the records do not say ----------------------------------------------------------------------------------
+
+    def _notes(self) -> Iterator[str]:
+        records = list(self._job.records.values())
+        if self._job.unrecorded:
+            yield f"no record of {rank_list(self._job.unrecorded)}"
+        lacks = list(dict.fromkeys(what for record in records for what in record.lacks))
+        if lacks:
+            yield f"not in the records, so not compared: {', '.join(lacks)}"
+        for group, number in self._met.compared_from.items():
+            yield f'group "{group}" is compared from call #{number} on: what came before is in not all the records'
+        if self._job.guessed:
+            yield (
+                f"no record says who belongs to group {listed([repr(name) for name in self._job.guessed], 4)}: taken "
+                "to be the ranks that called with it"
+            )
+        skipped = {record.rank: record.not_recorded for record in records if record.not_recorded}
+        if skipped:
+            calls = sum(skipped.values())
+            yield (
+                f"{calls} call{'s' * (calls != 1)} of {rank_list(skipped)} {'are' if calls > 1 else 'is'} not in the "
+                "records (gloo's have no send and no recv), and a rank may wait in one"
+            )
+
+
+def _of_nobody(summary: str, lines: Sequence[str | Line]) -> Finding:
+    """The finding that the records do not say why."""
+    return Finding(Code.UNCHECKED, (), summary, (f"UNKNOWN  {Code.UNCHECKED}", *lines))
+
+
+def _issued(job: Job) -> tuple[Call, ...]:
+    """All calls; () where rings have lost some, or where they are too many: how many there were is not told then."""
+    records = job.records.values()
+    if any(record.lost for record in records) or sum(len(record.calls) for record in records) > _MOST_ISSUED:
+        return ()
+    return tuple(each.call for record in records for each in record.calls)

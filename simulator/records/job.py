@@ -1,0 +1,100 @@
+"""The records of a job: of each rank one, and what they say together of its groups."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from ddpsim.simulator.records.record import RankRecord, RecordError
+from ddpsim.simulator.wording import listed, rank_list
+
+DEFAULT = "default"
+_MOST_RANKS = 2**17
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The records of one job."""
+
+    world_size: int
+    records: Mapping[int, RankRecord]
+    """By rank; of some there may be none."""
+    members: Mapping[str, tuple[int, ...]]
+    """The global ranks of every group, in group-rank order."""
+    guessed: tuple[str, ...] = ()
+    """Groups whose members no record says: taken to be those that called with them."""
+
+    @property
+    def unrecorded(self) -> tuple[int, ...]:
+        """The ranks without a record."""
+        return tuple(rank for rank in range(self.world_size) if rank not in self.records)
+
+
+def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
+    """The job that has left these records. `world_size` where somebody says it; else what the records know of it.
+
+    Raises RecordError for records that are not those of one job, or not enough to say anything.
+    """
+    by_rank: dict[int, RankRecord] = {}
+    for record in sorted(records, key=lambda each: (each.rank, each.source)):
+        if record.rank in by_rank:
+            raise RecordError(
+                f"found two records of rank {record.rank}, {by_rank[record.rank].source} and {record.source}, expected "
+                "one of each rank: leave out those of another run, or of before a restart"
+            )
+        by_rank[record.rank] = record
+    size = _world_size(by_rank, world_size)
+    _check_enough(by_rank, size)
+    members, guessed = _groups(by_rank, size)
+    return Job(size, by_rank, members, guessed)
+
+
+def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:
+    known = {len(record.members[DEFAULT]): record for record in records.values() if DEFAULT in record.members}
+    if len(known) > 1:
+        (one, first), (other, second), *_ = sorted(known.items())
+        raise RecordError(
+            f"found records of two jobs, one of {one} ranks ({first.source}) and one of {other} ({second.source}), "
+            "expected those of one: leave out the others"
+        )
+    named = [rank for record in records.values() for ranks in record.members.values() for rank in ranks]
+    least = max([*records, *named, -1]) + 1
+    size = said or next(iter(known), least)
+    if least > size or size > _MOST_RANKS:
+        raise RecordError(
+            f"found a record that names rank {least - 1} in a job of {size} ranks, expected ranks below that: "
+            "leave out what belongs to another job"
+        )
+    return size
+
+
+def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
+    if not any(record.calls for record in records.values()):
+        sources = listed([record.source for record in records.values()], 3)
+        raise RecordError(
+            f"found no call in the records ({sources}), expected some: switch the recorder on by "
+            "TORCH_FR_BUFFER_SIZE=2000 (in older versions of torch, TORCH_NCCL_TRACE_BUFFER_SIZE)"
+        )
+    if len(records) < 2 <= size or size < 2:
+        raise RecordError(
+            f"found the record of {rank_list(records)} only, expected those of two ranks or more: "
+            "what ranks did to each other shows when they are compared"
+        )
+
+
+def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
+    members: dict[str, tuple[int, ...]] = {}
+    for record in records.values():
+        for group, ranks in record.members.items():
+            members[group] = tuple(sorted({*members.get(group, ()), *ranks})) if group in members else ranks
+    callers: dict[str, set[int]] = {}
+    for record in records.values():
+        for call, _ in record.calls:
+            if call.group not in members:
+                named = {call.rank} if call.peer is None or call.peer < 0 else {call.rank, call.peer}
+                callers.setdefault(call.group, set()).update(named)
+    members |= {group: tuple(sorted(ranks)) for group, ranks in callers.items()}
+    if DEFAULT in callers:
+        members[DEFAULT] = tuple(range(size))
+    guessed = tuple(group for group in callers if group != DEFAULT)
+    return members, guessed

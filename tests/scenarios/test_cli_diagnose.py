@@ -1,0 +1,204 @@
+"""`ddpsim diagnose`: records of real jobs on the console."""
+
+import io
+import os
+import pickle
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+from ddpsim.reports.forms.json_form import read
+from tests.records.dumps import as_json, call, job, pickled, written
+
+DONE, HUNG = call(), call(line=21, state="started")
+MISSING = job([[DONE, HUNG], [DONE, HUNG], [DONE], [DONE, HUNG]])
+FINE = job([[DONE]] * 2)
+
+
+def archives(folder, dumps):
+    """The same as a tar and as a zip."""
+    paths = [folder / "dumps.tar.gz", folder / "dumps.zip"]
+    with tarfile.open(paths[0], "w:gz") as tar, zipfile.ZipFile(paths[1], "w") as zipped:
+        for rank, each in dumps.items():
+            data = pickled(each)
+            member = tarfile.TarInfo(f"host{rank}/rank_{rank}")
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+            zipped.writestr(f"rank_{rank}", data)
+    return paths
+
+
+def test_what_a_job_left_is_told_as_a_run_would_be(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    status, out, err = ddpsim("diagnose", "dumps")
+    assert (status, err) == (1, "")
+    first, _, heading, *lines = out.splitlines()
+    assert first == "dumps  world size 4  4 records of flight recorder 2.10  7 calls"
+    assert heading == "DEADLOCK  deadlock.missing_rank"
+    assert lines[2] == "  rank 2  made no call after all_reduce #0                      train.py:20"
+    assert lines[-1] == "note  not in the records, so not compared: reduction, root, splits"
+
+
+def test_the_paths_may_be_anything_that_holds_records(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    written(tmp_path / "as json", MISSING, "worker-{}.log", as_json)
+    (tmp_path / "dumps" / "train.log").write_text("epoch 1")
+    (tmp_path / "dumps" / "config.json").write_text('{"lr": 1}')
+    paths = [["dumps"], ["as json"], ["dumps/rank_*"], [f"dumps/rank_{rank}" for rank in range(4)]]
+    for each in (*paths, *([str(path)] for path in archives(tmp_path, MISSING))):
+        status, out, _ = ddpsim("diagnose", *each)
+        assert (status, "missing 2" in out) == (1, True)
+
+
+def test_records_without_a_finding_pass(ddpsim, tmp_path):
+    written(tmp_path / "dumps", FINE)
+    status, out, _ = ddpsim("diagnose", "dumps")
+    assert status == 0
+    assert "PASS  1 collectives met, and agree in what the records have" in out
+
+
+def test_what_the_records_do_not_say_is_unknown(ddpsim, tmp_path):
+    written(tmp_path / "dumps", job([[HUNG]] * 2))
+    status, out, _ = ddpsim("diagnose", "dumps")
+    assert (status, "UNKNOWN  unchecked" in out) == (3, True)
+
+
+def test_a_report_is_written(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    assert ddpsim("diagnose", "dumps", "--report", "out")[0] == 1
+    (run,) = read(tmp_path / "out" / "result.json").runs
+    assert [finding.ranks for finding in run.findings] == [(2,)]
+    assert [(slot.sequence, slot.state, slot.missing) for slot in run.slots] == [(0, "matched", ()), (1, "open", (2,))]
+    assert (run.schedule, run.replay) == ("", "")
+    assert "deadlock.missing_rank" in (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_damaged_file_is_left_out_and_told(ddpsim, tmp_path):
+    folder = written(tmp_path / "dumps", MISSING)
+    (folder / "rank_3").write_bytes((folder / "rank_3").read_bytes()[:-40])
+    status, out, _ = ddpsim("diagnose", "dumps")
+    assert status == 1
+    assert "note  left out dumps/rank_3: a pickle that is" in out
+    assert "note  no record of rank 3" in out
+
+
+@pytest.mark.tier("ci")
+def test_neither_torch_nor_a_program_is_needed(ddpsim, tmp_path):
+    written(tmp_path / "dumps", FINE)
+    code = "import sys; from ddpsim.scenarios.cli.commands import main; main(['diagnose', 'dumps']); "
+    code += "sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, check=False).returncode == 0
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+class Runs:
+    def __reduce__(self):
+        return os.mkdir, ("left",)
+
+
+def one(value):
+    return {"rank_0": pickled(value)}
+
+
+BAD = {
+    "no such path": ({}, ["gone"], "gone is not there, expected a file, a folder, an archive or a pattern of records"),
+    "an empty folder": ({}, ["."], "found no record in ., expected a dump of torch's flight recorder"),
+    "no record": ({"a.log": b"x"}, ["."], "found no record in . among 1 files, expected"),
+    "a file that is none": ({"a.log": b"x"}, ["a.log"], "a.log: a file that is no record, expected a dump"),
+    "an empty file": ({"rank_0": b""}, ["rank_0"], "rank_0: an empty file"),
+    "a pickle that wants to import": (
+        {"rank_0": pickle.dumps(Runs(), 2)},
+        ["rank_0"],
+        "rank_0: a pickle that wants to import posix.mkdir, expected plain values; nothing of it was run",
+    ),
+    "the same in a folder": ({"rank_0": pickle.dumps(Runs(), 2)}, ["."], "wants to import posix.mkdir"),
+    "another version": (one({**FINE[0], "version": "3.1"}), ["."], "of version '3.1', expected 2.0 or a later one"),
+    "one rank": (one(FINE[0]), ["."], "found the record of rank 0 only, expected those of two ranks or more"),
+    "two files for one rank": (
+        {**one(FINE[0]), "old/rank_0": pickled(FINE[0])},
+        ["."],
+        "found two records of rank 0, ./old/rank_0 and ./rank_0, expected one of each rank: leave out those of another",
+    ),
+    "two jobs": (
+        {**one(FINE[0]), "rank_1": pickled(MISSING[1])},
+        ["."],
+        "found records of two jobs, one of 2 ranks (./rank_0) and one of 4 (./rank_1), expected those of one",
+    ),
+    "empty rings": (
+        {f"rank_{rank}": pickled({**FINE[0], "entries": []}) for rank in range(2)},
+        ["."],
+        "found no call in the records (./rank_0, ./rank_1), expected some: switch the recorder on by",
+    ),
+    "a rank outside": (
+        {**one(FINE[0]), "rank_7": pickled(FINE[1])},
+        ["."],
+        "found a record that names rank 7 in a job of 2 ranks, expected ranks below that",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "paths", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_one_line(ddpsim, tmp_path, files, paths, message):
+    for name, data in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    status, out, err = ddpsim("diagnose", *paths)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert message in err
+    assert not (tmp_path / "left").exists()
+
+
+def test_archives_cannot_leave_their_place(ddpsim, tmp_path):
+    def tar(**fields):
+        with tarfile.open(tmp_path / "bad.tar", "w") as archive:
+            member = tarfile.TarInfo("rank_0")
+            for name, value in fields.items():
+                setattr(member, name, value)
+            archive.addfile(member)
+        return ddpsim("diagnose", "bad.tar")
+
+    for fields, message in (
+        ({"name": "../rank_0"}, "has a member '../rank_0', whose path leaves the archive"),
+        ({"name": "/rank_0"}, "whose path leaves the archive"),
+        ({"type": tarfile.SYMTYPE, "linkname": "/etc/passwd"}, "has the link or device 'rank_0', expected plain files"),
+        ({"type": tarfile.CHRTYPE}, "has the link or device"),
+    ):
+        status, out, err = tar(**fields)
+        assert (status, out, message in err) == (2, "", True), err
+    with zipfile.ZipFile(tmp_path / "bad.zip", "w") as archive:
+        archive.writestr("a/../../rank_0", b"x")
+    assert "whose path leaves the archive" in ddpsim("diagnose", "bad.zip")[2]
+
+
+def test_a_bomb_is_refused_before_it_is_read(ddpsim, tmp_path, monkeypatch):
+    from ddpsim.scenarios.records import files
+
+    monkeypatch.setattr(files, "MOST_BYTES", 10_000)
+    with zipfile.ZipFile(tmp_path / "bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rank_0", bytes(20_000))
+    message = "bomb.zip has a member 'rank_0' of 20000 bytes, expected at most 10000"
+    assert message in ddpsim("diagnose", "bomb.zip")[2]
+    (tmp_path / "rank_0").write_bytes(b"\x80" * 20_000)
+    assert "has more than 10000 bytes in one file" in ddpsim("diagnose", "rank_0")[2]
+
+
+def test_a_link_that_leaves_the_folder_is_passed_over(ddpsim, tmp_path):
+    written(tmp_path / "elsewhere", FINE)
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "rank_0").symlink_to(tmp_path / "elsewhere" / "rank_0")
+    assert "found no record in dumps" in ddpsim("diagnose", "dumps")[2]
+
+
+@pytest.mark.parametrize("name", ["dumps.tar.gz", "dumps.zip"])
+def test_archives_that_are_cut_are_one_line(ddpsim, tmp_path, name):
+    archives(tmp_path, FINE)
+    data = (tmp_path / name).read_bytes()
+    for length in range(4, len(data), 401):
+        (tmp_path / name).write_bytes(data[:length])
+        status, _, err = ddpsim("diagnose", name)
+        assert (status, err.count("\n")) == (2, 1)
