@@ -101,8 +101,41 @@ class Phase(Enum):
     """Made on a rank that has joined because the others make it, whatever it is for them."""
 
 
+class Parallelism(Enum):
+    """What of torch, beside DDP, communicates for a program."""
+
+    FSDP = "FSDP"
+    PIPELINE = "pipeline"
+    DTENSOR = "DTensor"
+    CHECKPOINT = "checkpoint"
+
+
+class Part(NamedTuple):
+    """What exactly of FSDP2, a pipeline, a DTensor or a checkpoint a call is."""
+
+    parallelism: Parallelism
+    what: str
+    """`unit "layers.0"`, `activations of micro-batch 2`, `Shard(0) -> Replicate`, `step "plan"`."""
+    action: str = ""
+    """`all-gather before forward`, `stage 0 to stage 1`, `on "tp"`."""
+    detail: str = ""
+    """What else is known, as the operation that a redistribution is for; calls that differ in it belong together."""
+
+    def belongs_with(self, other: Part | None) -> bool:
+        """True if it may be the same on two ranks. A message that is no pipeline's may have been left untold."""
+        if other is None:
+            return self.parallelism is Parallelism.PIPELINE
+        return self[:3] == other[:3]
+
+    def __str__(self) -> str:
+        return ", ".join(filter(None, [f"{self.parallelism.value} {self.what}", self.action, self.detail]))
+
+
 class Origin(NamedTuple):
-    """What a call belongs to: the user's program, or a DDP wrapper with its phase, bucket and step."""
+    """What a call belongs to: the user's program, or a DDP wrapper with its phase, bucket and step.
+
+    What the program has torch do by FSDP2, a pipeline, DTensors or checkpoints is the user's, and `part` tells it.
+    """
 
     phase: Phase = Phase.USER
     wrapper: int | None = None
@@ -118,16 +151,26 @@ class Origin(NamedTuple):
     """The bucket's communication hook made the call. Calls belong together whether hooks make them or not."""
     is_chained: bool = False
     """The hook made the call when an earlier one of the bucket was complete, in a `then`."""
+    part: Part | None = None
+
+    @property
+    def is_programs(self) -> bool:
+        """True for a call of the program's own lines, which neither DDP nor another part of torch makes for it."""
+        return self.phase is Phase.USER and self.part is None
 
     def belongs_with(self, other: Origin) -> bool:
-        """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket and step."""
+        """True if the two calls are the same thing on two ranks: same wrapper, phase, bucket, part and step."""
         if Phase.FOLLOWING in (self.phase, other.phase):
             return True
+        if self.part is not other.part and not _parts_belong_together(self.part, other.part):
+            return False
         if self.phase is not other.phase or self.wrapper != other.wrapper or self.bucket != other.bucket:
             return False
         return self.step is None or other.step is None or self.step == other.step
 
     def __str__(self) -> str:
+        if self.part is not None:
+            return str(self.part) + ("" if self.step is None else f", step {self.step}")
         if self.phase is Phase.USER:
             return "the user's program"
         text = f"DDP #{self.wrapper} {self.phase.value}" if self.wrapper is not None else self.phase.value
@@ -136,6 +179,10 @@ class Origin(NamedTuple):
         if self.step is not None:
             text += f" of step {self.step}"
         return text + (" (shadow)" if self.shadow else "")
+
+
+def _parts_belong_together(one: Part | None, other: Part | None) -> bool:
+    return one.belongs_with(other) if one is not None else other is not None and other.belongs_with(one)
 
 
 USER_ORIGIN = Origin()

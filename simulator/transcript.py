@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import NOWHERE, Call, Phase
+from ddpsim.simulator.calls import NOWHERE, Call
 from ddpsim.simulator.choices import ChoiceKind, ChoicePoint, Who
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.trace import Trace
@@ -109,7 +109,7 @@ def event_text(event: Event) -> str:
 def call_texts(call: Call) -> tuple[str, str, str]:
     """A call, its line, and what it belongs to if that is not the user's program."""
     site = "" if call.site == NOWHERE else str(call.site)
-    if call.origin.phase is Phase.USER:
+    if call.origin.is_programs:
         return str(call), site, ""
     names = call.origin.parameters[:_MOST_NAMES] + ("...",) * (len(call.origin.parameters) > _MOST_NAMES)
     return str(call), site, f"{call.origin} ({', '.join(names)})" if names else str(call.origin)

@@ -10,7 +10,6 @@ from ddpsim.reports.making.met_calls import Slots
 from ddpsim.reports.making.sites import Sites
 from ddpsim.reports.making.versions import environment
 from ddpsim.simulator.calls import Call as IssuedCall
-from ddpsim.simulator.calls import Phase
 from ddpsim.simulator.events import Event as TraceEvent
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.result import Result
@@ -107,8 +106,8 @@ class _Making:
             signature=str(call.signature).partition(" ")[2],
             site=self.sites.index(call.site),
             caller=self.sites.index(call.caller),
-            origin="" if origin.phase is Phase.USER else str(origin),
-            phase="" if origin.phase is Phase.USER else origin.phase.value,
+            origin="" if origin.is_programs else str(origin),
+            phase=origin.part.parallelism.value if origin.part else "" if origin.is_programs else origin.phase.value,
             bucket=origin.bucket,
             parameters=origin.parameters,
             peer=call.peer,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Site
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
 from ddpsim.simulator.diagnosis.detour import detour
 from ddpsim.simulator.diagnosis.explain import Row, elided, heading, table
@@ -112,7 +112,7 @@ def _tie(snapshot: Snapshot, reading: Reading) -> list[Line]:
     if reading.code is not Code.DEADLOCK_MISSING_RANK or not is_tie:
         return []
     calls = [call for rank in reading.victims for call in snapshot.ranks[rank].calls]
-    is_own = bool(calls) and all(call.origin.phase is Phase.USER and not call.is_point_to_point for call in calls)
+    is_own = bool(calls) and all(call.origin.is_programs and not call.is_point_to_point for call in calls)
     if count == 1 and not is_own:
         return []
     sides = f"{rank_list(reading.victims)} came, {rank_list(reading.culprits)} did not"
@@ -203,13 +203,11 @@ def _origin_lines(ranks: Sequence[RankSnapshot]) -> list[Line]:
     """What the calls that ranks wait in belong to, if not to the user's own program; once for all ranks."""
     calls = [call for rank in ranks for wait in rank.waits if isinstance(wait, CallWait) for call in wait.calls[:1]]
     texts = [
-        f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}" for call in calls if _is_ddps(call)
+        f"{call.operation} #{call.sequence}{_on_group(call)} is {_origin(call)}"
+        for call in calls
+        if not call.origin.is_programs
     ]
     return [Line("call", text) for text in dict.fromkeys(texts)]
-
-
-def _is_ddps(call: Call) -> bool:
-    return call.origin.phase is not Phase.USER
 
 
 def _origin(call: Call) -> str:

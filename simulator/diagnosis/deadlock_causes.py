@@ -3,7 +3,8 @@
 within a rank           thread_findings.py
 a dead rank             its exception leads; nothing else is asked
 a cycle                 _advise_cycle    store keys, messages, groups that are made, then groups and their order
-somebody is missing     store keys, messages; _advise_wrappers if a wrapper waits, which tells more; _advise_users
+somebody is missing     store keys, FSDP2 and alike (parallel_causes.py), messages; _advise_wrappers if a wrapper waits,
+                        which tells more; _advise_users
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from ddpsim.simulator.diagnosis.mismatch_causes import (
     is_later_bucket,
     post_hooks_differ,
 )
+from ddpsim.simulator.diagnosis.parallel_causes import advise_cycle, advise_waiting
 from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, OpenSlot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import advise_threads
@@ -61,6 +63,9 @@ def advise(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...]) -> l
         return Cause.NOTHING_SENT.lines(who=rank_list(culprits))
     if _was_left_behind(snapshot, calls[0], culprits):
         return Cause.LEFT_BEHIND.lines(who=rank_list(culprits))
+    parts = advise_waiting(calls, rank_list(culprits), is_alone=culprits == reading.victims)
+    if parts:
+        return parts
     if calls[0].is_point_to_point:
         message = next((call for call in calls if call.peer in culprits), calls[0])
         counterpart = "recv" if message.operation == "send" else "send"
@@ -208,6 +213,9 @@ def _advise_cycle(snapshot: Snapshot, reading: Reading, culprits: tuple[int, ...
     operations = {call.operation for call in calls}
     if not calls:
         return Cause.KEYS_IN_A_CIRCLE.lines()
+    stages = advise_cycle(calls)
+    if stages:
+        return stages
     if operations == {"send"}:
         return Cause.SENDS_FIRST.lines()
     if operations == {"recv"}:

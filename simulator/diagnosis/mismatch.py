@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ddpsim.simulator.calls import Call, Phase
+from ddpsim.simulator.calls import Call
 from ddpsim.simulator.diagnosis.explain import Row, heading, sites_of, table
 from ddpsim.simulator.diagnosis.mismatch_causes import FIELDS, advise, advise_pair
 from ddpsim.simulator.diagnosis.uneven import counts
@@ -78,7 +78,7 @@ def _side(call: Call, code: Code) -> str:
 
 def _origin_text(call: Call, code: Code) -> str:
     origin = call.origin
-    if origin.phase is Phase.USER and code is not Code.MISMATCH_ORIGIN:
+    if origin.is_programs and code is not Code.MISMATCH_ORIGIN:
         return ""
     names = f" ({', '.join(origin.parameters)})" if origin.parameters and len(origin.parameters) <= 6 else ""
     return str(origin) + names

@@ -2,6 +2,7 @@
 
 Told from what the calls are: the user's own, a wrapper's in one of its phases, or shadows of a rank that has joined.
 
+    some are FSDP2's or alike     parallel_causes.py
     some are shadows              _with_joined_ranks   what join does not make up for
     all are of wrappers           _between_wrappers    construction, order of wrappers, hooks, then buckets and steps
     of wrappers and the user's    _user_meets_wrapper  construction, a bucket left out, a layer, a forward, then loops
@@ -18,6 +19,7 @@ from math import prod
 from ddpsim.simulator.calls import Call, Phase, Shape
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.hooks import advise_hooks, sites_text
+from ddpsim.simulator.diagnosis.parallel_causes import advise_message, advise_parts
 from ddpsim.simulator.matching.agreement import compared_values
 from ddpsim.simulator.operations import OPERATIONS, Root
 from ddpsim.simulator.verdict import Code
@@ -47,6 +49,9 @@ def advise(calls: Sequence[Call], code: Code, culprits: tuple[int, ...]) -> list
     """The cause and what to try, for calls that met in one slot."""
     if any(call.origin.shadow for call in calls):
         return _with_joined_ranks(calls)
+    parts = advise_parts(calls, code, _who(calls, code, culprits))
+    if parts:
+        return parts
     users = [call for call in calls if call.origin.phase is Phase.USER]
     if not users:
         return _between_wrappers(calls, code, culprits)
@@ -60,6 +65,9 @@ def advise_pair(send: Call, receive: Call, code: Code) -> list[Line]:
     """The cause and what to try, for a message and the receive that takes it."""
     if send.ignored_tag != receive.ignored_tag:
         return Cause.TAGS_IGNORED.lines()
+    message = advise_message(send, receive)
+    if message:
+        return message
     if code is Code.MISMATCH_ORIGIN:
         return Cause.PAIRED_BY_ORDER.lines()
     return Cause.OTHER_MESSAGE.lines(fact=FIELDS[code])

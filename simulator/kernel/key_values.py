@@ -171,7 +171,7 @@ class KeyValues:
         self._wake_waiting(key)
 
     def _pop(self, me: Task, request: StoreOperation) -> Script:
-        """Take the oldest value of a queue; None if there is none, and the caller does not wait or finds a plain value."""
+        """Take the oldest value of a queue; None if there is none, and the caller does not wait, or finds another."""
         (key,) = request.keys
         while key not in self._queues:
             if not request.may_wait or key in self._values:  # as torch's stores: it waits for the key, whatever it has

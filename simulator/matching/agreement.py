@@ -42,7 +42,8 @@ def compared_values(calls: Sequence[Call], code: Code) -> list[Hashable]:
     if code is Code.MISMATCH_SHAPE and calls[0].operation in _BY_SPLITS:
         return [_row_elements(c.signature) for c in calls]
     if code is Code.MISMATCH_ORIGIN:
-        return [(c.origin.phase, c.origin.wrapper, c.origin.bucket, c.origin.step) for c in calls]
+        origins = [c.origin for c in calls]
+        return [(o.phase, o.wrapper, o.bucket, o.step, o.part and o.part[:3]) for o in origins]
     if code is Code.MISMATCH_SPLITS:
         return [c.signature.splits for c in calls]
     return next(list(values) for found, values in _compared(calls) if found is code)

@@ -53,7 +53,7 @@ from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
 from ddpsim.simulator.process_group import not_simulated, reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
 from ddpsim.simulator.process_group.made_stores import blocks
-from ddpsim.simulator.process_group.optimizer_steps import watch_steps
+from ddpsim.simulator.process_group.optimizer_steps import Listener, watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.profilers import OneProfiler
@@ -112,7 +112,7 @@ class Backend:
         with ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
             stack.callback(self._groups.through_torch.close)
-            listeners = []
+            listeners: list[Listener] = [self._groups.optimizer_step_done]
             replaced = self._replacements()
             if self._replicas is not None:
                 listeners.append(self._replicas.optimizer_step_done)
@@ -143,6 +143,7 @@ class Backend:
             *OneProfiler(self._host).replacements(),
             *not_simulated.replacements(self._host),
             (distributed_c10d, "_new_process_group_helper", self._group_maker),
+            (distributed_c10d.P2POp, "__init__", self._groups.message_maker),
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),

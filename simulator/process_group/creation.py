@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch.distributed import distributed_c10d
+from torch.optim import Optimizer
 
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
 from ddpsim.simulator.calls import Call, Signature
@@ -152,6 +153,22 @@ class GroupMaker:
         group.bound_device_id = parent.bound_device_id
         world.pg_group_ranks[group] = {member: index for index, member in enumerate(members)}
         return group
+
+    # --- what else the ranks' calls are told by -----------------------------------------------------------------------
+
+    def message_maker(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Of torch's P2POp: take note of what a stage of a pipeline makes one for."""
+
+        def init(operation: Any, op: Any, tensor: Any, *arguments: Any, **options: Any) -> None:
+            original(operation, op, tensor, *arguments, **options)
+            if self._host.is_rank_thread():
+                self._trackers[self._host.me.rank].messages.made(tensor, sys._getframe(1))
+
+        return init
+
+    def optimizer_step_done(self, rank: int, optimizer: Optimizer) -> None:
+        """Count the step for what it has updated."""
+        self._trackers[rank].unit_steps.optimizer_stepped(optimizer)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from torch.autograd import Variable
 
 from ddpsim.simulator.accesses import Access, Accesses, Mode
 from ddpsim.simulator.backend_semantics import GLOO, BackendSemantics
-from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Phase, Signature
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Signature
 from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import CloseBatch, Declare, Destroy, OpenBatch
 from ddpsim.simulator.matching.point_to_point import channel_of
@@ -98,6 +98,8 @@ class Issuer:
             return self._made(FailedWork(RuntimeError(refusal)))
         self.issued += signature.members is None and signature.operation != "split_group"
         origin, site, caller = self._origins.locate(signature, self._through_torch.frame())
+        if peer is not None:
+            origin = self._origins.messages.told(origin, payload)
         coordinates = self._origins.coordinates
         call = Call(self.rank, self.label, sequence, signature, site, origin, peer, tag, caller, me.name, coordinates)
         if tag and self._ignores_tags:
@@ -105,7 +107,7 @@ class Issuer:
         is_buffered = self._semantics.sends_eagerly and signature.operation == "send"
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
-        if origin.phase is Phase.USER and signature.operation in NAMED:
+        if origin.is_programs and signature.operation in NAMED:
             pending.name = self._origins.name(call, payload.inputs)
         else:
             self._origins.user_frame = None

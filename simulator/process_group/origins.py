@@ -19,15 +19,16 @@ from ddpsim.simulator.diagnosis.tensor_names import TensorName
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.joins import joined_note
 from ddpsim.simulator.kernel.requests import Note
+from ddpsim.simulator.process_group.parallelism import Messages, UnitSteps
 from ddpsim.simulator.process_group.phases import (
     PhaseTable,
-    Reading,
     backward_runs,
     issues,
     program_begins,
     says_nothing,
     user_runs,
 )
+from ddpsim.simulator.process_group.reading import Reading
 from ddpsim.simulator.process_group.tensor_names import TensorNames
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
@@ -42,7 +43,17 @@ _STEPLESS = frozenset({Phase.PARAMETER_CHECK, Phase.STATE_BROADCAST, Phase.REBUI
 class OriginTracker:
     """What one rank's calls belong to."""
 
-    __slots__ = ("_host", "_names", "_phases", "_rank", "_wrappers", "coordinates", "user_frame")
+    __slots__ = (
+        "_host",
+        "_names",
+        "_phases",
+        "_rank",
+        "_wrappers",
+        "coordinates",
+        "messages",
+        "unit_steps",
+        "user_frame",
+    )
 
     def __init__(self, host: Host, wrappers: WrapperRegistry, phases: PhaseTable, rank: int) -> None:
         self._host = host
@@ -52,6 +63,8 @@ class OriginTracker:
         self._names = TensorNames()
         self.user_frame: FrameType | None = None
         """Of the call that was located last, until its tensors are named."""
+        self.messages = Messages()
+        self.unit_steps = UnitSteps()
         self.coordinates = ""
         """Where the rank stands in the program's device mesh."""
 
@@ -86,7 +99,7 @@ class OriginTracker:
                 if is_direct and reader is backward_runs:
                     is_reduction = is_read = True
                 else:
-                    reading = reading or Reading()
+                    reading = reading or Reading(signature.operation)
                     reader(reading, frame)
                     is_read = reading.is_complete
                 if is_read and innermost is not None:
@@ -124,6 +137,9 @@ class OriginTracker:
             return self._issued_by_reducer(self._wrappers.of_reducer(reading.reducer), signature)
         if reading.joining is not None:
             self._notice_join(reading.joining)
+        if reading.phase is None and reading.part is not None:
+            step = self.unit_steps.of(reading.stepped)
+            return Origin(step=step, parameters=reading.parameters, part=reading.part)
         if reading.phase is None:
             return USER_ORIGIN if reading.has_joined is None else _USER_SHADOW
         if reading.owner is None and reading.innermost is not None:

@@ -12,46 +12,15 @@ the buckets); and, in the first call that says that the rank ran out of input, `
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
 
 from ddpsim.simulator.calls import Phase
+from ddpsim.simulator.process_group.parallelism import PARALLELISM
+from ddpsim.simulator.process_group.reading import Reader, Reading
 from ddpsim.simulator.runtime.call_sites import is_users
 from ddpsim.simulator.runtime.rank_body import RankBody
 
 DECLARATION = "__ddp_phases__"
-
-
-@dataclass(slots=True)
-class Reading:
-    """What the stack has said about a call so far, from the innermost frame outwards."""
-
-    phase: Phase | None = None
-    owner: Any = None
-    """The DDP instance, or whatever object stands for a wrapper."""
-    innermost: FrameType | None = None
-    """The frame that told the phase; its `self` is the owner if no frame further out tells better."""
-    reducer: Any = None
-    """The Reducer that calls from C++, if it is known."""
-    bucket: int | None = None
-    has_joined: Any = None
-    """The join context that makes this call for a rank that ran out of input."""
-    joining: Any = None
-    """The members of the join in which this call says, as the first, that the rank ran out of input."""
-    ends_join: bool = False
-    continues: Any = None
-    """The pending call whose completion led to this one."""
-    told: dict[str, Any] | None = None
-    """What an engine says itself."""
-    is_hooks: bool = False
-    """A communication hook makes the call."""
-    is_complete: bool = False
-    """The frames further out have nothing to add."""
-
-
-Reader = Callable[[Reading, FrameType], None]
 
 
 class PhaseTable:
@@ -102,7 +71,8 @@ def _find(frame: FrameType) -> Reader:
     phase = frame.f_globals.get(DECLARATION, {}).get(name)
     if phase is not None:
         return _declared(Phase(phase))
-    return _TORCH.get((module, name), user_runs if is_users(frame.f_code) else says_nothing)
+    reader = _TORCH.get((module, name)) or PARALLELISM.get((module, name))
+    return reader or (user_runs if is_users(frame.f_code) else says_nothing)
 
 
 def _declared(phase: Phase) -> Reader:

@@ -1,0 +1,87 @@
+"""Which cause applies to calls of FSDP2, pipelines, DTensors and checkpoints, that met and disagree or that wait.
+
+What is asked first is what is certain: a checkpoint's thread, what a unit reduces, then what met what.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from ddpsim.simulator.calls import Call, Parallelism
+from ddpsim.simulator.diagnosis.advice import Cause
+from ddpsim.simulator.verdict import Code
+from ddpsim.simulator.wording import Line, listed, rank_list
+
+
+def advise_parts(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
+    """The cause and what to try, for calls that met in one slot; [] if it is not such a part that tells."""
+    kinds = {_kind(call) for call in calls}
+    if kinds == {None}:
+        return []
+    if Parallelism.CHECKPOINT in kinds:
+        return _with_checkpoint(calls)
+    others = [call for call in calls if _kind(call) is None]
+    if others:
+        cause = Cause.UNITS_MEET_CALL if Parallelism.FSDP in kinds else Cause.DTENSOR_MEETS_CALL
+        return cause.lines(who=_ranks(others), operation=" and ".join(dict.fromkeys(c.operation for c in others)))
+    who = "some ranks" if who == "each rank" else who
+    if kinds == {Parallelism.FSDP}:
+        return _between_units(calls, code, who)
+    if len(kinds) > 1:
+        return Cause.OTHER_BRANCH.lines(who=who)
+    differ = len({call.origin.part and call.origin.part[:3] for call in calls}) > 1
+    return Cause.OTHER_REDISTRIBUTION.lines(who=who) if differ else []
+
+
+def advise_message(send: Call, receive: Call) -> list[Line]:
+    """The same for a message of a pipeline's stage and the receive that takes it; [] if it is none."""
+    parts = [send.origin.part, receive.origin.part]
+    if any(part is None or part.parallelism is not Parallelism.PIPELINE for part in parts) or parts[0] == parts[1]:
+        return []
+    sent, expected = (f"{part.what}, {part.action}" for part in parts if part is not None)
+    return Cause.OTHER_STAGES_MESSAGE.lines(sent=sent, expected=expected)
+
+
+def advise_waiting(calls: Sequence[Call], missing: str, *, is_alone: bool = False) -> list[Line]:
+    """The same for calls that some ranks never come to; `is_alone` says that those who wait are to blame."""
+    kinds = {_kind(call) for call in calls}
+    if kinds == {Parallelism.FSDP}:
+        return (Cause.UNITS_ALONE if is_alone else Cause.UNITS_WITHOUT_RANK).lines(who=missing)
+    if kinds == {Parallelism.PIPELINE}:
+        return Cause.STAGES_STOPPED.lines(who=missing)
+    if kinds == {Parallelism.CHECKPOINT}:
+        return Cause.CHECKPOINT_ALONE.lines(who=_ranks(calls))
+    return []
+
+
+def advise_cycle(calls: Sequence[Call]) -> list[Line]:
+    """The same for a cycle of ranks that wait in a pipeline's messages; [] for others."""
+    return Cause.STAGES_DISAGREE.lines() if {_kind(call) for call in calls} == {Parallelism.PIPELINE} else []
+
+
+def _kind(call: Call) -> Parallelism | None:
+    return None if call.origin.part is None else call.origin.part.parallelism
+
+
+def _ranks(calls: Iterable[Call]) -> str:
+    return rank_list(call.rank for call in calls)
+
+
+def _with_checkpoint(calls: Sequence[Call]) -> list[Line]:
+    saving = [call for call in calls if _kind(call) is Parallelism.CHECKPOINT]
+    if any(call.thread for call in saving) and len({call.thread for call in calls}) > 1:
+        return Cause.CHECKPOINT_THREAD.lines(who=_ranks(call for call in saving if call.thread))
+    return Cause.CHECKPOINT_ALONE.lines(who=_ranks(saving)) if len(saving) < len(calls) else []
+
+
+def _between_units(calls: Sequence[Call], code: Code, who: str) -> list[Line]:
+    if len({call.origin.part for call in calls}) > 1:
+        return Cause.UNIT_LEFT_OUT.lines(who=who)
+    if code is Code.MISMATCH_ORIGIN:
+        return Cause.UPDATES_DIFFER.lines(who=who)
+    every = tuple(dict.fromkeys(name for call in calls for name in call.origin.parameters))
+    lacking = [call for call in calls if len(call.origin.parameters) < len(every)]
+    if not lacking:
+        return []
+    left_out = [name for name in every if any(name not in call.origin.parameters for call in lacking)]
+    return Cause.UNUSED_IN_UNIT.lines(who=_ranks(lacking), parameters=listed(left_out))

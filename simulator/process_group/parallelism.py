@@ -1,0 +1,234 @@
+"""Parts: which unit of FSDP2, message of a pipeline, redistribution of a DTensor or step of a checkpoint a call is.
+
+Read from torch's own frames and objects while the call is issued, and only there: a program that loads none of these
+modules pays a look into a table for each new function. The names are those that torch 2.11 to 2.15 have; what a version
+lacks tells nothing, and the call counts as one of the user's line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any
+
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from ddpsim.simulator.calls import Origin, Parallelism, Part
+from ddpsim.simulator.process_group.reading import Reader, Reading
+from ddpsim.simulator.transport.payload import Payload
+
+# --- FSDP2 ------------------------------------------------------------------------------------------------------------
+
+_BEFORE = {"FORWARD": " before forward", "PRE_BACKWARD": " before backward"}
+"""By the training state of a unit; without one, the program unshards it by hand."""
+
+
+class UnitSteps:
+    """Counts how often optimizers have updated the units of one rank, by one parameter of each."""
+
+    __slots__ = ("_done", "_steps")
+
+    def __init__(self) -> None:
+        self._steps: Any = WeakTensorKeyDictionary()
+        self._done = 0
+
+    def of(self, parameter: Tensor | None) -> int | None:
+        """The step of training that a unit is in, from 1; None if the optimizers that have stepped do not have it."""
+        if parameter is None:
+            return None
+        steps: int = self._steps.setdefault(parameter, 0)
+        return steps + 1 if steps or not self._done else None
+
+    def optimizer_stepped(self, optimizer: Optimizer) -> None:
+        """Count the step for the units whose parameters it has."""
+        self._done += 1
+        if not self._steps:
+            return
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter in self._steps:
+                    self._steps[parameter] += 1
+
+
+def _gathers_unit(reading: Reading, frame: FrameType) -> None:
+    unit = frame.f_locals.get("self")
+    state = getattr(getattr(unit, "_training_state", None), "name", "")
+    _is_of_unit(reading, unit, "all-gather" + _BEFORE.get(state, ""), getattr(unit, "fsdp_params", ()))
+
+
+def _reduces_unit(reading: Reading, frame: FrameType) -> None:
+    action = "all-reduce" if reading.operation == "all_reduce" else "reduce-scatter"
+    _is_of_unit(reading, frame.f_locals.get("self"), action, frame.f_locals.get("fsdp_params_with_grad", ()))
+
+
+def _is_of_unit(reading: Reading, unit: Any, action: str, parameters: Sequence[Any]) -> None:
+    name = getattr(unit, "_module_fqn", None)
+    if reading.part is not None or not isinstance(name, str):
+        return
+    what = f'unit "{name}"' if name else "root unit"
+    if getattr(unit, "_num_param_groups", 1) > 1:
+        what += f" parameter group {getattr(unit, '_param_group_index', '?')}"
+    reading.part = Part(Parallelism.FSDP, what, action)
+    reading.parameters = tuple([str(getattr(each, "_param_fqn", "?")) for each in parameters])
+    reading.stepped = next((getattr(each, "sharded_param", None) for each in getattr(unit, "fsdp_params", ())), None)
+
+
+# --- DTensor ----------------------------------------------------------------------------------------------------------
+
+
+def _redistributes(reading: Reading, frame: FrameType) -> None:
+    if reading.part is None:
+        known = frame.f_locals
+        current, target = known.get("current"), known.get("target")
+        if current is not None and target is not None:
+            what = f"{_placement(current)} -> {_placement(target)}"
+            action = _on_dimension(known.get("mesh_to_use", known.get("device_mesh")), known.get("i"))
+            reading.part = Part(Parallelism.DTENSOR, what, action)
+
+
+def _distributes(what: str) -> Reader:
+    """The function sends a tensor from one rank of a mesh dimension to the others."""
+
+    def read(reading: Reading, frame: FrameType) -> None:
+        if reading.part is None:
+            action = _on_dimension(frame.f_locals.get("mesh"), frame.f_locals.get("mesh_dim"))
+            reading.part = Part(Parallelism.DTENSOR, what, action)
+
+    return read
+
+
+def _on_dimension(mesh: Any, index: Any) -> str:
+    names = getattr(mesh, "mesh_dim_names", None)
+    return f'on "{names[index]}"' if names and isinstance(index, int) else ""
+
+
+def _placement(placement: Any) -> str:
+    """`Shard(0)`, `Replicate` or `Partial(sum)`; other kinds as torch prints them."""
+    kind = type(placement).__name__
+    if kind == "Shard":
+        return f"Shard({placement.dim})"
+    if kind == "Partial":
+        return f"Partial({placement.reduce_op})"
+    return kind if kind == "Replicate" else str(placement)
+
+
+def _prepares_operation(reading: Reading, frame: FrameType) -> None:
+    """The redistribution is one that an operation of DTensors needs: `for mm`."""
+    schema = frame.f_locals.get("suggested_input_schema")
+    operation = getattr(getattr(schema, "op", None), "_schema", None)
+    name = str(getattr(operation, "name", "")).rpartition("::")[2]
+    _adds(reading, f"for {name}" if name else "")
+
+
+def _says(detail: str) -> Reader:
+    return lambda reading, frame: _adds(reading, detail)
+
+
+def _adds(reading: Reading, detail: str) -> None:
+    if reading.part is not None and reading.part.parallelism is Parallelism.DTENSOR and not reading.part.detail:
+        reading.part = reading.part._replace(detail=detail)
+
+
+# --- pipelines --------------------------------------------------------------------------------------------------------
+
+_CARRIES = {
+    "get_fwd_recv_ops": ("activations", "fwd_chunk_id", -1),
+    "get_fwd_send_ops": ("activations", "fwd_chunk_id", 1),
+    "get_bwd_recv_ops": ("gradients", "bwd_chunk_id", 1),
+    "get_bwd_send_ops": ("gradients", "bwd_chunk_id", -1),
+}
+"""By method of a stage that makes messages: what they carry, its argument for the micro-batch, and which way the other
+stage lies."""
+
+_STAGE = "torch.distributed.pipelining.stage"
+
+
+class Messages:
+    """The messages that one rank's pipeline stages have made and not yet sent or received, by their tensors.
+
+    A stage makes what torch calls a P2POp, for one micro-batch; a schedule brings several of them together and issues
+    them later, when nothing on the stack tells them apart.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: Any = None
+
+    def made(self, tensor: Tensor, frame: FrameType) -> None:
+        """Take note of a message that the function of a frame, or one that called it, has made."""
+        for caller in (frame, frame.f_back):
+            if caller is None or caller.f_globals.get("__name__") != _STAGE:
+                return
+            if caller.f_code.co_name in _CARRIES:
+                part = _message(caller, frame)
+                if part is not None:
+                    self._parts = WeakTensorKeyDictionary() if self._parts is None else self._parts
+                    self._parts[tensor] = part
+                return
+
+    def told(self, origin: Origin, payload: Payload) -> Origin:
+        """The origin of a send or receive: that of the message, if a stage has made it."""
+        if not self._parts or origin.part is not None:
+            return origin
+        part = self._parts.pop((*payload.inputs, *payload.outputs)[0], None)
+        return origin if part is None else origin._replace(part=part)
+
+
+def _message(frame: FrameType, inner: FrameType) -> Part | None:
+    """What a stage's method makes a message of; `inner` is its frame or that of what it calls to make one."""
+    stage, name = frame.f_locals.get("self"), frame.f_code.co_name
+    carried, argument, way = _CARRIES[name]
+    own, batch = getattr(stage, "stage_index", None), frame.f_locals.get(argument)
+    if not isinstance(own, int) or not isinstance(batch, int):
+        return None
+    told = [inner.f_locals.get("dst"), inner.f_locals.get("grad_recv_stage")]
+    told.append(getattr(inner.f_locals.get("info"), "source", None))
+    other = next((each for each in told if isinstance(each, int)), own + way)
+    source, target = (own, other) if name.endswith("send_ops") else (other, own)
+    return Part(Parallelism.PIPELINE, f"{carried} of micro-batch {batch}", f"stage {source} to stage {target}")
+
+
+def _sends_metadata(reading: Reading, frame: FrameType) -> None:
+    _is_metadata(reading, getattr(frame.f_locals.get("self"), "stage_index", None), frame.f_locals.get("dst_stage"))
+
+
+def _receives_metadata(reading: Reading, frame: FrameType) -> None:
+    _is_metadata(reading, frame.f_locals.get("src_stage"), getattr(frame.f_locals.get("self"), "stage_index", None))
+
+
+def _is_metadata(reading: Reading, source: Any, target: Any) -> None:
+    if reading.part is None and isinstance(source, int) and isinstance(target, int):
+        reading.part = Part(Parallelism.PIPELINE, "shapes", f"stage {source} to stage {target}")
+
+
+# --- checkpoints ------------------------------------------------------------------------------------------------------
+
+
+def _steps_checkpoint(reading: Reading, frame: FrameType) -> None:
+    step = frame.f_locals.get("step")
+    if reading.part is None and isinstance(step, str):
+        reading.part = Part(Parallelism.CHECKPOINT, f'step "{step}"')
+
+
+_UNIT = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
+_REDISTRIBUTE = "torch.distributed.tensor._redistribute"
+_SENDING = "torch.distributed.tensor._collective_utils"
+_TO_OTHERS = "torch.distributed.checkpoint.utils"
+
+PARALLELISM: dict[tuple[str, str], Reader] = {
+    (_UNIT, "unshard"): _gathers_unit,
+    (_UNIT, "post_backward"): _reduces_unit,
+    (_REDISTRIBUTE, "redistribute_local_tensor"): _redistributes,
+    (_REDISTRIBUTE, "backward"): _says("in backward"),
+    ("torch.distributed.tensor._dispatch", "redistribute_local_args"): _prepares_operation,
+    ("torch.distributed.tensor._api", "full_tensor"): _says("for full_tensor"),
+    (_SENDING, "mesh_scatter"): _distributes("scatter of shards"),
+    (_SENDING, "mesh_broadcast"): _distributes("broadcast of replicas"),
+    (_STAGE, "_send_meta"): _sends_metadata,
+    (_STAGE, "_recv_meta"): _receives_metadata,
+    **{(_TO_OTHERS, name): _steps_checkpoint for name in ("reduce_scatter", "all_reduce", "all_gather", "broadcast")},
+}
+"""By module and name of the function. What calls from one that a later torch renames counts as the user's."""
