@@ -17,6 +17,7 @@ NOT_RUN = {
     ],
     "README.md": [".ci/run does, in a fresh clone", ".ci/run does, in a fresh clone"],
     "docs/agreement.md": ["it needs a checkout", "it needs a checkout", "minutes on two cores"],
+    "docs/conformance.md": ["minutes on two cores; it needs a checkout"],
     "docs/exploring.md": ["ten minutes of four processes; a cluster", "an hour"],
     "docs/programs.md": ["minutes on two cores; it needs a checkout"],
     "docs/processes.md": ["ten minutes", "needs two machines"],

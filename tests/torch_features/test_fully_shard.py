@@ -1,0 +1,229 @@
+"""FSDP2's fully_shard against the model in one piece: what torch's test_fully_shard_*.py ask of it."""
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.testing import assert_close
+from torch.utils.checkpoint import checkpoint
+
+from ddpsim import simulate
+from ddpsim.simulator.events import EventKind
+
+STEPS = 3
+
+
+class Network(nn.Module):
+    def __init__(self, is_recomputed=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.last = nn.Linear(6, 5)  # its rows do not divide by 2 or 4
+        self.is_recomputed = is_recomputed
+
+    def forward(self, inputs):
+        for block in self.blocks:
+            inputs = torch.tanh(checkpoint(block, inputs, use_reentrant=False) if self.is_recomputed else block(inputs))
+        return self.last(inputs)
+
+
+def batches(world_size):
+    return torch.randn(STEPS, world_size, 2, 6, generator=torch.Generator().manual_seed(1))
+
+
+def step(model, optimizer, inputs):
+    optimizer.zero_grad()
+    loss = model(inputs).square().mean()
+    loss.backward()
+    optimizer.step()
+
+
+def full(model):
+    return {
+        name: (each.full_tensor() if isinstance(each, DTensor) else each).detach()
+        for name, each in model.named_parameters()
+    }
+
+
+def whole(world_size):
+    model = Network()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for each in batches(world_size):
+        step(model, optimizer, each.flatten(0, 1))
+    return full(model)
+
+
+def sharded(model, **options):
+    for block in model.blocks:
+        fully_shard(block, **options)
+    return fully_shard(model, **options)
+
+
+def run(program, world_size, **options):
+    result = simulate(program, world_size, **options)
+    result.raise_for_verdict()
+    return result.returns
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+@pytest.mark.parametrize("world_size", [2, 4])
+@pytest.mark.parametrize("reshards", [True, False])
+@pytest.mark.parametrize("is_recomputed", [False, True])
+def test_it_trains_as_the_whole_model(world_size, reshards, is_recomputed, seed):
+    def program(rank):
+        mesh = init_device_mesh("cpu", (world_size,))
+        model = sharded(Network(is_recomputed), mesh=mesh, reshard_after_forward=reshards)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for each in batches(world_size):
+            step(model, optimizer, each[rank])
+        return full(model)
+
+    policy = {} if seed is None else {"policy": "random", "seed": seed}
+    expected = whole(world_size)
+    for parameters in run(program, world_size, **policy):
+        assert_close(parameters, expected)
+
+
+def test_a_mesh_of_two_dimensions_shards_along_one_and_replicates_along_the_other():
+    def program(rank):
+        mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+        model = sharded(Network(), mesh=mesh)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for each in batches(4):
+            step(model, optimizer, each[rank])
+        placements = {each.placements for each in model.parameters()}
+        return full(model), placements, model.last.weight.to_local().shape[0]
+
+    expected = whole(4)
+    for rank, (parameters, placements, rows) in enumerate(run(program, 4)):
+        assert_close(parameters, expected)
+        assert placements == {(Replicate(), Shard(0))}
+        assert rows == (3 if rank % 2 == 0 else 2)
+
+
+def test_accumulated_gradients_are_reduced_once():
+    def program(rank, is_reduced_each_time):
+        model = sharded(Network(), mesh=init_device_mesh("cpu", (2,)))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        parts = batches(2)[0][rank].chunk(2)
+        optimizer.zero_grad()
+        for number, each in enumerate(parts):
+            model.set_requires_gradient_sync(is_reduced_each_time or number == 1)
+            (model(each).square().mean() / 2).backward()
+        optimizer.step()
+        return full(model)
+
+    model = Network()
+    step(model, torch.optim.AdamW(model.parameters(), lr=0.01), batches(2)[0].flatten(0, 1))
+    scattered = []
+    for is_reduced_each_time in (True, False):
+        result = simulate(program, 2, args=(is_reduced_each_time,))
+        result.raise_for_verdict()
+        for parameters in result.returns:
+            assert_close(parameters, full(model))
+        calls = [event.call.signature.operation for event in result.trace if event.kind is EventKind.ISSUE]
+        scattered.append(sum(each.startswith("reduce_scatter") for each in calls))
+    # Of two ranks, for each of four units, in both backwards or in the last one.
+    assert scattered == [2 * 4 * 2, 2 * 4]
+
+
+def test_the_norm_of_all_shards_is_clipped():
+    def program(rank):
+        model = sharded(Network(), mesh=init_device_mesh("cpu", (2,)))
+        model(batches(2)[0][rank]).square().mean().backward()
+        norm = nn.utils.clip_grad_norm_(model.parameters(), 0.01)
+        clipped = {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+        return norm.full_tensor().item(), clipped
+
+    model = Network()
+    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
+    expected = nn.utils.clip_grad_norm_(model.parameters(), 0.01).item()
+    for norm, clipped in run(program, 2):
+        assert norm == pytest.approx(expected, rel=1e-5)
+        assert_close(clipped, {name: each.grad for name, each in model.named_parameters()})
+
+
+def test_it_computes_in_one_type_and_keeps_another():
+    def program(rank):
+        policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+        model = sharded(Network(), mesh=init_device_mesh("cpu", (2,)), mp_policy=policy)
+        output = model(batches(2)[0][rank])
+        output.float().square().mean().backward()
+        gradients = {name: each.grad.full_tensor() for name, each in model.named_parameters()}
+        return output.dtype, {each.dtype for each in model.parameters()}, gradients
+
+    model = Network()
+    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
+    for computed, kept, gradients in run(program, 2):
+        assert (computed, kept) == (torch.bfloat16, {torch.float32})
+        for name, parameter in model.named_parameters():
+            assert_close(gradients[name], parameter.grad, rtol=0.05, atol=0.01)
+
+
+def test_a_module_called_twice_and_one_that_is_not_called():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.inner, self.idle, self.outer = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+
+        def forward(self, inputs):
+            return self.outer(self.inner(inputs) + self.inner(self.inner(inputs)))
+
+    def program(rank):
+        model = Twice()
+        for part in (model.inner, model.idle, model.outer):
+            fully_shard(part)
+        fully_shard(model)
+        model(data[rank]).square().mean().backward()
+        return {name: None if each.grad is None else each.grad.full_tensor() for name, each in model.named_parameters()}
+
+    data = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(1))
+    model = Twice()
+    model(data.flatten(0, 1)).square().mean().backward()
+    expected = {name: each.grad for name, each in model.named_parameters()}
+    for gradients in run(program, 2):
+        assert gradients["idle.weight"] is expected["idle.weight"] is None
+        assert_close(gradients, expected)
+
+
+def test_frozen_parameters_have_no_gradients_and_are_gathered():
+    def program(rank):
+        model = Network()
+        for block in model.blocks[:2]:
+            block.requires_grad_(False)
+        sharded(model)
+        model(batches(2)[0][rank]).square().mean().backward()
+        return {name: each.grad.full_tensor() for name, each in model.named_parameters() if each.grad is not None}
+
+    model = Network()
+    model(batches(2)[0].flatten(0, 1)).square().mean().backward()
+    for gradients in run(program, 2):
+        assert gradients.keys() == {"blocks.2.weight", "blocks.2.bias", "last.weight", "last.bias"}
+        for name, gradient in gradients.items():
+            assert_close(gradient, model.get_parameter(name).grad)
+
+
+def test_by_hand_unsharded_and_sharded_again():
+    def program(rank):
+        model = sharded(Network())
+        before = model.last.weight.to_local().clone()
+        model.unshard()
+        rows = [model.last.weight.shape[0], type(model.last.weight).__name__]
+        model.reshard()
+        return rows, torch.equal(model.last.weight.to_local(), before)
+
+    assert run(program, 2) == (([5, "Parameter"], True),) * 2
+
+
+def test_a_rank_that_skips_a_backward_is_found():
+    def program(rank):
+        model = sharded(Network())
+        loss = model(batches(2)[0][rank]).square().mean()
+        if rank == 0:
+            loss.backward()
+
+    [finding] = simulate(program, 2).findings
+    assert (str(finding.code), finding.ranks) == ("deadlock.missing_rank", (1,))
