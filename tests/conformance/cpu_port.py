@@ -44,7 +44,7 @@ def put_gpus_on_cpu(module: ModuleType, world_size: int) -> None:
         (torch.cuda, {name: partial(_nothing) for name in ("set_device", "synchronize", "empty_cache")}),
         (torch.cuda, dict.fromkeys(("device", "stream"), nullcontext)),
         (torch.cuda, dict.fromkeys(("current_stream", "Stream", "Event"), _Stream)),
-        (torch.cuda, {"device_count": lambda: world_size}),
+        (torch.cuda, {"device_count": lambda: world_size, "current_device": lambda: 0}),
         (Tensor, {"cuda": lambda tensor, *_, **__: tensor.clone(), "to": TENSOR_TO}),
         (nn.Module, {"cuda": lambda model, *_: model, "to": _moved}),
         (nn.parallel, {"DistributedDataParallel": DistributedDataParallel}),

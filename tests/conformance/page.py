@@ -12,8 +12,8 @@ from tests.conformance.running import ROOT
 from tests.conformance.suites import SUITES, Suite
 
 PAGE = ROOT / "docs" / "conformance.md"
-BEGIN = "<!-- made by python -m tests.conformance --write -->"
-END = "<!-- end of what is made -->"
+BEGIN = "<!-- table of tests -->"
+END = "<!-- end of the table of tests -->"
 
 
 def write(results: str, path: Path = PAGE) -> None:
