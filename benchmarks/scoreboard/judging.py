@@ -28,12 +28,12 @@ class Judged:
     @property
     def found(self) -> bool:
         """An alarm for a wrong program."""
-        return self.is_wrong and self.said.alarm
+        return self.is_wrong and self.said.alarm and not self.said.lacks
 
     @property
     def false_alarm(self) -> bool:
         """An alarm for a correct one."""
-        return not self.is_wrong and self.said.alarm
+        return not self.is_wrong and self.said.alarm and not self.said.lacks
 
     @property
     def right_class(self) -> bool:

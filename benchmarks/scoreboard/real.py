@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -25,7 +26,9 @@ from benchmarks.scoreboard.tool import Said
 
 TIMEOUT_SECONDS = 3.0
 """Of each call; users have 30 minutes. The rank that ran into it is told, unless the backend waits past it."""
-KILLED_AFTER_SECONDS = 12.0
+KILLED_AFTER_SECONDS = 20.0
+_LACKING = "No backend type associated with device type cpu"
+"""What torch says of calls that the threaded group does not have, such as `reduce` and `send`."""
 _AT_ONCE = 6
 """They mostly wait for a time-out."""
 STUCK = "stuck: killed, and said nothing"
@@ -59,7 +62,8 @@ class Threaded:
 
     def judge(self, case: Case, file: Path) -> Said:
         """Run it once, all ranks in a process of their own."""
-        return _outcome([(_threaded_ranks, (file, case.size))])
+        said = _outcome([(_threaded_ranks, (file, case.size))])
+        return replace(said, lacks=_LACKING in said.text)
 
 
 def _outcome(targets: list[tuple[Any, tuple[Any, ...]]]) -> Said:

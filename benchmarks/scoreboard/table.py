@@ -14,7 +14,7 @@ Results = Mapping[str, Sequence[Judged]]
 
 def totals(results: Results) -> str:
     """A row for each tool."""
-    head = ["tool", "found", "right class", "right line", "both", "false alarms", "recall", "precision", "median"]
+    head = ["tool", "found", "right class", "right line", "both", "false alarms", "cannot run", "median"]
     return _table(head, [[name, *_total(judged)] for name, judged in results.items()])
 
 
@@ -34,7 +34,7 @@ def misses(results: Results) -> str:
     """For each tool, the names of wrong programs that passed, and of correct ones that did not."""
     lines = []
     for name, judged in results.items():
-        silent = _names(each for each in judged if each.is_wrong and not each.found)
+        silent = _names(each for each in judged if each.is_wrong and not each.said.alarm)
         loud = _names(each for each in judged if each.false_alarm)
         lines.append(f"- **{name}**: passed though wrong: {silent}. Alarm though correct: {loud}.")
     return "\n".join(lines)
@@ -47,12 +47,10 @@ def _total(judged: Sequence[Judged]) -> list[str]:
     right = (sum(each.right_class for each in judged), sum(each.right_line for each in judged))
     strict = sum(each.strict for each in judged)
     seconds = statistics.median(each.said.seconds for each in judged)
-    precision = f"{found / (found + false):.0%}" if found + false else "none"
     return [
         *(f"{number} of {wrong}" for number in (found, *right, strict)),
         f"{false} of {len(judged) - wrong}",
-        f"{found / wrong:.0%}",
-        precision,
+        f"{sum(each.said.lacks for each in judged)} of {len(judged)}",
         f"{seconds * 1e3:.0f} ms",
     ]
 

@@ -20,6 +20,8 @@ class Said:
     codes: frozenset[str] = frozenset()
     """Names of findings, of a tool that has such; of others the words of the text are searched."""
     seconds: float = 0.0
+    lacks: bool = False
+    """The tool has not got what the program calls: that is no alarm."""
 
 
 class Tool(Protocol):
