@@ -21,6 +21,7 @@ NOT_RUN = {
     "docs/exploring.md": ["ten minutes of four processes; a cluster", "an hour"],
     "docs/programs.md": ["minutes on two cores; it needs a checkout"],
     "docs/processes.md": ["ten minutes", "needs two machines"],
+    "docs/scoreboard.md": ["it takes half an hour"],
 }
 """Of each page: why blocks are not run. What is merely long is made short instead."""
 
