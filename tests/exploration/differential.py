@@ -34,6 +34,7 @@ FAMILIES: Families = {
     "queues": (("push", "a", OWN), ("pop", "a", True), ("pop", "a", False), ("length", "a"), ("check", "a")),
     "messages": (("send", 1), ("send", -1), ("receive", None), ("receive", -1), ("wait", None)),
     "polls": (("reduce",), ("poll",), ("wait", None), ("set", "a", OWN), ("check", "a")),
+    "mismatches": (("reduce",), ("unless", "a", "broadcast"), ("set", "a", OWN), ("check", "a"), ("delete", "a")),
     "time": (("sleep", 1.0), ("wait_key", "a", 1.0), ("set", "a", OWN), ("reduce",), ("wait", 1.0)),
 }
 MIXED: Families = {"mixed": tuple(dict.fromkeys(chain(*FAMILIES.values())))}
