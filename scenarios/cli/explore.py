@@ -14,6 +14,8 @@ from ddpsim.scenarios.cli.options import (
     Alike,
     BackendName,
     Checks,
+    ClogFolder,
+    FlightRecorderFolder,
     Gpus,
     IsolationName,
     Name,
@@ -30,6 +32,7 @@ from ddpsim.scenarios.cli.options import (
     how_text,
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import Status
 from ddpsim.simulator.policies.named import DEFAULT_EXPLORING, exploring_text, option_text
@@ -78,6 +81,8 @@ def explore(
     ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
+    flight_recorder: FlightRecorderFolder = None,
+    clog: ClogFolder = None,
 ) -> int:
     """Run a scenario, or a function of yours, under many schedules, until one fails or all are covered.
 
@@ -95,6 +100,7 @@ def explore(
     chosen = scenario.engine if engine is None else Engine.named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)
+    check_records(flight_recorder, clog, transport=transport)
     with reporting(report, opens=opens) as reported:
         with own_arguments(scenario, explore) as own, output.bar("exploring", executions, _where) as on_progress:
             exploration = explore_scenario(
@@ -116,6 +122,7 @@ def explore(
         output.show(text)
         if out is not None:
             _save(scenario, chosen, exploration, name, out)
+        leave_records(flight_recorder, clog, exploration.first_failure)
         how = by_text(chosen) + how_text(transport, policy, seed)
         reported.add_exploration(lambda: _document(scenario, exploration, how, status, text))
     return status

@@ -177,6 +177,26 @@ ReportFolder = Annotated[
         show_default=False,
     ),
 ]
+FlightRecorderFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--flight-recorder",
+        parser=_folder,
+        metavar="DIR",
+        help="Write what torch's flight recorder would have left into this folder: a dump of each rank.",
+        show_default=False,
+    ),
+]
+ClogFolder = Annotated[
+    Path | None,
+    typer.Option(
+        "--clog",
+        parser=_folder,
+        metavar="DIR",
+        help="Write what torchcomms' clog would have left into this folder: a log of each rank.",
+        show_default=False,
+    ),
+]
 Opens = Annotated[
     bool, typer.Option("--open", help="Show the report in a browser; without --report, from a temporary folder.")
 ]

@@ -11,6 +11,8 @@ from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import (
     BackendName,
     Checks,
+    ClogFolder,
+    FlightRecorderFolder,
     Gpus,
     IsolationName,
     Name,
@@ -24,6 +26,7 @@ from ddpsim.scenarios.cli.options import (
     WorldSize,
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.run import head
 from ddpsim.scenarios.cli.status import Status
@@ -69,6 +72,8 @@ def replay(
     ] = False,
     report: ReportFolder = None,
     opens: Opens = False,
+    flight_recorder: FlightRecorderFolder = None,
+    clog: ClogFolder = None,
 ) -> int:
     """Run a scenario again exactly as a report recorded it.
 
@@ -91,6 +96,7 @@ def replay(
     ).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None
+    check_records(flight_recorder, clog, transport=transport)
     with reporting(report, opens=opens) as reported:
         start = time.perf_counter()
         with own_arguments(scenario, replay) as own:
@@ -106,6 +112,7 @@ def replay(
         else:
             start_line = f"{head(scenario, replayed.result, chosen, 'replayed')}  {seconds * 1000:.0f} ms"
             output.show(f"{chr(10) * is_stepping}{start_line}\n\n{replayed.result}\n\n{text}")
+        leave_records(flight_recorder, clog, replayed.result)
         reported.add_run(scenario, chosen, replayed.result, status, text, how="replayed", seconds=seconds)
     return status
 

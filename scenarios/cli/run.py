@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,6 +15,8 @@ from ddpsim.scenarios.cli.options import (
     Alike,
     BackendNames,
     Checks,
+    ClogFolder,
+    FlightRecorderFolder,
     Gpus,
     IsolationName,
     Name,
@@ -35,6 +38,7 @@ from ddpsim.scenarios.cli.options import (
     prepared_for,
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
+from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
 from ddpsim.scenarios.cli.status import worst
 
@@ -70,6 +74,8 @@ def run(
     ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
+    flight_recorder: FlightRecorderFolder = None,
+    clog: ClogFolder = None,
 ) -> int:
     """Run a scenario, or a function of yours, and say what came of it."""
     from ddpsim.scenarios.lookup.loader import load
@@ -92,9 +98,10 @@ def run(
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     backends = backends_named(backend_semantics, scenario.backend_semantics)
     how = how_text(transport, policy, seed, scenario.choices)
+    check_records(flight_recorder, clog, runs=len(engines) * len(backends), transport=transport)
     with reporting(report, opens=opens, title=name if len(engines) * len(backends) > 1 else "") as reported:
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
-        return _run(cases, transport, how, run_once, reported)
+        return _run(cases, transport, how, run_once, reported, partial(leave_records, flight_recorder, clog))
 
 
 def _budget(seconds: float | None, steps: int | None) -> Budget | None:
@@ -112,6 +119,7 @@ def _run(
     how: str,
     run_once: Callable[[Scenario, Engine], Result],
     report: Report,
+    leave: Callable[[Result], None],
 ) -> int:
     from ddpsim.scenarios.cli.judgement import judge
 
@@ -130,6 +138,7 @@ def _run(
             output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
             output.show(judgement.line)
             statuses.append(judgement.status)
+            leave(result)
             report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
     if len(found) > 1:
         output.show(f"\n{by_backend(found)}")

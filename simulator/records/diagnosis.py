@@ -29,6 +29,8 @@ from ddpsim.simulator.verdict import Code, Finding, Verdict, combine
 from ddpsim.simulator.waits import CallWait, Waiting
 from ddpsim.simulator.wording import Line, listed, rank_list
 
+_MOST_STALLED = 8
+"""So many of the calls that did not complete are told."""
 _MOST_ISSUED = 200_000
 """How often each rank came to a line is counted in jobs with at most so many calls."""
 
@@ -181,14 +183,15 @@ class _Diagnosing:
         return tuple(call for call, progress in calls if progress is Progress.UNFINISHED and not call.is_point_to_point)
 
     def _unknown(self) -> Iterator[Finding]:
-        for calls in self._met.stalled:
+        stalled = [*self._met.stalled, *self._messages.stalled]
+        for calls in stalled[:_MOST_STALLED]:
             what = f'{calls[0].operation} #{calls[0].sequence} on "{calls[0].group}"'
             who = rank_list(call.rank for call in calls)
             rows = [Row(call.rank, str(call), call.location) for call in calls]
             cause = Cause.CAME_AND_HUNG.lines(who=who, operation=what)
             summary = f"{who} came to {what}, and it did not complete"
             yield _of_nobody(summary, [*table(rows), *cause])
-        if not self._met.stalled and self._job.unrecorded:
+        if not stalled and self._job.unrecorded:
             who = rank_list(self._job.unrecorded)
             summary = f"nothing is open, and there is no record of {who}"
             yield _of_nobody(summary, Cause.NOTHING_OPEN.lines(who=who))
@@ -204,6 +207,8 @@ class _Diagnosing:
             yield f"not in the records, so not compared: {', '.join(lacks)}"
         for group, number in self._met.compared_from.items():
             yield f'group "{group}" is compared from call #{number} on: what came before is in not all the records'
+        if not any(progress is Progress.COMPLETE for record in records for _, progress in record.calls):
+            yield "the records do not say which calls were complete"
         if self._job.guessed:
             yield (
                 f"no record says who belongs to group {listed([repr(name) for name in self._job.guessed], 4)}: taken "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ddpsim.simulator.calls import ANY_SOURCE
 from ddpsim.simulator.records.record import RankRecord, RecordError
 from ddpsim.simulator.wording import listed, rank_list
 
@@ -46,6 +47,7 @@ def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
     size = _world_size(by_rank, world_size)
     _check_enough(by_rank, size)
     members, guessed = _groups(by_rank, size)
+    _check_peers(by_rank, size)
     return Job(size, by_rank, members, guessed)
 
 
@@ -82,6 +84,16 @@ def _check_enough(records: Mapping[int, RankRecord], size: int) -> None:
         )
 
 
+def _check_peers(records: Mapping[int, RankRecord], size: int) -> None:
+    for record in records.values():
+        for call, _ in record.calls:
+            if call.peer is not None and call.peer != ANY_SOURCE and not 0 <= call.peer < size:
+                raise RecordError(
+                    f"{record.source} has a {call.operation} with rank {call.peer} in a job of {size} ranks, expected "
+                    "ranks below that: --world-size says how many there were"
+                )
+
+
 def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tuple[int, ...]], tuple[str, ...]]:
     members: dict[str, tuple[int, ...]] = {}
     for record in records.values():
@@ -90,11 +102,13 @@ def _groups(records: Mapping[int, RankRecord], size: int) -> tuple[dict[str, tup
     callers: dict[str, set[int]] = {}
     for record in records.values():
         for call, _ in record.calls:
-            if call.group not in members:
-                named = {call.rank} if call.peer is None or call.peer < 0 else {call.rank, call.peer}
-                callers.setdefault(call.group, set()).update(named)
-    members |= {group: tuple(sorted(ranks)) for group, ranks in callers.items()}
+            callers.setdefault(call.group, set()).add(call.rank)
+            if call.peer is not None and call.peer != ANY_SOURCE:
+                callers[call.group].add(call.peer)
+    guessed = tuple(group for group in callers if group not in members and group != DEFAULT)
     if DEFAULT in callers:
-        members[DEFAULT] = tuple(range(size))
-    guessed = tuple(group for group in callers if group != DEFAULT)
+        members.setdefault(DEFAULT, tuple(range(size)))
+    for group, own in callers.items():
+        known = members.get(group, ())
+        members[group] = (*known, *sorted(own.difference(known)))
     return members, guessed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ddpsim.simulator.calls import Call
+from ddpsim.simulator.calls import ANY_SOURCE, Call
 from ddpsim.simulator.diagnosis.standstill import OpenSlot
 from ddpsim.simulator.matching.agreement import pair_disagreement
 from ddpsim.simulator.records.job import Job
@@ -20,6 +20,8 @@ class MetMessages:
     clashes: list[tuple[Call, Call, Code]] = field(default_factory=list)
     """A send and its receive; between two ranks of a group the first."""
     open_slots: list[OpenSlot] = field(default_factory=list)
+    stalled: list[tuple[Call, ...]] = field(default_factory=list)
+    """Messages that met and did not complete; between two ranks of a group the first."""
 
 
 @dataclass(slots=True)
@@ -30,20 +32,29 @@ class _Channel:
 
 def met_messages(job: Job) -> MetMessages:
     """Pair the messages between any two ranks of a group."""
+    found = MetMessages()
     channels: dict[tuple[str, int, int], _Channel] = {}
     for record in job.records.values():
         for recorded in record.calls:
             call = recorded.call
             if not call.is_point_to_point or call.peer is None:
                 continue
-            if call.operation == "send":
+            if call.peer == ANY_SOURCE:
+                _add_of_any(job, recorded, found)
+            elif call.operation == "send":
                 channels.setdefault((call.group, call.rank, call.peer), _Channel()).sends.append(recorded)
             else:
                 channels.setdefault((call.group, call.peer, call.rank), _Channel()).receives.append(recorded)
-    found = MetMessages()
     for (_, source, destination), channel in channels.items():
         _pair(job, source, destination, channel, found)
     return found
+
+
+def _add_of_any(job: Job, receive: RecordedCall, found: MetMessages) -> None:
+    """A receive from whoever sends: which message it took no record says, so only one that is open tells something."""
+    if receive.progress is Progress.UNFINISHED:
+        others = tuple(rank for rank in job.members[receive.call.group] if rank != receive.call.rank)
+        found.open_slots.append(OpenSlot((receive.call,), others, any_suffices=True))
 
 
 def _pair(job: Job, source: int, destination: int, channel: _Channel, found: MetMessages) -> None:
@@ -55,6 +66,10 @@ def _pair(job: Job, source: int, destination: int, channel: _Channel, found: Met
         if code is not None:
             found.clashes.append((send.call, receive.call, code))
             return
+    met = zip(_not_complete(sends), _not_complete(receives), strict=False)
+    stalled = next((pair for pair in met if Progress.UNFINISHED in (pair[0].progress, pair[1].progress)), None)
+    if stalled is not None:
+        found.stalled.append((stalled[0].call, stalled[1].call))
     paired = min(len(sends), len(receives))
     for recorded in (*_not_complete(sends[paired:]), *_not_complete(receives[paired:])):
         peer = recorded.call.peer

@@ -1,0 +1,95 @@
+"""A journal as torchcomms' clogs, version 1, with reductions, roots and splits, which a flight recorder leaves out."""
+
+from __future__ import annotations
+
+from math import prod
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
+from ddpsim.simulator.operations import OPERATIONS as ROWS
+from ddpsim.simulator.operations import Shapes
+from ddpsim.simulator.records.job import DEFAULT
+from ddpsim.simulator.records.journal import Journal
+from ddpsim.simulator.records.operation_names import SHORT_DTYPES
+
+_NAMES = {
+    "all_gather_into_tensor": "all_gather_single",
+    "reduce_scatter_tensor": "reduce_scatter_single",
+    "all_to_all_single": "all_to_all_v_single",
+    "monitored_barrier": "barrier",
+}
+_SHORT = {name: short for short, name in SHORT_DTYPES.items()}
+
+
+def log_of(journal: Journal, rank: int) -> bytes:
+    """The log of a rank."""
+    lines = ["V|1|base_timestamp=0.000", f"new_comm|comm={DEFAULT}|rank={rank}|world_size={journal.world_size}"]
+    for group, members in journal.members.items():
+        if group != DEFAULT and rank in members:
+            lines.append(f"new_comm|comm={_name(group)}|rank={members.index(rank)}|world_size={len(members)}")
+            lines.append(f"split|parent={DEFAULT}|child={_name(group)}|ranks={','.join(map(str, members))}")
+    numbers: dict[str, int] = {}
+    for work, noted in enumerate(journal.ranks[rank], start=1):
+        signature = _signature(noted.call, journal.members[noted.call.group])
+        if signature not in numbers:
+            numbers[signature] = len(numbers) + 1
+            lines.append(f"C{numbers[signature]}|sig|{signature}")
+        head, time = f"C{numbers[signature]}", f"+{noted.time:.3f}"
+        lines += [f"{head}|Q|work_id={work}|{time}", f"{head}|S|{time}"]
+        lines += [f"{head}|E|{time}"] if noted.is_complete else []
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _name(group: str) -> str:
+    return "".join("_" if letter in "|=\r\n" else letter for letter in group)
+
+
+def _signature(call: Call, members: tuple[int, ...]) -> str:
+    signature = call.signature
+    parts = [_NAMES.get(call.operation, call.operation), *_counts(call, members)]
+    if signature.dtype is not None:
+        parts.append(f"dtype={_SHORT.get(signature.dtype, signature.dtype)}")
+    if signature.reduction is not None:
+        parts.append(f"red_op={signature.reduction.lower()}")
+    if signature.root is not None:
+        parts.append(f"root={members.index(signature.root) if signature.root in members else signature.root}")
+    if call.peer is not None:
+        parts.append(f"peer={ANY_SOURCE if call.peer == ANY_SOURCE else members.index(call.peer)}")
+    return "|".join([*parts, "async_op=f", f"comm={_name(call.group)}"])
+
+
+def _counts(call: Call, members: tuple[int, ...]) -> list[str]:
+    """Elements sent and received; of lists of tensors, of each."""
+    signature, row = call.signature, ROWS[call.operation]
+    if row.shapes is Shapes.NONE:
+        return []
+    if signature.splits is not None and row.shapes is Shapes.IN_AND_OUT:
+        sent, received = signature.splits
+        return [f"in_splits={_listed(sent)}", f"out_splits={_listed(received)}"]
+    counts = [prod(shape) for shape in signature.shapes]
+    if call.is_point_to_point:
+        return [
+            f"in_count={counts[0] * (call.operation == 'send')}",
+            f"out_count={counts[0] * (call.operation != 'send')}",
+        ]
+    if row.shapes in (Shapes.PER_MEMBER, Shapes.SEVERAL):
+        out = counts if call.operation != "reduce_scatter" else counts[:1]
+        return [f"in_counts={_listed(counts)}", f"out_counts={_listed(out)}"]
+    return _of_one(call, signature.shapes, len(members))
+
+
+def _of_one(call: Call, shapes: tuple[Shape, ...], size: int) -> list[str]:
+    count, row = prod(shapes[0]), ROWS[call.operation]
+    if call.operation == "scatter":
+        return [f"in_counts={_listed([count] * size)}", f"out_count={count}"]
+    if row.gathers and call.operation in ("all_gather", "gather"):
+        return [f"in_count={count}", f"out_counts={_listed([count] * size)}"]
+    if row.gathers:
+        return [f"in_count={count}", f"out_count={count * size}"]
+    if call.operation == "reduce_scatter_tensor":
+        return [f"in_count={count}", f"out_count={count // size}"]
+    return [f"in_count={count}", f"out_count={count}"]
+
+
+def _listed(numbers: object) -> str:
+    assert isinstance(numbers, (list, tuple))
+    return ",".join(map(str, numbers))

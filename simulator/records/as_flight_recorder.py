@@ -1,0 +1,115 @@
+"""A journal as dumps of torch's flight recorder, of NCCL's shape, version 2.10: what torch's own reader takes."""
+
+from __future__ import annotations
+
+import pickle
+from collections import Counter
+from typing import Any
+
+from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Shape
+from ddpsim.simulator.operations import OPERATIONS as ROWS
+from ddpsim.simulator.operations import Root, Shapes
+from ddpsim.simulator.records.job import DEFAULT
+from ddpsim.simulator.records.journal import Journal, Noted
+from ddpsim.simulator.records.operation_names import CPP_DTYPES
+
+VERSION = "2.10"
+_NAMES = {
+    "all_gather_into_tensor": "_all_gather_base",
+    "reduce_scatter_tensor": "_reduce_scatter_base",
+    "all_to_all_single": "all_to_all",
+    "all_reduce_coalesced": "allreduce_coalesced",
+    "all_gather_coalesced": "ALLGATHER_coalesced",
+    "monitored_barrier": "barrier",
+}
+"""As NCCL's recorder writes operations, where that is not torch.distributed's name."""
+_CPP = {name: cpp for cpp, name in CPP_DTYPES.items()}
+_SECOND = 1_000_000_000
+
+
+def dump_of(journal: Journal, rank: int) -> bytes:
+    """The dump of a rank, pickled as torch does."""
+    names = {group: "0" if group == DEFAULT else group for group in journal.members}
+    config = {
+        names[group]: {"name": names[group], "desc": _description(group), "ranks": str(list(members))}
+        for group, members in journal.members.items()
+        if rank in members
+    }
+    counts: Counter[tuple[str, str]] = Counter()
+    entries = [
+        _entry(number, noted, journal.members[noted.call.group], names[noted.call.group], counts)
+        for number, noted in enumerate(journal.ranks[rank])
+        if noted.call.peer != ANY_SOURCE  # NCCL has no such receive, and nobody knows whose message it would have been
+    ]
+    dump = {"version": VERSION, "pg_config": config, "comm_lib_version": "", "pg_status": {}, "entries": entries}
+    return pickle.dumps(dump, protocol=2)
+
+
+def _description(group: str) -> str:
+    return "default_pg" if group == DEFAULT else "undefined"
+
+
+def _entry(
+    number: int, noted: Noted, members: tuple[int, ...], name: str, counts: Counter[tuple[str, str]]
+) -> dict[str, Any]:
+    call = noted.call
+    counts[call.group, "message" if call.is_point_to_point else "collective"] += 1
+    counts[call.group, "any"] += 1
+    sent, received = _sizes(call, members)
+    dtype = [] if call.signature.dtype is None else [_CPP.get(call.signature.dtype, call.signature.dtype)]
+    created = _SECOND + int(noted.time * _SECOND) + number
+    done = created if noted.is_complete else None
+    return {
+        "record_id": number,
+        "pg_id": list(dict.fromkeys(group for group, _ in counts)).index(call.group),
+        "process_group": (name, _description(call.group)),
+        "thread_name": call.thread,
+        "thread_id": "0",
+        "collective_seq_id": call.sequence + 1 if not call.is_point_to_point else counts[call.group, "collective"],
+        "p2p_seq_id": counts[call.group, "message"],
+        "op_id": counts[call.group, "any"],
+        "profiling_name": f"nccl:{_operation(call, members)}",
+        "time_created_ns": created,
+        "input_sizes": [list(shape) for shape in sent],
+        "input_dtypes": dtype * len(sent),
+        "output_sizes": [list(shape) for shape in received],
+        "output_dtypes": dtype * len(received),
+        "state": "completed" if noted.is_complete else "started",
+        "time_discovered_started_ns": created,
+        "time_discovered_completed_ns": done,
+        "retired": noted.is_complete,
+        "timeout_ms": 600_000,
+        "is_p2p": call.is_point_to_point,
+        "frames": [
+            {"name": site.function, "filename": site.path, "line": site.line}
+            for site in (call.site, call.caller)
+            if site is not None and site != NOWHERE
+        ],
+    }
+
+
+def _operation(call: Call, members: tuple[int, ...]) -> str:
+    if call.peer is None:
+        return _NAMES.get(call.operation, call.operation)
+    arrow = "->" if call.operation == "send" else "<-"
+    return f"{call.operation} {members.index(call.rank)}{arrow}{members.index(call.peer)}"
+
+
+def _sizes(call: Call, members: tuple[int, ...]) -> tuple[tuple[Shape, ...], tuple[Shape, ...]]:
+    """What a rank sends and what it receives, as NCCL's group records them: parts side by side in one tensor."""
+    shapes, size, row = call.signature.shapes, len(members), ROWS[call.operation]
+    if row.shapes is Shapes.NONE or not shapes:
+        return (), ()
+    if row.shapes is Shapes.IN_AND_OUT:
+        return shapes[:1], shapes[1:]
+    parts = ((size, *shapes[0]),)
+    if row.shapes is Shapes.PER_MEMBER:
+        return parts, (parts if call.operation == "all_to_all" else shapes[:1])
+    if row.root is not Root.NONE and call.operation in ("gather", "scatter"):
+        at_root = parts if call.rank == call.signature.root else ()
+        return (shapes, at_root) if call.operation == "gather" else (at_root, shapes)
+    if row.gathers:
+        return shapes, tuple((size, *shape) for shape in shapes)
+    if row.name.startswith("reduce_scatter"):
+        return shapes, tuple((shape[0] // size, *shape[1:]) for shape in shapes)
+    return shapes, shapes

@@ -1,0 +1,125 @@
+"""What the recorders of a simulated run's ranks would have noted: the calls of each rank, and how far they had come."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.events import Event, EventKind
+from ddpsim.simulator.operations import CREATING
+from ddpsim.simulator.records.job import DEFAULT
+
+REFUSED = "refused"
+"""What the trace says of calls that met and whose data could not move."""
+
+
+class Noted(NamedTuple):
+    """A call of a rank. Creations of groups are not noted, and not counted, as recorders do not."""
+
+    call: Call
+    """Numbered within its group from 0 on; a receive from any source names whose message it took, if it took one."""
+    is_complete: bool
+    time: float
+    """Virtual seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Journal:
+    """The calls of a run."""
+
+    world_size: int
+    ranks: tuple[tuple[Noted, ...], ...]
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """The global ranks of each group, in group-rank order."""
+
+
+def journal(trace: Iterable[Event], world_size: int) -> Journal:
+    """The journal of a run of so many ranks."""
+    return _Reading(world_size).read(trace)
+
+
+class _Reading:
+    """A trace, event by event."""
+
+    def __init__(self, world_size: int) -> None:
+        self._size = world_size
+        self._ranks: list[list[Noted]] = [[] for _ in range(world_size)]
+        self._members: dict[str, tuple[int, ...]] = {DEFAULT: tuple(range(world_size))}
+        self._created: Counter[tuple[str, int]] = Counter()
+        self._places: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        """Where the calls of a collective stand: rank and index."""
+        self._halves: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        """The same of messages and receives that have not met, by group, receiver and tag."""
+
+    def read(self, trace: Iterable[Event]) -> Journal:
+        for event in trace:
+            call = event.call
+            if call is None:
+                continue
+            if call.operation in CREATING:
+                self._create(event, call)
+            elif event.kind is EventKind.ISSUE:
+                self._issue(event, call)
+            elif event.kind is EventKind.MATCH and event.text != REFUSED:
+                self._match(call, event.text)
+        for rank, noted in enumerate(self._ranks):
+            for each in noted:
+                members = self._members.setdefault(each.call.group, (rank,))
+                if rank not in members:
+                    self._members[each.call.group] = (*members, rank)
+        return Journal(self._size, tuple(map(tuple, self._ranks)), self._members)
+
+    def _create(self, event: Event, call: Call) -> None:
+        if event.kind is EventKind.ISSUE:
+            self._created[call.group, call.rank] += 1
+            if call.signature.members is not None:
+                self._members.setdefault(call.group, call.signature.members)
+
+    def _issue(self, event: Event, call: Call) -> None:
+        place = call.rank, len(self._ranks[call.rank])
+        if call.is_point_to_point:
+            self._halves.setdefault(_channel(call), []).append(place)
+        else:
+            self._places.setdefault((call.group, call.sequence), []).append(place)
+            call = call._replace(sequence=call.sequence - self._created[call.group, call.rank])
+        self._ranks[call.rank].append(Noted(call, False, event.time))
+
+    def _match(self, call: Call, text: str) -> None:
+        if not call.is_point_to_point:
+            for place in self._places.get((call.group, call.sequence), ()):
+                self._complete(place)
+            return
+        halves = self._halves.get(_channel(call), [])
+        own = next((place for place in halves if self._call(place) == call), None)
+        other = next((place for place in halves if _fits(self._call(place), call, text)), None)
+        if own is not None and other is not None:
+            halves.remove(own)
+            halves.remove(other)
+            self._complete(own, peer=other[0])
+            self._complete(other, peer=own[0])
+
+    def _call(self, place: tuple[int, int]) -> Call:
+        return self._ranks[place[0]][place[1]].call
+
+    def _complete(self, place: tuple[int, int], peer: int | None = None) -> None:
+        rank, index = place
+        noted = self._ranks[rank][index]
+        call = noted.call if peer is None else noted.call._replace(peer=peer)
+        self._ranks[rank][index] = Noted(call, True, noted.time)
+
+
+def _channel(call: Call) -> tuple[str, int, int]:
+    receiver = call.rank if call.operation == "recv" else call.peer
+    assert receiver is not None
+    return call.group, receiver, call.tag
+
+
+def _fits(other: Call, arrival: Call, text: str) -> bool:
+    if other.operation == arrival.operation:
+        return False
+    if arrival.operation == "send":
+        return other.peer in (ANY_SOURCE, arrival.rank)
+    return text == f"from rank {other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer

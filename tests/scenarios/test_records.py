@@ -1,0 +1,118 @@
+"""Records that simulated runs leave: what a run found, and what its records are diagnosed as."""
+
+import gc
+import logging
+import pickle
+
+import pytest
+
+from ddpsim import Verdict
+from ddpsim.scenarios import load, registry, run_scenario
+from ddpsim.simulator.records.as_clog import log_of
+from ddpsim.simulator.records.as_flight_recorder import dump_of
+from ddpsim.simulator.records.diagnosis import diagnose
+from ddpsim.simulator.records.forms import read
+from ddpsim.simulator.records.job import job_of
+from ddpsim.simulator.records.journal import journal
+from ddpsim.simulator.records.record import Progress
+from tests.tiers import sweep
+
+FORMS = {"flight recorder": (dump_of, "rank_{}"), "clog": (log_of, "clog_rank_{}.log")}
+
+SAMPLE = (
+    "uneven-inputs-without-join",
+    "op-type-differs",
+    "allreduce-dtype-differs",
+    "cross-group-order-inversion",
+    "reduce-op-differs",
+    "both-send-first",
+    "exception-on-one-rank",
+)
+
+CARRIED = {
+    "flight recorder": {"operation", "shape", "dtype", "cycle", "missing_rank", "dead_rank"},
+    "clog": {"operation", "shape", "dtype", "cycle", "missing_rank", "dead_rank", "reduction", "root", "splits"},
+}
+"""Findings, by the end of their codes, of which the form has all that they take."""
+
+NOT_CARRIED = {
+    "allreduce-layout-differs": "a clog has numbers of elements, no shapes",
+    "batch-replayed-in-order": "which messages were started together no record says",
+    "send-issued-before-receive": "in which order messages of a rank are started no record says",
+    "message-tags-differ": "tags are in no record",
+    "group-first-used-after-exit": "which ranks were connected no record says",
+    "two-wrapped-models-in-their-own-groups": "what a call is for no record says, so the odd rank is not told",
+}
+
+
+def records(result, form):
+    write, name = FORMS[form]
+    noted = journal(result.trace, result.world_size)
+    return [read(write(noted, rank), name.format(rank)) for rank in range(result.world_size)]
+
+
+def leading(result):
+    """The findings that a record may show: calls that met, and ranks that waited."""
+    kinds = ("mismatch.", "deadlock.")
+    return [each for each in result.findings if each.code.startswith(kinds) and each.code.verdict is Verdict.FAIL]
+
+
+@pytest.mark.parametrize("name", sweep(sorted(registry), lambda name: name in SAMPLE))
+def test_the_records_of_a_run_blame_whom_the_run_blames(name):
+    result = run_scenario(load(name))
+    wanted = {each.ranks for each in leading(result) if each.code.partition(".")[2] in CARRIED["clog"]}
+    for form, carried in CARRIED.items():
+        known = [each for each in leading(result) if each.code.partition(".")[2] in carried]
+        if known and name not in NOT_CARRIED:
+            found = diagnose(job_of(records(result, form), result.world_size))
+            assert wanted & {each.ranks for each in found.findings}, (form, found.findings)
+        elif not result.findings and any(journal(result.trace, result.world_size).ranks):
+            assert diagnose(job_of(records(result, form), result.world_size)).findings == ()
+
+
+def test_records_say_what_the_run_did():
+    result = run_scenario(load("uneven-inputs-without-join"))
+    for form in FORMS:
+        per_rank = records(result, form)
+        assert [len(each.calls) for each in per_rank] == [10, 9, 10, 10]
+        assert [each.rank for each in per_rank] == [0, 1, 2, 3]
+        assert {each.calls[-1].progress for each in (per_rank[0], per_rank[2])} == {Progress.UNFINISHED}
+        assert {recorded.progress for recorded in per_rank[1].calls} == {Progress.COMPLETE}
+
+
+def test_torchs_own_reader_reads_the_dumps(ddpsim, tmp_path, caplog):
+    from torch.distributed.flight_recorder.fr_trace import main
+
+    ddpsim("run", "uneven-inputs-without-join", "--flight-recorder", "dumps")
+    caplog.set_level(logging.INFO)
+    try:
+        logging.getLogger("Flight Recorder").propagate = True
+        main([str(tmp_path / "dumps"), "-p", "rank_"])
+    finally:
+        gc.enable()  # it switches it off, for good
+    assert "missing ranks: {1}" in caplog.text
+    assert "collective: nccl:all_reduce" in caplog.text
+
+
+def test_the_console_writes_both_forms(ddpsim, tmp_path):
+    status, out, _ = ddpsim("run", "op-type-differs", "--flight-recorder", "a/dumps", "--clog", "logs")
+    assert status == 0
+    assert out.splitlines()[-2:] == ["records  a/dumps", "records  logs"]
+    assert sorted(path.name for path in (tmp_path / "logs").iterdir())[0] == "clog_rank_0.log"
+    assert pickle.loads((tmp_path / "a" / "dumps" / "rank_0").read_bytes())["version"] == "2.10"
+    for folder in ("a/dumps", "logs"):
+        assert ddpsim("diagnose", folder)[0] == 1
+    _, _, err = ddpsim("run", "op-type-differs", "--clog", "logs")
+    assert err == ("ddpsim: logs holds records already, such as clog_rank_0.log, expected none: give another folder\n")
+    _, _, err = ddpsim("run", "op-type-differs", "--engine", "both", "--clog", "other")
+    assert "--clog with 2 runs, expected one" in err
+    _, _, err = ddpsim("run", "op-type-differs", "--transport", "processes", "--clog", "other")
+    assert "--clog with --transport processes, expected a simulated run" in err
+
+
+def test_explore_and_replay_write_them_too(ddpsim, tmp_path):
+    assert ddpsim("explore", "op-type-differs", "--clog", "explored")[0] == 0
+    line = ddpsim("run", "op-type-differs")[1].partition("  replay  ddpsim replay ")[2].split()
+    assert ddpsim("replay", *line[:2], "--clog", "replayed")[0] == 0
+    for folder in ("explored", "replayed"):
+        assert "mismatch.operation" in ddpsim("diagnose", folder)[1]
