@@ -1,10 +1,9 @@
-"""A rank issues the first call of a group, does not wait, and ends: peers that connect at first use find it gone.
+"""A group is used for the first time when one of its ranks has returned already: the others wait for it.
 
-gloo connects all ranks when the group is made, unless it is told to be lazy (TORCH_GLOO_LAZY_INIT). Then what the rank
-left behind never leaves its process.
+Nothing failed while it lived, as a group connects with its first call. Real gloo: the others get an error as its
+process has gone, or wait on beyond their time-out where connections are made lazily.
 """
 
-import torch
 import torch.distributed as dist
 
 from ddpsim import Code
@@ -15,26 +14,19 @@ from ddpsim.scenarios.model import finds, repairs, scenario
     about=__doc__,
     expected=finds(Code.DEADLOCK_MISSING_RANK, ranks=0),
     reports=["pytorch/gloo#520"],
-    tags=["raw", "backend"],
-    backend_semantics="lazy-connect",
+    tags=["groups", "teardown"],
+    min_world_size=3,
 )
 def group_first_used_after_exit(rank: int) -> None:
-    """Rank 0 gives its share, publishes a result and goes; the others come when it is published."""
-    store = dist.distributed_c10d._get_default_store()
+    """Make a group for the end, and use it on all ranks but the first, which is done."""
+    closing = dist.new_group()  # found here
     if rank == 0:
-        dist.all_reduce(torch.ones(1), async_op=True)  # found here
-        store.set("published", "1")
         return
-    store.wait(["published"])
-    dist.all_reduce(torch.ones(1))
+    dist.barrier(group=closing)
 
 
 @repairs(group_first_used_after_exit)
 def repaired(rank: int) -> None:
-    """Rank 0 publishes first, and waits for its call before it ends."""
-    store = dist.distributed_c10d._get_default_store()
-    if rank == 0:
-        store.set("published", "1")
-    else:
-        store.wait(["published"])
-    dist.all_reduce(torch.ones(1))
+    """Every rank of the group comes to its calls."""
+    closing = dist.new_group()
+    dist.barrier(group=closing)

@@ -22,7 +22,8 @@ def test_every_scenario_has_its_row():
 
 
 def test_the_numbers_are_those_of_the_table():
-    counts = Counter((re.match(r"\w+", text)[0], (found or "").split(",")[0]) for _, _, text, found in ROWS)
+    run = [(text, found or "") for _, sign, text, found in ROWS if sign != "-"]
+    counts = Counter((re.match(r"\w+", text)[0], found.split(",")[0]) for text, found in run)
     hung, died, silent = (counts["mismatch", each] for each in ("hung", "died", "pass"))
     deadlocks, divergences = (
         sum(n for (kind, _), n in counts.items() if kind == each) for each in ("deadlock", "divergence")
