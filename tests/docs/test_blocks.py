@@ -35,8 +35,10 @@ def a_readers_folder(tmp_path, monkeypatch):
     for name in ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
     profile = hypothesis.settings.get_current_profile_name()
-    # Hypothesis has looked for CI when it was imported; and its deadline is of an idle machine.
-    hypothesis.settings.register_profile("reader", hypothesis.settings.get_profile("default"), deadline=None)
+    # Hypothesis has looked for CI when it was imported; its deadline is of an idle machine; and what a page shows, a
+    # quarter of its examples show.
+    default = hypothesis.settings.get_profile("default")
+    hypothesis.settings.register_profile("reader", default, deadline=None, max_examples=25)
     hypothesis.settings.load_profile("reader")
     yield tmp_path
     hypothesis.settings.load_profile(profile)
