@@ -2,10 +2,11 @@
 
 A schedule has a short, versioned text form, the replay token:
 
-    s1:0x12.1.2:u28.80:9c1e03ab
-    |  |        |      |
-    |  |        |      4 hex digits that name the program and world size, 4 that check the whole
-    |  |        how ranks start, where they are programs: unlike (u) or alike (a), and the hash seeds they have in turn
+    s1:0x12.1.2:w128:u28.80:9c1e03ab
+    |  |        |    |      |
+    |  |        |    |      4 hex digits that name the program and world size, 4 that check the whole
+    |  |        |    how ranks of programs start: unlike (u) or alike (a), and the hash seeds they have in turn
+    |  |        the world size, where it is more than 64; up to that the digits that name it are tried for each
     |  the choices, in order; `AxN` stands for N times A; zeros at the end are left out
     version
 
@@ -28,7 +29,7 @@ from ddpsim.simulator.errors import ReplayError
 
 VERSION = "s1"
 _TOKEN = re.compile(
-    r"(?P<version>s\d+):(?P<choices>[0-9x.]+)(?::(?P<start>[ua](?:\d{1,10}(?:\.\d{1,10})*)?))?"
+    r"(?P<version>s\d+):(?P<choices>[0-9x.]+)(?::w(?P<ranks>\d{1,10}))?(?::(?P<start>[ua](?:\d{1,10}(?:\.\d{1,10})*)?))?"
     r":(?P<program>[0-9a-f]{4})(?P<check>[0-9a-f]{4})"
 )
 _RUN = re.compile(r"(\d+)(?:x(\d+))?")
@@ -121,7 +122,10 @@ class Schedule:
     """How its ranks start; None for the way that goes with the program."""
 
     def __str__(self) -> str:
-        body = f"{VERSION}:{choices_text(self.choices)}" + (f":{self.start}" if self.start is not None else "")
+        _, ranks = _name_and_ranks(self.program)
+        body = f"{VERSION}:{choices_text(self.choices)}"
+        body += f":w{ranks}" if ranks > _MOST_TRIED else ""
+        body += f":{self.start}" if self.start is not None else ""
         name = _checksum(self.program)
         return f"{body}:{name}{_checksum(body + name)}"
 
@@ -195,10 +199,11 @@ def _whole(token: str) -> re.Match[str]:
     return found
 
 
+_ON_RANKS = re.compile(r"(?P<name>.*) on (?P<ranks>[1-9]\d{0,9}) ranks", re.DOTALL)
 _FILE = re.compile(r"(?P<path>\S+\.(?:py|toml))(?P<rest>(?::|\s).*)")
 """A program that is named by its file."""
-_MOST_RANKS = 64
-"""World sizes up to this are tried where a token is of another one; more would fit four digits by chance."""
+_MOST_TRIED = 64
+"""World sizes up to this are tried where a token does not say its own; more would fit four digits by chance."""
 
 
 def _is_of(found: re.Match[str], program: str) -> bool:
@@ -218,12 +223,19 @@ def _spellings(program: str) -> Iterator[str]:
 
 def _what_differs(found: re.Match[str], program: str) -> str:
     """What a token is not of, with what to do."""
-    name, _, ranks = program.rpartition(" on ")
-    if ranks.endswith(" ranks"):
-        for size in range(1, _MOST_RANKS + 1):
-            if found["program"] == _checksum(program_on(name, size)):
-                return f"world size than {program}: replay it on {size} rank{'s' * (size != 1)}, where it came from"
-    return f"program than {program}: replay it with the one it came from"
+    name, ranks = _name_and_ranks(program)
+    sizes = [int(found["ranks"])] if found["ranks"] else range(1, _MOST_TRIED + 1)
+    for size in sizes if ranks else ():
+        if found["program"] == _checksum(program_on(name, size)):
+            return f"world size than {program}: replay it on {size} rank{'s' * (size != 1)}, where it came from"
+    also = f", on {found['ranks']} ranks," if found["ranks"] and int(found["ranks"]) != ranks else ""
+    return f"program{also} than {program}: replay it with the one it came from"
+
+
+def _name_and_ranks(program: str) -> tuple[str, int]:
+    """What `program_on` was given; 0 ranks for a text of another form."""
+    found = _ON_RANKS.fullmatch(program)
+    return (found["name"], int(found["ranks"])) if found else (program, 0)
 
 
 def _shown(token: str) -> str:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ddpsim.simulator.choices import Schedule
+from ddpsim.simulator.choices import Schedule, Start
 from ddpsim.simulator.errors import ReplayError
 
 
@@ -67,6 +67,30 @@ def test_a_token_of_another_version_is_refused_by_its_version():
 def test_a_token_of_another_program_or_world_size_is_refused_and_says_which(program, told):
     with pytest.raises(ReplayError, match=f"recorded for another {told}$"):
         Schedule.parse(TOKEN, program=program)
+
+
+LARGE = str(Schedule((0, 1), "p on 128 ranks", Start(hash_seeds=(28, 80))))
+
+
+def test_a_token_says_its_world_size_where_it_cannot_be_found_out():
+    assert LARGE.startswith("s1:0.1:w128:u28.80:")
+    assert str(Schedule((0, 1), "p on 64 ranks")).count(":") == 2
+    assert Schedule.parse(LARGE, program="p on 128 ranks") == Schedule((0, 1), "p on 128 ranks", Start(False, (28, 80)))
+    before = "s1:0.1:f57bb20f"  # as versions before wrote it
+    assert Schedule.parse(before, program="p on 128 ranks") == Schedule((0, 1), "p on 128 ranks")
+
+
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ("p on 127 ranks", "world size than p on 127 ranks: replay it on 128 ranks, where it came from"),
+        ("q on 128 ranks", "program than q on 128 ranks: replay it with the one it came from"),
+        ("q on 4 ranks", "program, on 128 ranks, than q on 4 ranks: replay it with the one it came from"),
+    ],
+)
+def test_a_token_of_many_ranks_says_which_of_program_and_world_size_is_another(program, told):
+    with pytest.raises(ReplayError, match=f"recorded for another {told}$"):
+        Schedule.parse(LARGE, program=program)
 
 
 @pytest.mark.parametrize("recorded", ["own.py:train", "./own.py:train", "{}/own.py:train", "{}/own.py:train --lr 1"])

@@ -15,7 +15,6 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - the functions that start and end torch's profiler (profilers.py);
 - `tell` of simulator/agreeing.py, which does nothing elsewhere;
 - `torch.distributed.rpc.init_rpc`, which is refused (not_simulated.py);
-- `torch.compile`, so that what it traces programs by leaves our functions as they are (untraced.py);
 - `torch.distributed._verify_params_across_processes`, see Note [Counting parameters] in parameter_check.py;
 - `Reducer._set_forward_pass_work_handle`, see Note [Works that only C++ holds], and `_delay_all_reduce`,
   see Note [Static graphs]; both in reducer_patches.py;
@@ -24,8 +23,9 @@ libraries and DDP run unmodified. What is replaced, and put back afterwards:
 - `DistributedDataParallel._ddp_init_helper`, `Reducer.prepare_for_forward`, `prepare_for_backward` and
   `torch.distributed._register_comm_hook`, which tell where a wrapper stands; see wrapper_registry.py.
 
-Besides, a hook on every optimizer counts steps (optimizer_steps.py), and one on every module tells check="replicas"
-of evaluations (replicas.py).
+Besides, whoever imports torch's compiler gets it late (late_dynamo.py), and it is told to leave our functions as they
+are (untraced.py); a hook on every optimizer counts steps (optimizer_steps.py), and one on every module tells
+check="replicas" of evaluations (replicas.py).
 """
 
 from __future__ import annotations
@@ -52,13 +52,14 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.kernel.requests import Agree, CloseBatch, OpenBatch
 from ddpsim.simulator.process_group import not_simulated, reducer_patches
 from ddpsim.simulator.process_group.creation import GroupMaker
+from ddpsim.simulator.process_group.late_dynamo import dynamo_is_late
 from ddpsim.simulator.process_group.made_stores import blocks
 from ddpsim.simulator.process_group.optimizer_steps import Listener, watch_steps
 from ddpsim.simulator.process_group.parameter_check import parameter_check
 from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.profilers import OneProfiler
 from ddpsim.simulator.process_group.replicas import Judge, Replicas
-from ddpsim.simulator.process_group.untraced import compile_others, has_hook_of_others, leave_untraced
+from ddpsim.simulator.process_group.untraced import has_hook_of_others, leave_untraced
 from ddpsim.simulator.process_group.work import is_done, wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
@@ -109,7 +110,7 @@ class Backend:
         leave_untraced()
         # Its functions have the default group of the moment at which it is loaded as their default argument.
         importlib.import_module("torch.distributed.nn.functional")
-        with ExitStack() as stack:
+        with dynamo_is_late(), ExitStack() as stack:
             stack.callback(self._wrappers.uninstall)
             stack.callback(self._groups.through_torch.close)
             listeners: list[Listener] = [self._groups.optimizer_step_done]
@@ -147,7 +148,6 @@ class Backend:
             (distributed_c10d, "split_group", self._split),
             (dist, "split_group", self._split),
             (dist, "_verify_params_across_processes", parameter_check),
-            (torch, "compile", compile_others),
             (agreeing, "tell", self._agreeing),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),

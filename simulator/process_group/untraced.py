@@ -6,10 +6,8 @@ with the program, and what it asks of the kernel with it.
 
 from __future__ import annotations
 
-import importlib
 import sys
 from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
 from torch.nn.modules import module as modules
@@ -18,22 +16,10 @@ from ddpsim import simulator
 
 
 def leave_untraced() -> None:
-    """Tell dynamo, if it is loaded."""
+    """Tell dynamo, if it is loaded; late_dynamo.py does when it is."""
     rules = sys.modules.get("torch._dynamo.trace_rules")
     if rules is not None and not any(simulator.__file__.startswith(folder) for folder in rules.SKIP_DIRS):
         rules.add(simulator.__name__)
-
-
-def compile_others(original: Callable[..., Any]) -> Callable[..., Any]:
-    """For `torch.compile`, which loads dynamo."""
-
-    @wraps(original)
-    def compile(*arguments: Any, **options: Any) -> Any:
-        importlib.import_module("torch._dynamo")
-        leave_untraced()
-        return original(*arguments, **options)
-
-    return compile
 
 
 def has_hook_of_others(ours: int, original: Callable[[], Any]) -> Callable[[], Any]:

@@ -19,7 +19,11 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.rank_processes.misplaced import Misplaced
 from ddpsim.simulator.rank_processes.module_files import file_of
 
-_MAKES_MODELS = re.compile(r"\b(optim|DistributedDataParallel|DDP|FSDP|fully_shard|compile|_dynamo|parallel)\b")
+_USES_DYNAMO = re.compile(
+    r"\b(_dynamo|_inductor|checkpoint|compile|distributed\.tensor|DTensor|export|FSDP|FullyShardedDataParallel|fully_shard"
+    r"|parallelize_module|pipelining|profiler)\b"
+)
+"""What of torch loads its compiler; its optimizers and DDP do not (process_group/late_dynamo.py)."""
 
 MASTER_PORT = 29_500
 """torchrun's own; nobody listens there, as rendezvous and stores are the simulator's."""
@@ -66,7 +70,7 @@ class Program:
         return os.getcwd() if self.is_module else os.path.dirname(os.path.abspath(self.command[0]))
 
     def may_need_dynamo(self) -> bool:
-        """False for one whose text says that it makes no optimizer and no model: it imports nothing else, either."""
+        """False for one whose text has nothing that loads torch's compiler; what else it imports may."""
         try:
             text = self.text()
             tree = ast.parse(text)
@@ -75,7 +79,7 @@ class Program:
         names = [each.name for node in ast.walk(tree) if isinstance(node, ast.Import) for each in node.names]
         names += ["." * node.level + (node.module or "") for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
         known = {*sys.stdlib_module_names, "torch", "numpy"}
-        return not text or bool(_MAKES_MODELS.search(text)) or any(name.split(".")[0] not in known for name in names)
+        return not text or bool(_USES_DYNAMO.search(text)) or any(name.split(".")[0] not in known for name in names)
 
     def check(self) -> None:
         """Raise UsageError if there is nothing that could run."""

@@ -99,7 +99,7 @@ class Server:
         return self._process.poll() is None
 
     def want_dynamo(self) -> None:
-        """What torch's optimizers and DDP import, and takes a second, is to be loaded."""
+        """torch's compiler, which takes a second to load, is to be loaded once for all ranks."""
         if not self._has_dynamo:
             self._has_dynamo = True
             self._load(("torch._dynamo",), sys.path, is_by_request=False)

@@ -1,0 +1,201 @@
+"""torch's compiler is loaded when somebody has something to compile, and not by the first optimizer.
+
+Optimizers, DDP and `init_process_group` import torch._dynamo, which takes half as long as torch itself, and ask nothing
+of it as long as nobody compiles. So what they import is a module that is not executed yet, as by importlib's
+LazyLoader: it is executed as soon as anybody looks at it, and then is what it would have been from the start. Only a
+few questions of torch's own modules are answered without.
+
+That is right because before it is executed there is no compiled function and no frame that is traced, nor has anybody
+changed its configuration.
+"""
+
+from __future__ import annotations
+
+import _thread
+import importlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import FunctionType, ModuleType
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from ddpsim.simulator.process_group.untraced import leave_untraced
+
+_DYNAMO = "torch._dynamo"
+_KEPT = "__dynamo_disable"
+"""Where `torch._disable_dynamo` looks for what it has disabled already."""
+_KNOWN_BEFORE = ("__class__", "__file__", "__loader__", "__name__", "__package__", "__spec__")
+"""What a module has before it is executed, and whoever goes through sys.modules looks at."""
+
+
+@contextmanager
+def dynamo_is_late() -> Iterator[None]:
+    """Whoever imports torch._dynamo first, here, gets one that is not executed yet; at the end it is forgotten."""
+    finder = _Finder()
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path[:] = [each for each in sys.meta_path if each is not finder]
+        module = sys.modules.get(_DYNAMO)
+        if isinstance(module, _LateModule):
+            _loader_of(module).forget()
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if fullname == _DYNAMO:
+            spec = PathFinder.find_spec(fullname, path, target)
+            if spec is not None and spec.loader is not None:
+                spec.loader = _LateLoader(spec.loader)
+            return spec
+        if target is None and fullname.startswith(f"{_DYNAMO}.") and fullname in sys.modules:
+            return ModuleSpec(fullname, _LoadedMeanwhile())
+        return None
+
+
+class _LoadedMeanwhile(Loader):
+    """For a module below torch._dynamo, of which the import system asks the path first, and which that has imported."""
+
+    def __init__(self) -> None:
+        self._spec: ModuleSpec | None = None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = sys.modules[spec.name]
+        self._spec = vars(module).get("__spec__")
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        if "__spec__" in vars(module):  # not of its configuration, which is of a class of its own
+            vars(module)["__spec__"] = self._spec
+
+
+class _LateLoader(Loader):
+    """Makes the module, and executes it later."""
+
+    def __init__(self, loader: Loader) -> None:
+        self._loader = loader
+        self._lock = _thread.RLock()  # a real one, also in a rank
+        self._is_executing = False
+        self._disabled: WeakKeyDictionary[FunctionType, tuple[tuple[Any, ...], dict[str, Any]]] = WeakKeyDictionary()
+        """Functions that run as they are, with the other arguments of `disable`."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        assert module.__spec__ is not None
+        module.__spec__.loader = module.__loader__ = self._loader
+        module.__spec__.loader_state = self
+        module.__class__ = _LateModule
+
+    def attribute(self, module: ModuleType, name: str, asking: str) -> Any:
+        """What the module has by a name; `asking` is the name of the module that asks."""
+        with self._lock:
+            if _is_late(module) and not self._is_executing:
+                if (asking, name) == ("torch._compile", "disable"):
+                    return self._disable
+                if (asking, name) in _ANSWERS:
+                    return _ANSWERS[asking, name]
+                return getattr(self.executed(module), name)
+        return ModuleType.__getattribute__(module, name)
+
+    def executed(self, module: ModuleType) -> ModuleType:
+        """The module, which is loaded after all; another, if the run that it was imported in is over."""
+        with self._lock:
+            if not _is_late(module) or self._is_executing:
+                return module
+            if sys.modules.get(_DYNAMO) is not module:
+                return importlib.import_module(_DYNAMO)
+            self._is_executing = True
+            try:
+                self._loader.exec_module(module)
+            except BaseException:
+                sys.modules.pop(_DYNAMO, None)  # as after an import that fails: who asks again tries again
+                raise
+            finally:
+                self._is_executing = False
+            module.__class__ = ModuleType
+            for function, (arguments, options) in list(self._disabled.items()):
+                setattr(function, _KEPT, module.disable(function, *arguments, **options))
+            self._disabled.clear()
+            leave_untraced()
+            return module
+
+    def forget(self) -> None:
+        """Leave things as if it had never been imported."""
+        del sys.modules[_DYNAMO]
+        parent, _, name = _DYNAMO.rpartition(".")
+        vars(sys.modules[parent]).pop(name, None)
+        for function in list(self._disabled):
+            vars(function).pop(_KEPT, None)
+        self._disabled.clear()
+
+    def _disable(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        """For `torch._disable_dynamo`, which keeps the answer: nothing is traced, so the function runs as it is."""
+        if not isinstance(function, FunctionType):
+            return importlib.import_module(f"{_DYNAMO}.decorators").disable(function, *arguments, **options)
+        self._disabled[function] = (arguments, options)
+        return function
+
+
+class _LateModule(ModuleType):
+    """torch._dynamo before it is executed."""
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _KNOWN_BEFORE:
+            return ModuleType.__getattribute__(self, name)
+        asking = str(sys._getframe(1).f_globals.get("__name__"))
+        return _loader_of(self).attribute(self, name, asking)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _KNOWN_BEFORE or (module := _loader_of(self).executed(self)) is self:
+            ModuleType.__setattr__(self, name, value)
+        else:
+            setattr(module, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        module = _loader_of(self).executed(self)
+        ModuleType.__delattr__(module, name)
+
+
+def _is_late(module: ModuleType) -> bool:
+    return type(module) is _LateModule
+
+
+def _loader_of(module: _LateModule) -> _LateLoader:
+    spec: ModuleSpec = ModuleType.__getattribute__(module, "__spec__")
+    loader: _LateLoader = spec.loader_state
+    return loader
+
+
+class _Part:
+    """A module of torch._dynamo for one that asks a single thing of it; anything else loads it."""
+
+    def __init__(self, name: str, **answers: Callable[[], Any]) -> None:
+        self._name = name
+        self.__dict__.update(answers)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(f"{_DYNAMO}.{self._name}"), name)
+
+
+def _do_nothing() -> None: ...
+
+
+def _by_default() -> str:
+    """What `torch._dynamo.config.optimize_ddp` says as long as nobody has changed it."""
+    return "ddp_optimizer"
+
+
+_ANSWERS = {
+    ("torch.optim.optimizer", "graph_break"): _do_nothing,
+    ("torch.nn.parallel.distributed", "utils"): _Part("utils", get_optimize_ddp_mode=_by_default),
+    ("torch.distributed.distributed_c10d", "trace_rules"): _Part("trace_rules", clear_lru_cache=_do_nothing),
+}
+"""By who asks and for what."""
