@@ -640,8 +640,8 @@ class Cause:
         "ranks have alike",
     )
     NOTHING_COMPARED = about(Nothing)(
-        "replicas are known by a DistributedDataParallel around them, or by an all_reduce of their gradients (each, or "
-        "all of a module in one flat tensor); nothing of this came up on two ranks",
+        "replicas are known by a DistributedDataParallel around them, by an all_reduce of their gradients (each, or "
+        "all of a module in one flat tensor), or as DTensors placed as Replicate; nothing of this came up on two ranks",
         "wrap the model, or leave the check out; whoever takes what there is says replicas-if-any",
     )
     CHANGED_BY_HAND = about(Nothing)(
@@ -653,6 +653,12 @@ class Cause:
         "the parameters were equal when they were compared last, and changed once more: by a last step, by a state "
         "that was loaded, or by hand, not alike on all ranks",
         "change parameters on every rank alike, or change a copy of the model where only one rank needs it",
+    )
+    REPLICATED_DTENSORS_DIFFER = about(Nothing)(
+        "the mesh has this DTensor as replicated along the group, and its ranks have other values: a gradient of which "
+        "each has a part was taken for a replicated one, or they began with other values",
+        "place such a gradient as Partial(), or reduce it, before the optimizer steps; make the weights by "
+        "distribute_tensor, which sends those of one rank, or from one seed",
     )
     REDUCED_BY_HAND = about(Nothing)(
         "the program reduces the gradients itself, and the models started apart, or their steps were of unequal "

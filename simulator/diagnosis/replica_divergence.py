@@ -34,6 +34,8 @@ class Occasion(Enum):
     """A synchronised backward had ended."""
     REDUCED = "reduced"
     """A forward began after the program had reduced the gradients of a model itself, without a wrapper."""
+    UPDATED = "updated"
+    """An optimizer had stepped, and what is compared is a DTensor that is replicated along a mesh dimension."""
     ENDED = "ended"
     """The program returned."""
 
@@ -95,6 +97,11 @@ def when_reduced_by(group: str, sequence: int, *, has_ended: bool = False) -> Mo
     return Moment(-1, sequence, int(has_ended), text, occasion=Occasion.REDUCED)
 
 
+def when_updated(group: str, step: int) -> Moment:
+    """An optimizer had stepped for the step-th time on parameters that the ranks of a group replicate."""
+    return Moment(-2, step, text=f'after optimizer step {step} along group "{group}"', occasion=Occasion.UPDATED)
+
+
 def when_ended(wrapper: int, step: int) -> Moment:
     """The program returned."""
     text = f"when the program had ended, after step {step} of DDP #{wrapper}"
@@ -141,6 +148,7 @@ _APART = {
 _CAUSES = {
     Occasion.BEGAN: Cause.CHANGED_BY_HAND,
     Occasion.REDUCED: Cause.REDUCED_BY_HAND,
+    Occasion.UPDATED: Cause.REPLICATED_DTENSORS_DIFFER,
     Occasion.ENDED: Cause.CHANGED_LAST,
 }
 

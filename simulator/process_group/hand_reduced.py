@@ -117,6 +117,12 @@ class HandReduced:
             self._find_applied(mine)
             mine.awaited = [each for each in mine.awaited if not _is_of(each, own)]
 
+    def names(self, rank: int) -> dict[int, str]:
+        """The names of the parameters of a rank's models, as far as those have run, by id."""
+        roots = [root() for root in self._ranks[rank].roots] if rank in self._ranks else []
+        named = [pair for root in roots if root is not None for pair in root.named_parameters()]
+        return {id(parameter): name for name, parameter in named}
+
     def rank_returned(self, rank: int) -> None:
         """A rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:

@@ -3,7 +3,7 @@
 When a wrapper is made: names and order. After each optimizer step: parameters, by name and order, and optimizer state;
 and the buffers that a hook synchronises after the forward. When a forward begins without a step of torch's optimizers
 before it, and when the program returns: parameters, so that a step made by hand is seen as well. When a synchronised
-backward has ended: gradients. Models that have no wrapper: hand_reduced.py.
+backward has ended: gradients. Models that have no wrapper: hand_reduced.py; DTensors: sharded_replicas.py.
 
 Those buffers that are synchronised before each forward, as is the default, differ after it by design (each
 rank updates its running statistics). They are compared where it would tell: when the inner module runs in evaluation
@@ -47,6 +47,7 @@ from ddpsim.simulator.process_group.replica_tensors import (
     syncs_buffers,
     syncs_buffers_last,
 )
+from ddpsim.simulator.process_group.sharded_replicas import ShardedReplicas
 from ddpsim.simulator.process_group.wrapper import PROGRESS, Wrapper, WrapperKey
 from ddpsim.simulator.process_group.wrapper_registry import WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
@@ -100,6 +101,7 @@ class Replicas:
         self._judge = judge
         self._exchanged = Exchanged()
         self._by_hand = HandReduced(wrappers, judge, self._exchanged)
+        self._sharded = ShardedReplicas(judge, self._exchanged)
         self._progress: WeakKeyDictionary[Wrapper, _Progress] = WeakKeyDictionary()
         self._optimizer_steps: dict[tuple[Wrapper, int], tuple[int, int]] = {}
         """By optimizer, see Note [Several optimizers]: the latest step of the wrapper, and the optimizer's since."""
@@ -193,6 +195,7 @@ class Replicas:
 
     def optimizer_step_done(self, rank: int, optimizer: Any) -> None:
         """A rank's optimizer has changed parameters."""
+        self._sharded.optimizer_stepped(rank, optimizer, self._by_hand.names(rank))
         for wrapper in self._wrappers.of_rank(rank):
             wrapper.look()
             if wrapper.inner is None or wrapper.is_joined:
