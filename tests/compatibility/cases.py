@@ -19,6 +19,7 @@ _BY_PYTHON = frozenset({"spawn.py", "start_processes.py", "tutorial_processes.py
 _OTHER_COMMANDS = {
     "train.py": ("train.py --workers 0", "train.py --workers 2 --epochs 2"),
     "sys_exit.py": ("sys_exit.py", "sys_exit.py --check"),
+    "three_dimensions.py": ("three_dimensions.py --mesh 2 1 1", "three_dimensions.py --mesh 1 1 2"),
 }
 """How they are started where that is not by their name alone."""
 
