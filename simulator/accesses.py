@@ -18,7 +18,8 @@ from typing import NamedTuple
 Object = tuple[str | int, ...]
 """What is touched: `("key", name)`, `("channel", group, destination, tag)`, `("call", group, sequence)`.
 
-Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)` and `("thread", number)`.
+Among the threads of a rank also `("order", rank, group, ...)`, `("lock", thread, number)`, `("thread", number)` and
+`("futures", rank)`.
 """
 
 ALL_KEYS: Object = ("key", "*")

@@ -60,7 +60,7 @@ from ddpsim.simulator.process_group.parameter_names import parameter_names
 from ddpsim.simulator.process_group.profilers import OneProfiler
 from ddpsim.simulator.process_group.replicas import Judge, Replicas
 from ddpsim.simulator.process_group.untraced import has_hook_of_others, leave_untraced
-from ddpsim.simulator.process_group.work import is_done, wait_for_future
+from ddpsim.simulator.process_group.work import is_done, stand_before_set, wait_for_future
 from ddpsim.simulator.process_group.wrapper_registry import StepsElsewhere, WrapperRegistry
 from ddpsim.simulator.runtime.call_sites import site_here
 from ddpsim.simulator.runtime.host import Host
@@ -151,6 +151,7 @@ class Backend:
             (agreeing, "tell", self._agreeing),
             (torch._C.Future, "wait", self._future_wait),
             (torch._C.Future, "done", self._future_done),
+            (torch._C.Future, "set_result", self._future_set),
             (_c10d.Reducer, "_set_forward_pass_work_handle", reducer_patches.keep_forward_work),
             (_c10d.Reducer, "_delay_all_reduce", partial(reducer_patches.reduce_at_once, self._host)),
             (DistributedDataParallel, "_register_builtin_comm_hook", reducer_patches.builtin_hook),
@@ -344,6 +345,13 @@ class Backend:
 
     def _future_done(self, original: Callable[[Any], bool]) -> Callable[[Any], bool]:
         return lambda future: is_done(self._host, future, original)
+
+    def _future_set(self, original: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+        def set_result(future: Any, result: Any) -> None:
+            stand_before_set(self._host, future)
+            original(future, result)
+
+        return set_result
 
 
 def _check_backend(backend: str) -> None:

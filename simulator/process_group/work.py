@@ -14,7 +14,7 @@ from torch._C import _len_torch_dispatch_stack as _dispatch_modes
 from torch._C import _len_torch_function_stack as _function_modes
 from torch._C._distributed_c10d import Work
 
-from ddpsim.simulator.accesses import Access, Accesses, Mode
+from ddpsim.simulator.accesses import Access, Accesses, Mode, Object
 from ddpsim.simulator.calls import Origin, Phase
 from ddpsim.simulator.kernel.requests import Checkpoint, OthersDeliver, Poll, Touch
 from ddpsim.simulator.matching.slots import call_object
@@ -177,6 +177,8 @@ def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
             host.is_complete(pending)
         return original(future)
     looks: Accesses = tuple([Access(call_object(call), Mode.READ) for call in host.me.of.with_future])
+    if host.me.of.has_started_threads:
+        looks += (Access(_futures_of(host.me.rank), Mode.READ),)
     found = original(future)
     for look in (Checkpoint, Poll):
         if not found:
@@ -186,6 +188,21 @@ def is_done(host: Host, future: Any, original: Callable[[Any], bool]) -> bool:
     if looks:
         host.ask(Touch(looks))
     return found
+
+
+def stand_before_set(host: Host, future: Any) -> None:
+    """A choice point before a program sets a native future which another thread of the rank may look at, or set."""
+    is_of_call = hasattr(future, "hangs_on")
+    if host.is_rank_thread() and host.me.of.has_started_threads and not is_of_call:
+        access = Access(_futures_of(host.me.rank), Mode.WRITE)
+        with without_modes():
+            host.ask(Checkpoint((access,)))
+            host.ask(Touch((access,)))
+
+
+def _futures_of(rank: int) -> Object:
+    """Those that a rank's threads set themselves."""
+    return ("futures", rank)
 
 
 def _is_the_reducers_alone(origin: Origin) -> bool:

@@ -89,6 +89,8 @@ class RankLock:
             self._steps.stand_before(me, (Access(self._object, Mode.CONTRIBUTE),))
         if not self._real.locked() and self._steps.host.is_unwinding(me):
             return  # it was carried out while it waited for the lock
+        if not self._is_inner and self._holder is not me:  # as a signal, or in error: it matters who has it by now
+            self._steps.touch(me, Access(self._object, Mode.READ), Access(self._object, Mode.WRITE))
         self._give_back(me)
 
     def locked(self) -> bool:
