@@ -40,7 +40,7 @@ def diagnose(
 
     found = found_in(paths)
     diagnosis = diagnose(job_of(found.records, world_size))
-    result = _result(diagnosis)
+    result = _result(diagnosis, with_trace=report is not None or opens)
     name = " ".join(paths)
     notes = [*(f"left out {each}" for each in found.left_out), *diagnosis.notes]
     with reporting(report, opens=opens) as reported:
@@ -70,11 +70,12 @@ def _text(result: Result, diagnosis: Diagnosis) -> str:
     return f"PASS  {diagnosis.compared} collectives met, and agree in what the records have"
 
 
-def _result(diagnosis: Diagnosis) -> Result:
+def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:
     from ddpsim.simulator.choices import Schedule
     from ddpsim.simulator.records.history import history
     from ddpsim.simulator.result import Result
+    from ddpsim.simulator.trace import Trace
 
     size = diagnosis.job.world_size
-    trace = history(diagnosis.job, diagnosis.waiting, diagnosis.open_calls)
+    trace = history(diagnosis.job, diagnosis.waiting, diagnosis.open_calls) if with_trace else Trace()
     return Result(size, diagnosis.findings, (None,) * size, {}, Schedule(), trace, waiting=diagnosis.waiting)

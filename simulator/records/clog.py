@@ -19,8 +19,10 @@ from ddpsim.simulator.operations import POINT_TO_POINT
 from ddpsim.simulator.records.operation_names import OPERATIONS, SHORT_DTYPES
 from ddpsim.simulator.records.rank_names import rank_in
 from ddpsim.simulator.records.record import Progress, RankRecord, RecordedCall, RecordError
+from ddpsim.simulator.records.texts import plain
 
 _BY_OUTPUT = frozenset({"scatter", "recv"})
+_MOST_RANKS = 2**17
 _UNSIZED = frozenset({"batch_op_issue"})
 
 
@@ -31,14 +33,14 @@ def is_log(data: bytes) -> bool:
 
 def read(data: bytes, source: str) -> RankRecord:
     """The record in a log; a last line that is cut short is left out. Raises RecordError for what cannot be read."""
-    lines = data.decode("utf-8", errors="replace").splitlines()
+    lines = [line if line.isprintable() else plain(line) for line in data.decode("utf-8", "replace").splitlines()]
     version = lines[0].split("|")[1]
     if version != "1":
         raise RecordError(f"a clog of version {version[:20]!r}, expected 1")
     reading = _Reading(source)
     for number, line in enumerate(lines[1:], start=2):
         try:
-            reading.take(line.rstrip("\r"))
+            reading.take(line)
         except (ValueError, KeyError, IndexError) as error:
             if number == len(lines) and not data.endswith(b"\n"):
                 break
@@ -54,9 +56,10 @@ class _Reading:
         self._ranks: dict[str, tuple[int, int]] = {}
         """Of each communicator, the own rank in it and its size."""
         self._members: dict[str, tuple[int, ...]] = {}
-        self._signatures: dict[str, tuple[str, dict[str, str]]] = {}
-        self._queued: list[tuple[str, str]] = []
-        """Communicator and number of the signature of each call."""
+        self._signatures: dict[str, tuple[str, Signature, int | None]] = {}
+        """Communicator, signature and peer, by number."""
+        self._queued: list[str] = []
+        """The number of the signature of each call."""
         self._running: dict[str, deque[int]] = defaultdict(deque)
         """The calls of each signature that have not ended, the earliest first."""
         self._ended: set[int] = set()
@@ -67,7 +70,10 @@ class _Reading:
         head, *rest = line.split("|")
         if head == "new_comm":
             fields = _fields(rest)
-            self._ranks[fields["comm"]] = int(fields["rank"]), int(fields["world_size"])
+            rank, size = int(fields["rank"]), int(fields["world_size"])
+            if not 0 <= rank < size <= _MOST_RANKS:
+                raise ValueError(size)
+            self._ranks[fields["comm"]] = rank, size
         elif head == "split":
             fields = _fields(rest)
             self._members[fields["child"]] = _numbers(fields["ranks"])
@@ -82,12 +88,12 @@ class _Reading:
     def _take_call(self, number: str, rest: list[str]) -> None:
         kind = rest[0]
         if kind == "sig":
-            fields = _fields(rest[2:])
-            fields["comm"]  # has to be there
-            self._signatures[number] = rest[1], fields
+            self._signatures[number] = self._signature(rest[1], _fields(rest[2:]))
         elif kind == "Q":
+            if number not in self._signatures:
+                raise ValueError(number)
             self._running[number].append(len(self._queued))
-            self._queued.append((self._signatures[number][1]["comm"], number))
+            self._queued.append(number)
         elif kind == "E":
             self._has_ends = True
             if self._running[number]:
@@ -101,10 +107,9 @@ class _Reading:
             if name not in self._members and size == self._world_size():
                 self._members[name] = tuple(range(size))
         counts: Counter[tuple[str, bool]] = Counter()
-        signatures = {number: self._signature(number) for number in self._signatures}
         calls = []
-        for index, (group, number) in enumerate(self._queued):
-            signature, peer = signatures[number]
+        for index, number in enumerate(self._queued):
+            group, signature, peer = self._signatures[number]
             if signature.operation in _UNSIZED:  # it announces the messages of a batch, which follow
                 continue
             count = (group, signature.operation in POINT_TO_POINT)
@@ -131,17 +136,21 @@ class _Reading:
             return Progress.COMPLETE
         return Progress.UNFINISHED if self._has_ends else Progress.UNKNOWN
 
-    def _signature(self, number: str) -> tuple[Signature, int | None]:
-        name, fields = self._signatures[number]
+    def _signature(self, name: str, fields: dict[str, str]) -> tuple[str, Signature, int | None]:
         operation = OPERATIONS.get(name, name)
         root = self._global(fields, "root")
         reduction = fields["red_op"].upper() if "red_op" in fields else None
-        splits = None
-        if operation == "all_to_all_single" and "in_splits" in fields and "out_splits" in fields:
-            splits = _numbers(fields["in_splits"]), _numbers(fields["out_splits"])
+        splits = self._splits(fields) if operation == "all_to_all_single" else None
         dtype = SHORT_DTYPES.get(fields.get("dtype", ""), fields.get("dtype"))
         signature = Signature(operation, _shapes(operation, fields, splits), dtype, reduction, root, splits)
-        return signature, self._global(fields, "peer")
+        return fields["comm"], signature, self._global(fields, "peer")
+
+    def _splits(self, fields: dict[str, str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Of an exchange of equal parts the log has only how many elements they are together."""
+        if "in_splits" in fields:
+            return _numbers(fields["in_splits"]), _numbers(fields["out_splits"])
+        size = self._ranks[fields["comm"]][1]
+        return (int(fields["in_count"]) // size,) * size, (int(fields["out_count"]) // size,) * size
 
     def _global(self, fields: dict[str, str], name: str) -> int | None:
         """A rank within the communicator as a global one."""
@@ -173,8 +182,6 @@ def _shapes(
     if splits is not None:
         return (sum(splits[0]),), (sum(splits[1]),)
     sent, received = _side(fields, "in"), _side(fields, "out")
-    if operation == "all_to_all_single":
-        return (*sent, *received)
     return received if operation in _BY_OUTPUT or not sent else sent
 
 

@@ -15,6 +15,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from ddpsim.simulator.records.operation_names import CPP_DTYPES, OPERATIONS
 from ddpsim.simulator.records.rank_names import rank_in
 from ddpsim.simulator.records.record import Progress, RankRecord, RecordedCall, RecordError
 from ddpsim.simulator.records.stacks import site_of
+from ddpsim.simulator.records.texts import plain
 
 _DEFAULT = "default_pg"
 _WITHOUT_DESCRIPTION = ("", "undefined")
@@ -74,8 +76,8 @@ def read(value: Any, source: str) -> RankRecord:
     _check_version(value)
     try:
         dump = msgspec.convert(value, _Dump)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise RecordError(f"a flight recorder's dump that is damaged ({error})") from error
+    except (msgspec.ValidationError, RecursionError, ValueError, OverflowError) as error:
+        raise RecordError(f"a flight recorder's dump that is damaged ({plain(str(error))})") from error
     return _Reading(dump, source).record()
 
 
@@ -139,13 +141,18 @@ class _Reading:
         index, entries = 0, self._entries
         while index < len(entries):
             count = self._length_of_batch(index)
-            yield from self._batch(entries[index : index + count])
+            if count == 1 and not entries[index].is_p2p and not _MESSAGE.search(entries[index].profiling_name):
+                yield self._collective(entries[index : index + 1], entries[index])
+            else:
+                yield from self._batch(entries[index : index + count])
             index += count
 
     def _length_of_batch(self, index: int) -> int:
         """How many entries from `index` on are one coalesced group, its closing entry included; 1 for none."""
         entries = self._entries
         first = entries[index]
+        if index + 1 == len(entries) or not _is_together(first, entries[index + 1]):  # nearly always
+            return 1
         end = index + 1
         while end < len(entries) and _is_together(first, entries[end]):
             end += 1
@@ -206,14 +213,14 @@ def _signature(entries: Sequence[_Entry]) -> Signature:
         by_output = _operation(entry.profiling_name) in _BY_OUTPUT or not entry.input_sizes
         shapes += entry.output_sizes if by_output else entry.input_sizes
         dtypes += entry.output_dtypes if by_output else entry.input_dtypes
-    names = list(dict.fromkeys(CPP_DTYPES.get(dtype, dtype) for dtype in dtypes))
+    names = list(dict.fromkeys(CPP_DTYPES.get(dtype) or plain(dtype) for dtype in dtypes))
     return Signature(operation, tuple(shapes), " and ".join(names) or None)
 
 
 def _operation(profiling_name: str) -> str:
     name = profiling_name.partition(":")[2] or profiling_name
     name = name.split(" ", 1)[0]
-    return OPERATIONS.get(name, name)
+    return OPERATIONS.get(name) or plain(name) or "unnamed"
 
 
 def _global(rank: int, members: tuple[int, ...]) -> int:
@@ -231,11 +238,17 @@ def _is_closing(entry: _Entry) -> bool:
 
 def _is_together(first: _Entry, other: _Entry) -> bool:
     """True if two entries belong to one coalesced group."""
-    if first.process_group != other.process_group or first.is_p2p != other.is_p2p or _is_closing(first):
-        return False
-    if first.is_p2p:
-        return first.p2p_seq_id == other.p2p_seq_id
-    return first.collective_seq_id == other.collective_seq_id and first.collective_seq_id > 0
+    is_same = (
+        first.p2p_seq_id == other.p2p_seq_id
+        if first.is_p2p
+        else first.collective_seq_id == other.collective_seq_id and first.collective_seq_id > 0
+    )
+    return (
+        is_same
+        and first.is_p2p == other.is_p2p
+        and first.process_group == other.process_group
+        and not _is_closing(first)
+    )
 
 
 def _progress(entry: _Entry) -> Progress:
@@ -244,10 +257,11 @@ def _progress(entry: _Entry) -> Progress:
     return Progress.UNKNOWN if entry.retired else Progress.UNFINISHED
 
 
+@lru_cache(maxsize=4096)
 def _label(name: str, description: str) -> str:
     if description == _DEFAULT:
         return "default"
-    return name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})"
+    return plain(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
 
 
 def _ranks(group: _Group) -> tuple[int, ...]:
@@ -262,6 +276,8 @@ def _ranks(group: _Group) -> tuple[int, ...]:
             raise RecordError(
                 f"a flight recorder's dump with members {ranks[:40]!r}, expected a list of ranks"
             ) from error
+    if any(rank < 0 for rank in ranks):
+        raise RecordError(f"a flight recorder's dump with a rank below 0 among the members of a group, {min(ranks)}")
     return tuple(ranks)
 
 

@@ -6,6 +6,7 @@ import msgspec
 
 from ddpsim.simulator.records import clog, flight_recorder, plain_pickle
 from ddpsim.simulator.records.record import RankRecord, RecordError
+from ddpsim.simulator.records.texts import plain
 
 EXPECTED = "a dump of torch's flight recorder (pickle or JSON) or a clog"
 
@@ -34,4 +35,4 @@ def _parsed(data: bytes) -> object:
     try:
         return msgspec.json.decode(data)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise RecordError(f"JSON that is damaged or cut short ({error})") from error
+        raise RecordError(f"JSON that is damaged or cut short ({plain(str(error))})") from error

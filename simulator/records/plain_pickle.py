@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import Any, NoReturn
 
 from ddpsim.simulator.records.record import RecordError
+from ddpsim.simulator.records.texts import plain
 
 _ROOM_PER_BYTE = 64
 """A plain value of Python's takes at most so many times what it takes in a pickle."""
@@ -26,7 +27,7 @@ class _PlainUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
         """Refuse an import."""
         raise RecordError(
-            f"a pickle that wants to import {module}.{name}, expected plain values; nothing of it was run"
+            f"a pickle that wants to import {plain(module)}.{plain(name)}, expected plain values; nothing of it was run"
         )
 
     def persistent_load(self, pid: object) -> NoReturn:
@@ -45,9 +46,7 @@ def loads(data: bytes) -> Any:
             raise RecordError(f"a pickle of {len(data)} bytes that wants more memory than it can need") from error
         except Exception as error:  # what a damaged pickle raises is anything
             what = "is cut short" if isinstance(error, EOFError) or "truncated" in str(error) else "is damaged"
-            raise RecordError(
-                f"a pickle that {what} ({' '.join(str(error).split()) or type(error).__name__})"
-            ) from error
+            raise RecordError(f"a pickle that {what} ({plain(str(error)) or type(error).__name__})") from error
 
 
 @contextmanager

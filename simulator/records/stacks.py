@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from ddpsim.simulator.calls import NOWHERE, Site
+from ddpsim.simulator.records.texts import plain
 
 _LIBRARY = re.compile(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib[/\\]python3[.]\d+[/\\]|[/\\]torch[/\\]|[/\\]ddpsim[/\\]|^<frozen|[.]so$|^$"
@@ -28,13 +29,20 @@ def site_of(frames: Sequence[Any]) -> Site:
         path, line, name = frame.get("filename"), frame.get("line"), frame.get("name")
         if not isinstance(path, str) or not isinstance(line, int) or not isinstance(name, str):
             continue
-        if not _LIBRARY.search(path):
+        is_library, is_in_torch = _where(path)
+        if not is_library:
             return _site(path, line, name)
-        if outside_torch is None and not _IN_TORCH.search(path):
+        if outside_torch is None and not is_in_torch:
             outside_torch = _site(path, line, name)
     return outside_torch or NOWHERE
 
 
 @lru_cache(maxsize=4096)
+def _where(path: str) -> tuple[bool, bool]:
+    """Whether a file is of an installed package, and whether of torch."""
+    return _LIBRARY.search(path) is not None, _IN_TORCH.search(path) is not None
+
+
+@lru_cache(maxsize=4096)
 def _site(path: str, line: int, function: str) -> Site:
-    return Site(path, line, function)
+    return Site(plain(path), line, plain(function))
