@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -26,6 +27,14 @@ def diagnose(
         int | None,
         typer.Option(help="The ranks of the job, where the records do not say.", min=2, show_default=False),
     ] = None,
+    write_test: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.toml",
+            help="Write a scenario that makes the last calls of the records, in the same order.",
+            show_default=False,
+        ),
+    ] = None,
     report: ReportFolder = None,
     opens: Opens = False,
 ) -> int:
@@ -34,10 +43,13 @@ def diagnose(
     No byte of them is run. Exit status: 0 nothing found, 1 findings, 2 no records that can be read, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
+    from ddpsim.scenarios.records.failing_scenario import check_output, written_scenario
     from ddpsim.scenarios.records.reading import found_in
     from ddpsim.simulator.records.diagnosis import diagnose
     from ddpsim.simulator.records.job import job_of
 
+    if write_test is not None:
+        check_output(write_test)
     found = found_in(paths)
     diagnosis = diagnose(job_of(found.records, world_size))
     result = _result(diagnosis, with_trace=report is not None or opens)
@@ -48,6 +60,8 @@ def diagnose(
         if notes:
             shown = notes if len(notes) <= _MOST_NOTES else [*notes[:_MOST_NOTES], "..."]
             output.show("\n" + "\n".join(f"note  {note}" for note in shown))
+        if write_test is not None:
+            output.show(f"\n{written_scenario(diagnosis, name, write_test)}")
         reported.add_records(result, name, _head(diagnosis).partition("  ")[2], notes)
     return _STATUS[diagnosis.verdict.value]
 

@@ -202,3 +202,32 @@ def test_archives_that_are_cut_are_one_line(ddpsim, tmp_path, name):
         (tmp_path / name).write_bytes(data[:length])
         status, _, err = ddpsim("diagnose", name)
         assert (status, err.count("\n")) == (2, 1)
+
+
+# --- a test of it -----------------------------------------------------------------------------------------------------
+
+
+def test_a_hang_becomes_a_test_that_fails_alike_and_shrinks(ddpsim, tmp_path):
+    written(tmp_path / "dumps", MISSING)
+    status, out, _ = ddpsim("diagnose", "dumps", "--write-test", "hang.toml")
+    assert status == 1
+    assert out.splitlines()[-3:] == [
+        "test    hang.toml finds fail, deadlock.missing_rank, rank 2",
+        "  ddpsim run hang.toml",
+        "  ddpsim shrink hang.toml",
+    ]
+    status, out, _ = ddpsim("run", "hang.toml")
+    assert (status, out.splitlines()[-1]) == (0, "as expected: fail, deadlock.missing_rank, rank 2")
+    status, out, _ = ddpsim("shrink", "hang.toml")
+    assert (status, out.splitlines()[0].partition("  ->  ")[2][:15]) == (0, "2 ranks, 1 call")
+    assert 'cause = "ranks 0, 1, 3 wait for rank 2, which did not come"' in (tmp_path / "hang.toml").read_text("utf-8")
+
+
+def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
+    written(tmp_path / "dumps", FINE)
+    assert ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2] == (
+        "ddpsim: the records have no finding that a test could have, expected one: leave --write-test out\n"
+    )
+    (tmp_path / "own.toml").write_text("mine")
+    assert "own.toml exists, expected a new file" in ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
+    assert "expected a name that ends in .toml" in ddpsim("diagnose", "dumps", "--write-test", "own.py")[2]

@@ -1,0 +1,162 @@
+"""The last calls of a job's records as a program: a test that makes the same calls in the same order.
+
+What was complete long ago is left out. A rank issues all its calls and then waits for them in order, as no record says
+where it waited. What a record does not know is made up alike on all ranks (SUM, the first member as the root, no tag),
+and so are sizes that no test has memory for, such that those that differ still do.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+
+from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.operations import IN_PROGRAMS, Operation, Rows, Shapes, Splits
+from ddpsim.simulator.programs.dtypes import DTYPES, reductions_of
+from ddpsim.simulator.programs.program import DEFAULT, Group, Issue, Program, Step, Wait
+from ddpsim.simulator.records.diagnosis import Diagnosis
+from ddpsim.simulator.records.job import Job
+from ddpsim.simulator.records.record import Progress
+
+KEPT = 20
+"""So many of the last collectives of each group are kept; where a rank has no record, only those not complete."""
+_MOST_ELEMENTS = 1024
+_NAMES = {
+    "monitored_barrier": "barrier",
+    "all_to_all": "all_to_all_single",
+    "all_gather_into_tensor_coalesced": "all_gather_into_tensor",
+    "reduce_scatter_tensor_coalesced": "reduce_scatter_tensor",
+}
+"""What programs have not, as the nearest that they have."""
+
+
+def program_of(diagnosis: Diagnosis) -> Program:
+    """The program of a job. Raises UsageError for a call that no program can make."""
+    return _Writing(diagnosis).program()
+
+
+class _Writing:
+    """One program in the making."""
+
+    def __init__(self, diagnosis: Diagnosis) -> None:
+        self._job: Job = diagnosis.job
+        kept = {id(call) for call in diagnosis.open_calls}
+        self._calls = {
+            rank: list(_last(self._job, rank, _cuts(self._job, diagnosis), kept)) for rank in self._job.records
+        }
+        shapes = sorted({_elements(call) for calls in self._calls.values() for call in calls})
+        self._elements = shapes if shapes and shapes[-1] > _MOST_ELEMENTS else ()
+
+    def program(self) -> Program:
+        used = {call.group for calls in self._calls.values() for call in calls}
+        groups = tuple(
+            Group(group, tuple(sorted(members)))
+            for group, members in self._job.members.items()
+            if group in used and self._name(group) != DEFAULT
+        )
+        ranks = tuple(tuple(self._steps(rank)) for rank in range(self._job.world_size))
+        return Program(self._job.world_size, groups, ranks)
+
+    def _name(self, group: str) -> str:
+        """A group of all ranks is the default one: a clog calls it otherwise."""
+        is_of_all = self._job.members[group] == tuple(range(self._job.world_size))
+        return DEFAULT if is_of_all and DEFAULT not in self._job.members else group
+
+    def _steps(self, rank: int) -> Iterator[Step]:
+        names: Counter[str] = Counter()
+        issues = []
+        for call in self._calls.get(rank, ()):
+            name = f"{call.operation} #{call.sequence} on {call.group}" + (f" at {call.site}" if call.location else "")
+            names[name] += 1
+            issues.append(self._issue(call, name if names[name] == 1 else f"{name}, {names[name]}"))
+        yield from issues
+        yield from (Wait(issue.name) for issue in issues)
+
+    def _issue(self, call: Call, name: str) -> Issue:
+        operation = _NAMES.get(call.operation, call.operation)
+        if operation not in IN_PROGRAMS:
+            raise UsageError(f"the records have the call {call.operation!r}, of which no test can be written")
+        row = IN_PROGRAMS[operation]
+        members = self._job.members[call.group]
+        dtype = None
+        if row.shapes is not Shapes.NONE:
+            dtype = call.signature.dtype if call.signature.dtype in DTYPES else DTYPES[0]
+        known = reductions_of(str(dtype))
+        reduction = None
+        if row.reduces:
+            reduction = call.signature.reduction if call.signature.reduction in known else known[0]
+        root = None
+        if row.has_root:
+            root = call.signature.root if call.signature.root in members else min(members)
+        shapes, splits = self._sizes(call, row, len(members))
+        return Issue(
+            name, operation, self._name(call.group), shapes, dtype, reduction, root, splits, call.peer, call.tag
+        )
+
+    def _sizes(
+        self, call: Call, row: Operation, size: int
+    ) -> tuple[tuple[Shape, ...], tuple[tuple[int, ...], tuple[int, ...]] | None]:
+        count = self._count(call)
+        if row.shapes is Shapes.NONE:
+            return (), None
+        if row.splits is not Splits.NONE:
+            splits = call.signature.splits
+            if splits is None or any(len(side) != size or sum(side) > _MOST_ELEMENTS for side in splits):
+                splits = (1,) * size, (1,) * size
+            return ((sum(splits[0]),), (sum(splits[1]),)), splits
+        if row.shapes is Shapes.PER_MEMBER:
+            return ((count,),) * size, None
+        shapes = call.signature.shapes
+        if row.rows is Rows.DIVISIBLE:
+            return ((count * size,),), None
+        is_as_it_was = not self._elements and len(shapes) == 1 and (shapes[0] or row.rows is Rows.ANY)
+        return (shapes if is_as_it_was else ((count,),)), None
+
+    def _count(self, call: Call) -> int:
+        """Its elements; where they are too many, their place among all sizes."""
+        elements = _elements(call)
+        return self._elements.index(elements) + 1 if self._elements else elements
+
+
+def _elements(call: Call) -> int:
+    return sum(prod(shape) for shape in call.signature.shapes)
+
+
+def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
+    """The first collective of each group that is kept."""
+    last: dict[str, int] = {}
+    first: dict[str, int] = {}
+    for record in job.records.values():
+        own: dict[str, int] = {}
+        for call, _ in record.calls:
+            if not call.is_point_to_point:
+                own[call.group] = call.sequence
+        for group, number in own.items():
+            last[group] = min(last.get(group, number), number)
+    for group, number in last.items():
+        has_all = all(rank in job.records for rank in job.members[group])
+        first[group] = max(0, number - KEPT + 1) if has_all else number + 1
+    for call in diagnosis.open_calls:
+        if not call.is_point_to_point:
+            first[call.group] = min(first[call.group], call.sequence)
+    return first
+
+
+def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Sequence[int] | set[int]) -> Iterator[Call]:
+    """The calls of a rank that are kept, in order: of a group whose numbers begin anew, those of the last."""
+    calls = job.records[rank].calls
+    begin: dict[str, int] = {}
+    previous: dict[str, int] = {}
+    for index, (call, _) in enumerate(calls):
+        if not call.is_point_to_point:
+            if call.sequence <= previous.get(call.group, -1):
+                begin[call.group] = index
+            previous[call.group] = call.sequence
+    for index, (call, progress) in enumerate(calls):
+        if call.is_point_to_point:
+            if id(call) in kept or (progress is Progress.UNFINISHED and call.peer != ANY_SOURCE):
+                yield call
+        elif call.sequence >= cuts[call.group] and index >= begin.get(call.group, 0):
+            yield call

@@ -1,0 +1,108 @@
+"""Jobs that hung, as tests that fail alike."""
+
+import pytest
+
+from ddpsim import Code
+from ddpsim.scenarios.files.value_scenarios import expectation_of
+from ddpsim.simulator.errors import UsageError
+from ddpsim.simulator.programs.program import Issue
+from ddpsim.simulator.records import flight_recorder
+from ddpsim.simulator.records.as_program import KEPT, program_of
+from ddpsim.simulator.records.diagnosis import diagnose
+from ddpsim.simulator.records.job import job_of
+from tests.records.dumps import call, job
+
+DONE, HUNG = call(), call(line=21, state="started")
+
+
+def on_all(size, odd=None, of_odd=()):
+    """All ranks make three calls, of which the last hangs; an odd one makes others."""
+    return [list(of_odd) if rank == odd else [DONE, DONE, HUNG] for rank in range(size)]
+
+
+def in_pairs(size):
+    """Each pair of ranks has two groups; in the last pair they are in opposite order."""
+    groups = {str(1 + number): (number // 2 * 2, number // 2 * 2 + 1) for number in range(size)}
+    calls = []
+    for rank in range(size):
+        first, second = (str(1 + rank // 2 * 2 + number) for number in range(2))
+        order = (second, first) if rank == size - 1 else (first, second)
+        is_stuck = rank >= size - 2
+        calls.append([DONE, *(call(group=group, state="started" if is_stuck else "completed") for group in order)])
+        if is_stuck:
+            calls[-1].pop()
+    return calls, groups
+
+
+FAULTS = {
+    "a missing rank": (lambda n: (on_all(n, n - 2, [DONE, DONE]), {}), Code.DEADLOCK_MISSING_RANK),
+    "a rank a call behind": (lambda n: (on_all(n, n - 2, [DONE, HUNG]), {}), Code.DEADLOCK_MISSING_RANK),
+    "another operation": (
+        lambda n: (on_all(n, n - 2, [DONE, call("broadcast", line=30), HUNG]), {}),
+        Code.MISMATCH_OPERATION,
+    ),
+    "another size": (lambda n: (on_all(n, n - 2, [DONE, call(size=(4,)), HUNG]), {}), Code.MISMATCH_SHAPE),
+    "another dtype": (lambda n: (on_all(n, n - 2, [DONE, call(dtype="int64")]), {}), Code.MISMATCH_DTYPE),
+    "a send without a receive": (
+        lambda n: ([[DONE, *[call("send", to=n - 2, state="started")] * (rank == n - 1)] for rank in range(n)], {}),
+        Code.DEADLOCK_MISSING_RANK,
+    ),
+}
+
+
+def found(calls, groups=None):
+    records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in job(calls, groups).items()]
+    return diagnose(job_of(records))
+
+
+@pytest.mark.parametrize("size", [8, 64, pytest.param(1024, marks=pytest.mark.tier("nightly"))])
+@pytest.mark.parametrize(("calls", "code"), FAULTS.values(), ids=FAULTS)
+def test_a_planted_fault_is_found_and_the_test_has_it_too(calls, code, size):
+    diagnosis = found(*calls(size))
+    (finding,) = diagnosis.findings
+    assert (finding.code, finding.ranks) == (code, (size - 2,))
+    expected = expectation_of(program_of(diagnosis))
+    assert (expected.code, expected.ranks) == (code, (size - 2,))
+
+
+def test_two_groups_in_opposite_order():
+    diagnosis = found(*in_pairs(8))
+    expected = expectation_of(program_of(diagnosis))
+    assert (expected.code, expected.ranks) == (Code.DEADLOCK_CYCLE, (6, 7))
+    assert [(each.code, each.ranks) for each in diagnosis.findings] == [(Code.DEADLOCK_CYCLE, (6, 7))]
+
+
+def test_only_the_last_calls_are_kept_with_their_lines():
+    program = program_of(found([[DONE] * 50 + [HUNG], [DONE] * 50, [DONE] * 50 + [HUNG]]))
+    issues = [[step.name for step in steps if isinstance(step, Issue)] for steps in program.ranks]
+    assert list(map(len, issues)) == [KEPT + 1, KEPT, KEPT + 1]
+    assert issues[0][0] == "all_reduce #30 on default at train.py:20"
+    assert issues[0][-1] == "all_reduce #50 on default at train.py:21"
+
+
+def test_sizes_that_no_test_has_memory_for_stay_apart():
+    big = [call(size=(2**31 + (rank == 1), 5)) for rank in range(3)]
+    program = program_of(found([[DONE, each] for each in big]))
+    shapes = [[step.shapes for step in steps if isinstance(step, Issue)] for steps in program.ranks]
+    assert shapes == [[((1,),), ((2,),)], [((1,),), ((3,),)], [((1,),), ((2,),)]]
+
+
+def test_a_rank_without_a_record_makes_no_calls():
+    records = [flight_recorder.read(each, f"rank_{rank}") for rank, each in job(on_all(4)).items() if rank != 2]
+    diagnosis = diagnose(job_of(records))
+    program = program_of(diagnosis)
+    assert [len(steps) for steps in program.ranks] == [2, 2, 0, 2]
+    assert expectation_of(program).ranks == diagnosis.findings[0].ranks == (2,)
+
+
+def test_every_operation_of_a_recorder_can_be_made():
+    names = ["_all_gather_base", "_reduce_scatter_base", "all_to_all", "gather", "scatter", "reduce", "barrier"]
+    names += ["reduce_scatter", "all_gather", "broadcast", "allreduce_coalesced"]
+    calls = [[*(call(name, (6,)) for name in names), *([HUNG] if rank else [])] for rank in range(3)]
+    expected = expectation_of(program_of(found(calls)))
+    assert (expected.code, expected.ranks) == (Code.DEADLOCK_MISSING_RANK, (0,))
+
+
+def test_an_operation_that_is_not_known_is_refused():
+    with pytest.raises(UsageError, match="the records have the call 'new_window', of which no test can be written"):
+        program_of(found([[call("new_window"), HUNG], [call("new_window")]]))
