@@ -43,13 +43,15 @@ def diagnose(
     No byte of them is run. Exit status: 0 nothing found, 1 findings, 2 no records that can be read, 3 unknown.
     """
     from ddpsim.scenarios.cli.reporting import reporting
-    from ddpsim.scenarios.records.failing_scenario import check_output, written_scenario
+    from ddpsim.scenarios.records.failing_scenario import written_scenario
     from ddpsim.scenarios.records.reading import found_in
     from ddpsim.simulator.records.diagnosis import diagnose
     from ddpsim.simulator.records.job import job_of
 
     if write_test is not None:
-        check_output(write_test)
+        from ddpsim.scenarios.shrinking.saved import check_free
+
+        check_free(write_test)
     found = found_in(paths)
     diagnosis = diagnose(job_of(found.records, world_size))
     result = _result(diagnosis, with_trace=report is not None or opens)

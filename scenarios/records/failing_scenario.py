@@ -11,13 +11,6 @@ from ddpsim.simulator.records.diagnosis import Diagnosis
 from ddpsim.simulator.verdict import Verdict
 
 
-def check_output(path: Path) -> None:
-    """Raise UsageError for a file that cannot be written, before anything is read."""
-    from ddpsim.scenarios.shrinking.saved import check_free
-
-    check_free(path)
-
-
 def written_scenario(diagnosis: Diagnosis, name: str, path: Path) -> str:
     """Write the scenario, and say what it finds. Raises UsageError where the records have nothing that fails."""
     from ddpsim.scenarios.files.saving import save

@@ -8,7 +8,7 @@ and so are sizes that no test has memory for, such that those that differ still 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Set
 from math import prod
 
 from ddpsim.simulator.calls import ANY_SOURCE, Call, Shape
@@ -43,9 +43,8 @@ class _Writing:
     def __init__(self, diagnosis: Diagnosis) -> None:
         self._job: Job = diagnosis.job
         kept = {id(call) for call in diagnosis.open_calls}
-        self._calls = {
-            rank: list(_last(self._job, rank, _cuts(self._job, diagnosis), kept)) for rank in self._job.records
-        }
+        cuts = _cuts(self._job, diagnosis)
+        self._calls = {rank: list(_last(self._job, rank, cuts, kept)) for rank in self._job.records}
         shapes = sorted({_elements(call) for calls in self._calls.values() for call in calls})
         self._elements = shapes if shapes and shapes[-1] > _MOST_ELEMENTS else ()
 
@@ -144,7 +143,7 @@ def _cuts(job: Job, diagnosis: Diagnosis) -> Mapping[str, int]:
     return first
 
 
-def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Sequence[int] | set[int]) -> Iterator[Call]:
+def _last(job: Job, rank: int, cuts: Mapping[str, int], kept: Set[int]) -> Iterator[Call]:
     """The calls of a rank that are kept, in order: of a group whose numbers begin anew, those of the last."""
     calls = job.records[rank].calls
     begin: dict[str, int] = {}

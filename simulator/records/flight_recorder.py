@@ -11,7 +11,6 @@ receives meet by their ranks, in order.
 
 from __future__ import annotations
 
-import ast
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -32,6 +31,7 @@ _WITHOUT_DESCRIPTION = ("", "undefined")
 _MESSAGE = re.compile(r"(send|recv)\s+(\d+)\s*(?:->|<-)\s*(\d+)")
 _BY_OUTPUT = frozenset({"scatter", "recv"})
 """Operations of which every rank has the output, and not every rank an input."""
+_RANKS = re.compile(r"\[\s*(?:[0-9]{1,9}(?:\s*,\s*[0-9]{1,9})*)?\s*\]")
 _MOST_MEMBERS = 2**20
 
 
@@ -266,19 +266,17 @@ def _label(name: str, description: str) -> str:
 
 def _ranks(group: _Group) -> tuple[int, ...]:
     """The members as a dump says them: a list, or a list written as a text."""
-    ranks: Any = group.ranks
-    if isinstance(ranks, str):
-        if not re.fullmatch(r"\[[\d,\s]*\]", ranks) or ranks.count(",") > _MOST_MEMBERS:
-            raise RecordError(f"a flight recorder's dump with members {ranks[:40]!r}, expected a list of ranks")
-        try:
-            ranks = ast.literal_eval(ranks)
-        except (SyntaxError, ValueError) as error:
-            raise RecordError(
-                f"a flight recorder's dump with members {ranks[:40]!r}, expected a list of ranks"
-            ) from error
+    ranks = _listed(group.ranks) if isinstance(group.ranks, str) else group.ranks
     if any(rank < 0 for rank in ranks):
         raise RecordError(f"a flight recorder's dump with a rank below 0 among the members of a group, {min(ranks)}")
-    return tuple(ranks)
+    return ranks
+
+
+@lru_cache(maxsize=256)
+def _listed(text: str) -> tuple[int, ...]:
+    if not _RANKS.fullmatch(text) or text.count(",") > _MOST_MEMBERS:
+        raise RecordError(f"a flight recorder's dump with members {text[:40]!r}, expected a list of ranks")
+    return tuple(int(rank) for rank in text.strip("[] ").split(",") if rank)
 
 
 def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> int | None:
