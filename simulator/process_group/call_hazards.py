@@ -24,7 +24,7 @@ class CallHazards:
         """By group and line, then by rank."""
 
     def name(self, call: Call, name: TensorName) -> None:
-        """What the program of a rank calls the tensor of a call."""
+        """What the program of a rank calls a tensor of a call."""
         self._named.setdefault((call.group, call.site), {}).setdefault(call.rank, []).append(NamedCall(call, name))
 
     def slot_filled(self, calls: Sequence[Call]) -> None:

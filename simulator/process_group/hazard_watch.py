@@ -116,8 +116,8 @@ class HazardWatch:
         call = pending.call
         self.has_poisoned |= pending.poisoned is not None
         self._issued.append((call, pending.issuer))
-        if pending.name is not None:
-            self._calls.name(call, pending.name)
+        for name in pending.names:
+            self._calls.name(call, name)
         if call.origin.by_hook:
             self._in_flight[call.rank][id(pending)] = (pending, (), _NOTHING)  # its tensors are the engine's
         elif call.origin.phase is Phase.USER and call.operation != "monitored_barrier":

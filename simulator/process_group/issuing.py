@@ -108,7 +108,7 @@ class Issuer:
         pending = Pending(call, me, payload.copied() if is_buffered else payload)
         pending.members = self.members
         if origin.is_programs and signature.operation in NAMED:
-            pending.name = self._origins.name(call, payload.inputs)
+            pending.names = self._origins.names_of(call, payload.inputs)
         else:
             self._origins.user_frame = None
         if self._poisons and (held := poisoned(signature, payload, origin.phase, self.rank)) is not None:

@@ -68,12 +68,10 @@ class OriginTracker:
         self.coordinates = ""
         """Where the rank stands in the program's device mesh."""
 
-    def name(self, call: Call, tensors: Sequence[Tensor]) -> TensorName | None:
-        """What the program calls the tensor of a call of its own, of those in NAMED, that was located just now."""
+    def names_of(self, call: Call, tensors: Sequence[Tensor]) -> tuple[TensorName, ...]:
+        """What the program calls the tensors of a call of its own, of those in NAMED, that was located just now."""
         frame, self.user_frame = self.user_frame, None
-        if frame is None or len(tensors) != 1 or call.thread:
-            return None
-        return self._names.of(tensors[0], frame)
+        return () if frame is None else self._names.of(call.operation, tensors, frame)
 
     def locate(self, signature: Signature, start: FrameType | None = None) -> tuple[Origin, Site, Site | None]:
         """The origin of a call that is being issued, the line of the user's program behind it, and who called that.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -22,14 +22,26 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from ddpsim.simulator.diagnosis.tensor_names import MOST_NAMED, TensorName
+from ddpsim.simulator.operations import OPERATIONS, Movement, Shapes
 
-NAMED = frozenset({"all_reduce", "reduce", "broadcast"})
-"""Operations in which tensors of one name meet."""
+_MEETING = frozenset(
+    row.name
+    for row in OPERATIONS.values()
+    if (row.reduces or row.movement is Movement.BROADCAST) and row.shapes is not Shapes.PER_MEMBER
+)
+"""Operations that make one tensor of those that meet: another name is another meaning."""
+_GATHERING = frozenset(row.name for row in OPERATIONS.values() if row.gathers)
+"""Those that lay them side by side, so that a program may bring others on purpose. What objects become is in these."""
+NAMED = _MEETING | _GATHERING
+"""Operations whose tensors are named. Not messages: an exchange of borders sends `left` where it receives `right`. Not
+the lists that have a tensor for each rank: their order is that of the ranks."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _PLAIN = (Tensor, Parameter)
 _FRAMES = 3
 _MISSES = 8
+_MOST_TENSORS = 64
+"""Those of a call that brings more are not named."""
 _MOST_ENTRIES = 1000
 """Larger containers are not looked through."""
 _OPTIMIZED = 0x1
@@ -44,19 +56,28 @@ class TensorNames:
         self._found: Counter[tuple[CodeType, int]] = Counter()
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
 
-    def of(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
-        """The name of a tensor that the function of a frame brings to a call; None if it has none."""
+    def of(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
+        """The names of the tensors that the function of a frame brings to a call; () if one has none."""
         line = frame.f_code, frame.f_lineno
-        if self._misses[line] >= _MISSES or self._found[line] >= MOST_NAMED:
-            return None
+        if self._misses[line] >= _MISSES or self._found[line] >= MOST_NAMED or len(tensors) > _MOST_TENSORS:
+            return ()
+        names = []
+        for tensor in tensors:
+            name = self._name(tensor, frame)
+            if name is None:
+                self._misses[line] += 1
+                return ()
+            names.append(name if operation in _MEETING else name._replace(is_sure=False))
+        self._found[line] += len(names)
+        self._misses[line] = 0
+        return tuple(names)
+
+    def _name(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
         try:
             with torch._C.DisableTorchFunction():
-                found = self._look(tensor, frame)
+                return self._look(tensor, frame)
         except Exception:  # of the program's own objects, which may do what they like when they are looked at
-            found = None
-        self._found[line] += found is not None
-        self._misses[line] = 0 if found is not None else self._misses[line] + 1
-        return found
+            return None
 
     def _look(self, tensor: Tensor, frame: FrameType) -> TensorName | None:
         outer: FrameType | None = frame

@@ -305,8 +305,8 @@ class Coordinator:
             self._steps[wrapper] = max(origin.step, self._steps.get(wrapper, 0))
         self._posted.add(me.rank_number, message.handle, message.call, message.parcel)
         self.hazards.issued.append((message.call, me.number))
-        if message.name is not None:
-            self.hazards.name(message.call, message.name)
+        for name in message.names:
+            self.hazards.name(message.call, name)
         answer = self._kernel.handle(Issue(message.handle, message.call))
         while isinstance(answer, Move):
             answer = self._move(answer)

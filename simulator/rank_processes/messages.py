@@ -87,7 +87,7 @@ class Post(NamedTuple):
     handle: int
     call: Call
     parcel: Parcel
-    name: TensorName | None = None
+    names: tuple[TensorName, ...] = ()
 
 
 class ReplicaMoved(NamedTuple):

@@ -135,7 +135,7 @@ class RemoteKernel:
     def issue(self, handle: int, call: Call) -> Answer:
         """Post a call: what comes of it, its rank learns with a later answer."""
         parcel = self._parcels[handle] = self._arena.pack(self._open[handle].payload)
-        self._tell(Post(handle, call, parcel, self._open[handle].name))
+        self._tell(Post(handle, call, parcel, self._open[handle].names))
         return GO_ON
 
     def watch(self, handle: int) -> bool:

@@ -1,8 +1,8 @@
 """Call sites: which line of the user's program stands behind what a rank does.
 
-A frame is the user's if its file lies neither in torch or pytest, nor in this project's packages or its plugin, nor
-among those of the standard library that threads are made of. Whether it does is worked out once per file; finding a
-site costs a walk over a few frames, no traceback.
+A frame is the user's if its file lies neither in torch (or what wraps its functions) or pytest, nor in this project's
+packages or its plugin, nor among those of the standard library that threads are made of. Whether it does is worked out
+once per file; finding a site costs a walk over a few frames, no traceback.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from types import CodeType, FrameType
 from ddpsim.simulator.calls import NOWHERE, Site
 
 _OWN_PACKAGES = ("torch", "ddpsim.simulator", "ddpsim.ddp", "ddpsim.scenarios.pytest_plugin", "_pytest", "pluggy")
+_DEPRECATING = ("typing_extensions", "warnings", "_py_warnings")
+"""Where what wraps functions of torch that have another name by now is, in one version of Python or another."""
 
 _GENERATED = ("<frozen", "<eval_with_key", "<attrs generated", "<__array_function__")
 """Code without a file that a library made."""
@@ -47,6 +49,8 @@ def _foreign_roots() -> tuple[str, ...]:
         for folder in (spec.submodule_search_locations if spec else None) or ():
             roots.append(os.path.join(os.path.abspath(folder), *below, ""))
     executors = os.path.dirname(os.path.abspath(concurrent.futures.__file__))
+    specs = map(importlib.util.find_spec, _DEPRECATING)
+    roots += [spec.origin for spec in specs if spec is not None and spec.origin is not None]
     return (*roots, threading.__file__, queue.__file__, os.path.join(executors, ""), contextlib.__file__)
 
 

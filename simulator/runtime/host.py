@@ -61,7 +61,7 @@ class Pending:
         "is_complete",
         "issuer",
         "members",
-        "name",
+        "names",
         "owner",
         "payload",
         "poisoned",
@@ -78,8 +78,8 @@ class Pending:
         self.issuer = issuer.number
         self.payload = payload
         """The tensors, for the transport; opaque here."""
-        self.name: Any = None
-        """What the program calls the tensor, if it is one that should meet others of its name."""
+        self.names: tuple[Any, ...] = ()
+        """What the program calls each tensor, if they should meet others of their names and all have one."""
         self.poisoned: Any = None
         """The rank's own tensors, if the payload has copies of them; see simulator/process_group/poison.py."""
         self.is_complete = False

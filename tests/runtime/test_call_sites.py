@@ -51,6 +51,15 @@ def test_a_library_of_the_users_own_counts_as_the_users():
     assert site_of(lambda rank: rank and helper()).function == "helper"
 
 
+@pytest.mark.filterwarnings("ignore:.*deprecated:FutureWarning")
+def test_a_function_that_torch_has_renamed_was_called_by_the_user():
+    def program(rank):
+        if rank:
+            dist.all_gather_into_tensor(torch.zeros(4), torch.ones(2))
+
+    assert site_of(program).function == "program"
+
+
 @pytest.mark.tier("ci")
 def test_code_without_a_file_has_lines():
     script = SOURCE + "\nfrom ddpsim import simulate\nprint(simulate(program, 2).findings[0].sites[-1])\n"
