@@ -127,8 +127,10 @@ class Part(NamedTuple):
             return self.parallelism is Parallelism.PIPELINE
         return self[:3] == other[:3]
 
-    def __str__(self) -> str:
-        return ", ".join(filter(None, [f"{self.parallelism.value} {self.what}", self.action, self.detail]))
+    def text(self, step: int | None) -> str:
+        """All of it, in a step of training if that is known."""
+        what = f"{self.parallelism.value} {self.what}" + ("" if step is None else f" of step {step}")
+        return ", ".join(filter(None, [what, self.action, self.detail]))
 
 
 class Origin(NamedTuple):
@@ -170,7 +172,7 @@ class Origin(NamedTuple):
 
     def __str__(self) -> str:
         if self.part is not None:
-            return str(self.part) + ("" if self.step is None else f", step {self.step}")
+            return self.part.text(self.step)
         if self.phase is Phase.USER:
             return "the user's program"
         text = f"DDP #{self.wrapper} {self.phase.value}" if self.wrapper is not None else self.phase.value

@@ -10,6 +10,7 @@ from ddpsim.reports.making.met_calls import Slots
 from ddpsim.reports.making.sites import Sites
 from ddpsim.reports.making.versions import environment
 from ddpsim.simulator.calls import Call as IssuedCall
+from ddpsim.simulator.calls import Origin
 from ddpsim.simulator.events import Event as TraceEvent
 from ddpsim.simulator.events import EventKind
 from ddpsim.simulator.result import Result
@@ -107,7 +108,7 @@ class _Making:
             site=self.sites.index(call.site),
             caller=self.sites.index(call.caller),
             origin="" if origin.is_programs else str(origin),
-            phase=origin.part.parallelism.value if origin.part else "" if origin.is_programs else origin.phase.value,
+            phase=_phase(origin),
             bucket=origin.bucket,
             parameters=origin.parameters,
             peer=call.peer,
@@ -162,6 +163,13 @@ class _Making:
         if waiting is not None:
             return Rank(rank, "waiting", waiting.what, waiting.site)
         return Rank(rank, "stopped" if self._result.trace else "unknown")
+
+
+def _phase(origin: Origin) -> str:
+    """What a call is for, where there is room for a word or two: `activations 2` for those of that micro-batch."""
+    if origin.part is not None:
+        return origin.part.what.replace(" of micro-batch", "").removeprefix("unit ")
+    return "" if origin.is_programs else origin.phase.value
 
 
 def _error_text(error: BaseException) -> str:

@@ -65,12 +65,12 @@ def test_a_unit_tells_its_name_its_phase_and_the_step():
 
     told = parts(program)
     assert told[:6] == [
-        'FSDP unit "blocks.0", all-gather before forward, step 1',
-        'FSDP unit "blocks.1", all-gather before forward, step 1',
-        'FSDP unit "blocks.1", all-gather before backward, step 1',
-        'FSDP unit "blocks.0", all-gather before backward, step 1',
-        'FSDP unit "blocks.1", reduce-scatter, step 1',
-        'FSDP unit "blocks.0", reduce-scatter, step 1',
+        'FSDP unit "blocks.0" of step 1, all-gather before forward',
+        'FSDP unit "blocks.1" of step 1, all-gather before forward',
+        'FSDP unit "blocks.1" of step 1, all-gather before backward',
+        'FSDP unit "blocks.0" of step 1, all-gather before backward',
+        'FSDP unit "blocks.1" of step 1, reduce-scatter',
+        'FSDP unit "blocks.0" of step 1, reduce-scatter',
     ]
     assert told[6:] == [each.replace("step 1", "step 2") for each in told[:6]]
 
@@ -83,7 +83,7 @@ def test_the_replicas_of_a_unit_are_reduced_over_their_own_group():
 
     result = simulate(program, 4)
     result.raise_for_verdict()
-    assert origins(result, operations=["all_reduce"]) == ["FSDP root unit, all-reduce, step 1"]
+    assert origins(result, operations=["all_reduce"]) == ["FSDP root unit of step 1, all-reduce"]
 
 
 def test_an_optimizer_of_something_else_tells_no_step():
