@@ -128,6 +128,8 @@ class Scenario:
     max_world_size: int | None = None
     args: tuple[Any, ...] = ()
     faults: tuple[Fault, ...] = ()
+    added_faults: tuple[Fault, ...] = ()
+    """Those of its faults that a caller has added, and has to say again for the same run."""
     tags: tuple[str, ...] = ()
     reports: tuple[str, ...] = ()
     """Where people met it: issues, pull requests, threads."""

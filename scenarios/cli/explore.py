@@ -15,6 +15,7 @@ from ddpsim.scenarios.cli.options import (
     BackendName,
     Checks,
     ClogFolder,
+    Faults,
     FlightRecorderFolder,
     Gpus,
     IsolationName,
@@ -57,6 +58,7 @@ def explore(
     backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
+    faults: Faults = None,
     policy: Annotated[str, typer.Option(help=f"{exploring_text()}.")] = DEFAULT_EXPLORING,
     seed: Seed = 0,
     depth: Annotated[int | None, typer.Option(help=option_text("pct"), show_default=False)] = None,
@@ -94,9 +96,8 @@ def explore(
     from ddpsim.scenarios.running.exploring import explore_scenario
     from ddpsim.scenarios.running.run_as import RunAs
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics).applied_to(
-        load(name)
-    )
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, backend_semantics, faults or ())
+    scenario = run_as.applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     if out is not None:
         _check_output(out, scenario, check_determinism=check_determinism)
@@ -134,6 +135,11 @@ def _check_output(path: Path, scenario: Scenario, *, check_determinism: bool) ->
     from ddpsim.simulator.rank_processes.program import Program
 
     check_free(path)
+    if scenario.added_faults:
+        raise UsageError(
+            f"output is {str(path)!r}, beside --fault, which no file of a function or program can say: leave one of "
+            "them out, as the replay line has all"
+        )
     if check_determinism and not scenario.alike and not isinstance(scenario.program, Program):
         raise UsageError(
             f"output is {str(path)!r}, beside --check-determinism, with which ranks start unlike, as no file of a "

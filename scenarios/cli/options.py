@@ -137,6 +137,16 @@ OwnOrPolicy = Annotated[
         show_default=False,
     ),
 ]
+Faults = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--fault",
+        metavar="KIND:rank=R,before_call=N",
+        help="What goes wrong besides, as crash:rank=1,before_call=3, early_return:... or delay:...,seconds=2; may be "
+        "given again.",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(help=f"What {listed(DRAWING, 'and')} draw from.")]
 TransportName = Annotated[
     str,
@@ -233,7 +243,7 @@ def backends_named(names: str | None, own: str) -> tuple[str, ...]:
     return chosen
 
 
-def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[int] = ()) -> str:
+def how_text(transport: str, policy: str | None, seed: int | range, choices: Sequence[int] = ()) -> str:
     """Transport and policy, as a head line names them."""
     if transport == "processes":
         return "on processes"
@@ -243,7 +253,8 @@ def how_text(transport: str, policy: str | None, seed: int, choices: Sequence[in
 
         return f"{on}schedule {choices_text(choices)}"
     policy = policy or DEFAULT
-    return f"{on}policy {policy}" + (f", seed {seed}" if draws(policy) else "")
+    seeds = f"seeds {seed[0]} to {seed[-1]}" if isinstance(seed, range) else f"seed {seed}"
+    return f"{on}policy {policy}" + (f", {seeds}" if draws(policy) else "")
 
 
 def by_text(engine: Engine) -> str:

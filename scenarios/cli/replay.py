@@ -12,6 +12,7 @@ from ddpsim.scenarios.cli.options import (
     BackendName,
     Checks,
     ClogFolder,
+    Faults,
     FlightRecorderFolder,
     Gpus,
     IsolationName,
@@ -58,6 +59,7 @@ def replay(
     backend_semantics: BackendName = None,
     check: Checks = None,
     poison: Poison = None,
+    faults: Faults = None,
     step: Annotated[
         bool, typer.Option("--step", help="Show the run step by step: on a terminal, each after Enter.")
     ] = False,
@@ -93,6 +95,7 @@ def replay(
         one_at_a_time=one_at_a_time,
         poison=poison,
         backend_semantics=backend_semantics,
+        faults=faults or (),
     ).applied_to(load(name))
     chosen = scenario.engine if engine is None else Engine.named(engine)
     is_stepping = step or first is not None or last is not None

@@ -16,6 +16,7 @@ from ddpsim.scenarios.cli.options import (
     BackendNames,
     Checks,
     ClogFolder,
+    Faults,
     FlightRecorderFolder,
     Gpus,
     IsolationName,
@@ -40,7 +41,9 @@ from ddpsim.scenarios.cli.options import (
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.recording import check_records, leave_records
 from ddpsim.scenarios.cli.reporting import reporting
+from ddpsim.scenarios.cli.seeds import run_seeds, seeds_in
 from ddpsim.scenarios.cli.status import worst
+from ddpsim.simulator.policies.named import DEFAULT_DRAWING
 
 if TYPE_CHECKING:
     from ddpsim import Budget, Result
@@ -55,6 +58,15 @@ def run(
     world_size: WorldSize = None,
     policy: OwnOrPolicy = None,
     seed: Seed = 0,
+    seeds: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A..B",
+            help=f"Run the schedules of all seeds from A to B, and count what comes of them; the policy is "
+            f"{DEFAULT_DRAWING} unless it is said.",
+            show_default=False,
+        ),
+    ] = None,
     transport: TransportName = "memory",
     isolation: IsolationName = None,
     gpus: Gpus = None,
@@ -64,6 +76,7 @@ def run(
     backend_semantics: BackendNames = None,
     check: Checks = None,
     poison: Poison = None,
+    faults: Faults = None,
     timeout: Timeout = None,
     seconds: Annotated[
         float | None,
@@ -82,7 +95,7 @@ def run(
     from ddpsim.scenarios.running.run_as import RunAs
     from ddpsim.scenarios.running.runner import run_scenario
 
-    def run_once(scenario: Scenario, engine: Engine) -> Result:
+    def run_once(scenario: Scenario, engine: Engine, seed: int = seed) -> Result:
         return run_scenario(
             scenario,
             engine,
@@ -94,14 +107,27 @@ def run(
             budget=_budget(seconds, steps),
         )
 
-    scenario = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison).applied_to(load(name))
+    policy = DEFAULT_DRAWING if seeds is not None and policy is None else policy
+    drawn = None if seeds is None else _seeds(seeds, policy, seed)
+    run_as = RunAs(isolation, gpus, check, alike, preload or (), one_at_a_time, poison, faults=faults or ())
+    scenario = run_as.applied_to(load(name))
     engines = (scenario.engine,) if engine is None else engines_named(engine)
     backends = backends_named(backend_semantics, scenario.backend_semantics)
-    how = how_text(transport, policy, seed, scenario.choices)
-    check_records(flight_recorder, clog, runs=len(engines) * len(backends), transport=transport)
-    with reporting(report, opens=opens, title=name if len(engines) * len(backends) > 1 else "") as reported:
+    how = how_text(transport, policy, seed if drawn is None else drawn, scenario.choices)
+    runs = len(engines) * len(backends)
+    check_records(flight_recorder, clog, runs=runs * len(drawn or (seed,)), transport=transport)
+    with reporting(report, opens=opens, title=name if runs > 1 else "") as reported:
         cases = [(each, replace(scenario, backend_semantics=backend)) for backend in backends for each in engines]
-        return _run(cases, transport, how, run_once, reported, partial(leave_records, flight_recorder, clog))
+        return _run(cases, transport, how, run_once, drawn, reported, partial(leave_records, flight_recorder, clog))
+
+
+def _seeds(seeds: str, policy: str | None, seed: int) -> range:
+    """Those that are said. Raises UsageError for what are none, and beside a single one."""
+    from ddpsim import UsageError
+
+    if seed:
+        raise UsageError(f"found --seed {seed} beside --seeds {seeds}, expected one of them: leave out the other")
+    return seeds_in(seeds, str(policy))
 
 
 def _budget(seconds: float | None, steps: int | None) -> Budget | None:
@@ -117,7 +143,8 @@ def _run(
     cases: Sequence[tuple[Engine, Scenario]],
     transport: str,
     how: str,
-    run_once: Callable[[Scenario, Engine], Result],
+    run_once: Callable[..., Result],
+    seeds: range | None,
     report: Report,
     leave: Callable[[Result], None],
 ) -> int:
@@ -128,17 +155,21 @@ def _run(
     with prepared_for(transport):
         for number, (engine, scenario) in enumerate(cases):
             start = time.perf_counter()
+            judged = partial(judge, scenario.expected_by(engine), transport=transport)
             with own_arguments(scenario, run) as own:
-                result = run_once(own, engine)
+                one = partial(run_once, own, engine)
+                outcomes = None if seeds is None else run_seeds(seeds, one, judged)
+                result = one() if outcomes is None else outcomes.shown
             seconds = time.perf_counter() - start
+            judgement = judged(result) if outcomes is None else outcomes.judgement
             if len(cases) > 1:
                 output.show(f"{'' if number == 0 else chr(10)}--- {_case(engine, scenario, cases)}")
             found.setdefault(scenario.backend_semantics, []).append(result)
-            judgement = judge(scenario.expected_by(engine), result, transport)
-            output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n\n{result}\n")
+            output.show(f"{head(scenario, result, engine, how)}  {seconds * 1000:.0f} ms\n")
+            output.show(f"{result}\n" if outcomes is None else outcomes.text)
             output.show(judgement.line)
-            statuses.append(judgement.status)
             leave(result)
+            statuses.append(judgement.status)
             report.add_run(scenario, engine, result, *judgement, how=how, seconds=seconds, transport=transport)
     if len(found) > 1:
         output.show(f"\n{by_backend(found)}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from ddpsim import UsageError
 from ddpsim.scenarios.model import Scenario
+from ddpsim.scenarios.running.fault_text import fault_of, text_of
 from ddpsim.simulator.backend_semantics import GLOO
 
 _REPLICAS, _IF_ANY, _NOTHING = CHECKS = ("replicas", "replicas-if-any", "none")
@@ -25,9 +27,11 @@ class RunAs:
     one_at_a_time: bool = False
     poison: bool | None = None
     backend_semantics: str | None = None
+    faults: Sequence[str] = ()
+    """Besides the scenario's own, as `fault_of` reads them."""
 
     def applied_to(self, scenario: Scenario) -> Scenario:
-        """The scenario, run so. Raises UsageError for a check that there is not."""
+        """The scenario, run so. Raises UsageError for a check or a fault that there is not."""
         if self.check not in (None, *CHECKS):
             raise UsageError(f"check is {self.check!r}, expected one of {', '.join(CHECKS)}: give one of these names")
         if self.isolation is not None:
@@ -44,6 +48,9 @@ class RunAs:
             scenario = replace(scenario, poison=self.poison)
         if self.backend_semantics is not None:
             scenario = replace(scenario, backend_semantics=self.backend_semantics)
+        if self.faults:
+            added = tuple(map(fault_of, self.faults))
+            scenario = replace(scenario, faults=(*scenario.faults, *added), added_faults=added)
         if self.check is not None:
             scenario = replace(scenario, check=None if self.check == _NOTHING else self.check)
         return scenario
@@ -58,4 +65,5 @@ def words_of(scenario: Scenario) -> list[str]:
     words += [] if scenario.gpus is None else ["--gpus", str(scenario.gpus)]
     words += [word for name in scenario.preload for word in ("--preload", name)]
     words += [] if scenario.backend_semantics == GLOO.name else ["--backend-semantics", scenario.backend_semantics]
+    words += [word for fault in scenario.added_faults for word in ("--fault", shlex.quote(text_of(fault)))]
     return words + ([] if scenario.check == _IF_ANY else ["--check", scenario.check or _NOTHING])

@@ -1,0 +1,109 @@
+"""`ddpsim run --seeds 0..99`: one scenario under the schedules of many seeds, counted by what came of them.
+
+All are run, as how often it fails is what one wants to know; what is shown whole is the first that is not as expected.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ddpsim.scenarios.cli import output
+from ddpsim.scenarios.cli.status import Status, worst
+from ddpsim.simulator.policies.named import DRAWING, draws, listed
+
+if TYPE_CHECKING:
+    from ddpsim import Result
+    from ddpsim.scenarios.cli.judgement import Judgement
+
+_MOST = 1_000_000
+
+
+def seeds_in(text: str, policy: str) -> range:
+    """The seeds of a text like "0..99", both ends among them.
+
+    Raises UsageError for another text, and for a policy that draws nothing.
+    """
+    from ddpsim import UsageError
+
+    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", text)
+    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, -1)
+    if not first <= last < first + _MOST:
+        raise UsageError(f"seeds are {text!r}, expected the first and the last of them, such as 0..99: correct it")
+    if not draws(policy):
+        raise UsageError(
+            f"policy is {policy!r}, which draws nothing from --seeds, expected {listed(DRAWING)}: leave one of them out"
+        )
+    return range(first, last + 1)
+
+
+@dataclass
+class Outcomes:
+    """What came of the seeds, counted, and the one to show."""
+
+    counts: dict[str, int] = field(default_factory=dict)
+    first_seeds: dict[str, int] = field(default_factory=dict)
+    statuses: list[Status] = field(default_factory=list)
+    _shown: tuple[Result, Judgement] | None = None
+
+    def add(self, seed: int, result: Result, judgement: Judgement) -> None:
+        """Count a run."""
+        from ddpsim.scenarios.model import found_text
+
+        found = found_text(result)
+        self.counts[found] = self.counts.get(found, 0) + 1
+        self.first_seeds.setdefault(found, seed)
+        self.statuses.append(judgement.status)
+        if self._shown is None or _rank(result, judgement) > _rank(*self._shown):
+            self._shown = result, judgement
+
+    @property
+    def shown(self) -> Result:
+        """The first that is not as expected; else the first that did not pass; else the first."""
+        assert self._shown is not None, "there is a seed"
+        return self._shown[0]
+
+    @property
+    def judgement(self) -> Judgement:
+        """Of all together, in a line that tells how many are not as expected, and how the first of them is."""
+        from ddpsim.scenarios.cli.judgement import Judgement
+
+        count, others = len(self.statuses), sum(status is not Status.AS_EXPECTED for status in self.statuses)
+        if not others:
+            which = f"each of {count} seeds" if count > 1 else f"seed {min(self.first_seeds.values())}"
+            return Judgement(Status.AS_EXPECTED, f"as expected with {which}")
+        assert self._shown is not None
+        return Judgement(worst(self.statuses), f"{self._shown[1].line}; with {others} of {count} seeds")
+
+    @property
+    def text(self) -> str:
+        """How often there was what, with the first seed of each; and the one to show, unless it passed."""
+        from ddpsim import Verdict
+
+        width = len(str(max(self.counts.values())))
+        rows = sorted(self.counts.items(), key=lambda row: (-row[1], self.first_seeds[row[0]]))
+        table = [f"{count:>{width}}  {found}  (first with seed {self.first_seeds[found]})" for found, count in rows]
+        shown = [] if self.shown.verdict is Verdict.PASS else ["", str(self.shown)]
+        return "\n".join([*table, *shown, ""])
+
+
+def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> Outcomes:
+    """Run each seed, and count."""
+    outcomes = Outcomes()
+
+    def run_one(seed: int) -> None:
+        result = run(seed)
+        outcomes.add(seed, result, judge(result))
+
+    for _ in output.followed(map(run_one, seeds), len(seeds)):
+        pass
+    return outcomes
+
+
+def _rank(result: Result, judgement: Judgement) -> int:
+    """How much it is to be shown."""
+    from ddpsim import Verdict
+
+    return 2 * (judgement.status is not Status.AS_EXPECTED) + (result.verdict is not Verdict.PASS)

@@ -1,0 +1,143 @@
+"""`ddpsim run --seeds A..B` and `--fault`: counted, replayed by the line that is printed, and refused in one line."""
+
+import re
+import shlex
+
+import pytest
+
+from ddpsim import Crash, Delay, EarlyReturn, UsageError, simulate
+from ddpsim.scenarios.running.fault_text import fault_of, text_of
+
+FIRST_COME = """
+import torch
+import torch.distributed as dist
+
+def first_come(rank):
+    if rank > 0:
+        dist.send(torch.tensor(rank), dst=0)
+        return
+    message = torch.tensor(0)
+    first = dist.recv(message)
+    dist.recv(message)
+    assert first == 1, f"rank {first} came first"
+"""
+
+
+@pytest.fixture
+def ddpsim(console, monkeypatch, tmp_path):
+    """Run `ddpsim` beside the file first_come.py; returns status, stdout and stderr."""
+    (tmp_path / "first_come.py").write_text(FIRST_COME)
+    monkeypatch.chdir(tmp_path)
+    return lambda line: console(*shlex.split(line))
+
+
+def failing_seeds(seeds):
+    space = {}
+    exec(FIRST_COME, space)
+    return [seed for seed in seeds if simulate(space["first_come"], 3, policy="random", seed=seed).errors]
+
+
+def test_seeds_are_counted_and_the_first_that_fails_is_shown_with_its_token(ddpsim):
+    failing = failing_seeds(range(3, 23))
+    assert 0 < len(failing) < 20
+    status, out, err = ddpsim("run --world-size 3 --seeds 3..22 first_come.py:first_come")
+    assert (status, err) == (1, "")
+    head, _, *rows = out.splitlines()
+    assert re.fullmatch(r"first_come.py:first_come  world size 3  policy random, seeds 3 to 22  \d+ ms", head)
+    passing = next(seed for seed in range(3, 23) if seed not in failing)
+    counted = [
+        (len(failing), f"fail, rank_error, rank 0  (first with seed {failing[0]})"),
+        (20 - len(failing), f"pass  (first with seed {passing})"),
+    ]
+    assert rows[:2] == [f"{count:>2}  {what}" for count, what in sorted(counted, key=lambda row: -row[0])]
+    assert (
+        rows[-1] == f"not as expected: found fail, rank_error, rank 0; expected pass; with {len(failing)} of 20 seeds"
+    )
+    [line] = re.findall(r"^  replay  ddpsim (.*)$", out, re.MULTILINE)
+    space = {}
+    exec(FIRST_COME, space)
+    assert str(simulate(space["first_come"], 3, policy="random", seed=failing[0]).schedule).split(":")[1] in line
+    assert ddpsim(line)[0] == 1
+
+
+def test_seeds_that_all_pass_are_one_line(ddpsim):
+    status, out, _ = ddpsim("run join-baseline --world-size 2 --seeds 7..8 --policy pct")
+    assert status == 0
+    assert out.splitlines()[1:] == ["", "2  pass  (first with seed 7)", "", "as expected with each of 2 seeds"]
+    status, out, _ = ddpsim("run join-baseline --world-size 2 --seeds 7")
+    assert (status, out.splitlines()[-1]) == (0, "as expected with seed 7")
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--seeds 3..1", "seeds are '3..1', expected the first and the last of them, such as 0..99: correct it"),
+        ("--seeds all", "seeds are 'all', expected the first and the last of them, such as 0..99: correct it"),
+        ("--seeds 0..9999999999", "seeds are '0..9999999999', expected the first and the last of them, such as 0..99"),
+        ("--seeds 0..3 --policy round_robin", "policy is 'round_robin', which draws nothing from --seeds, expected"),
+        ("--seeds 0..3 --seed 1", "found --seed 1 beside --seeds 0..3, expected one of them: leave out the other"),
+        ("--seeds 0..3 --transport processes", "policy is 'random' and seed 0, but real processes run freely"),
+        ("--fault crash:rank=9,before_call=0", "Crash(rank=9, before_call=0, message='injected crash') names rank 9"),
+        *(
+            (f"--fault '{text}'", f"fault is {text!r}, expected crash:rank=R,before_call=N, early_return:")
+            for text in (
+                "",
+                "crash",
+                "crash:",
+                "crush:rank=1,before_call=0",
+                "crash:rank=1",
+                "crash:rank=1,before_call=x",
+                "crash:rank=1,before_call=0,seconds=2",
+                "delay:rank=1,before_call=0",
+                "crash:rank=1,rank=1,before_call=0",
+            )
+        ),
+    ],
+)
+def test_bad_input_is_one_line(ddpsim, words, told):
+    status, out, err = ddpsim(f"run {words} send-send")
+    assert (status, out) == (2, "")
+    assert err.startswith(f"ddpsim: {told}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("crash:rank=1,before_call=3", Crash(1, 3)),
+        ("crash:rank=1,before_call=3,message=power lost", Crash(1, 3, "power lost")),
+        ("delay:rank=0,before_call=2,seconds=0.5", Delay(0, 2, 0.5)),
+        ("early_return:rank=2,before_call=0", EarlyReturn(2, 0)),
+    ],
+)
+def test_a_fault_is_what_its_text_says(text, fault):
+    assert (fault_of(text), text_of(fault)) == (fault, text)
+
+
+def test_a_fault_strikes_and_the_replay_line_says_it_again(ddpsim):
+    fault = "crash:rank=1,before_call=0,message='power lost'"
+    status, out, _ = ddpsim(f'run --world-size 2 --fault "{fault}" first_come.py:first_come')
+    assert status == 1
+    assert "rank 1 raised InjectedCrashError: 'power lost'" in out
+    [line] = re.findall(r"^  replay  ddpsim (.*)$", out, re.MULTILINE)
+    assert "--fault" in line
+    again = ddpsim(line)
+    assert again[0] == 1
+    assert again[1].splitlines()[1:-1] == out.splitlines()[1:-1]
+
+
+def test_an_exploration_has_faults_and_saves_none(ddpsim, tmp_path):
+    words = "explore --fault crash:rank=1,before_call=0 --world-size 2 first_come.py:first_come"
+    status, out, _ = ddpsim(words)
+    assert status == 1
+    assert "--fault crash:rank=1,before_call=0" in out
+    status, _, err = ddpsim(f"{words} -o found.toml")
+    assert (status, (tmp_path / "found.toml").exists()) == (2, False)
+    assert err.startswith(
+        "ddpsim: output is 'found.toml', beside --fault, which no file of a function or program can say"
+    )
+
+
+def test_a_fault_that_cannot_be_said_is_refused():
+    with pytest.raises(UsageError, match=r"^fault is 'crash:rank=1,before_call=0,message=a,b'"):
+        fault_of("crash:rank=1,before_call=0,message=a,b")
