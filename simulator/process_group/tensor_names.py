@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter, OrderedDict, defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from types import CodeType, FrameType
+from collections.abc import Collection, Mapping, Sequence
+from types import CodeType, FrameType, FunctionType, ModuleType, NoneType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -38,6 +38,8 @@ the lists that have a tensor for each rank: their order is that of the ranks."""
 
 _MAPPINGS = (dict, OrderedDict, defaultdict)
 _PLAIN = (Tensor, Parameter)
+_TELLS_NOTHING = frozenset({*_PLAIN, bool, int, float, str, NoneType, FunctionType, ModuleType})
+"""Types of values in a scope that no name is found by: neither parts of a program nor containers."""
 _FRAMES = 3
 _MISSES = 8
 _MOST_TENSORS = 64
@@ -52,13 +54,15 @@ class TensorNames:
     """Looks for the names of one rank's tensors."""
 
     def __init__(self) -> None:
-        self._misses: Counter[tuple[CodeType, int]] = Counter()
-        self._found: Counter[tuple[CodeType, int]] = Counter()
+        self._misses: Counter[tuple[int, int]] = Counter()
+        self._found: Counter[tuple[int, int]] = Counter()
+        self._codes: dict[int, CodeType] = {}
+        """By id, as the hash of a code takes longer than all else here; kept, so that an id means one code."""
         self._parameters: WeakKeyDictionary[Module, list[tuple[str, Tensor]]] = WeakKeyDictionary()
 
     def of(self, operation: str, tensors: Sequence[Tensor], frame: FrameType) -> tuple[TensorName, ...]:
         """The names of the tensors that the function of a frame brings to a call; () if one has none."""
-        line = frame.f_code, frame.f_lineno
+        line = id(frame.f_code), frame.f_lineno
         if self._misses[line] >= _MISSES or self._found[line] >= MOST_NAMED or len(tensors) > _MOST_TENSORS:
             return ()
         names = []
@@ -94,18 +98,20 @@ class TensorNames:
         return None
 
     def _in_scope(self, tensor: Tensor, values: Mapping[str, Any]) -> TensorName | None:
-        everything = dict(_with_attributes(values))
-        for value in everything.values():
+        telling = [named for named in _with_attributes(values) if type(named[1]) not in _TELLS_NOTHING]
+        if not telling:  # as in most scopes, and this is asked at each call
+            return None
+        for _, value in telling:
             if issubclass(type(value), Module) and (name := self._in_module(tensor, value)):
                 return TensorName(name, is_sure=True)
             if issubclass(type(value), Optimizer) and (name := _in_optimizer(tensor, value)):
                 return TensorName(name, is_sure=True)
-        for owner, value in everything.items():
+        for owner, value in telling:
             if type(value) in _MAPPINGS and len(value) <= _MOST_ENTRIES:
                 for key, item in value.items():
                     if item is tensor and isinstance(key, str):
                         return TensorName(f"{owner}[{key!r}]", is_sure=False)
-        return _by_loop_variable(values, everything)
+        return _by_loop_variable(values, telling)
 
     def _in_module(self, tensor: Tensor, module: Module) -> str | None:
         known = self._parameters.get(module)
@@ -144,17 +150,17 @@ def _in_optimizer(tensor: Tensor, optimizer: Optimizer) -> str | None:
     return None
 
 
-def _with_attributes(values: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    yield from values.items()
-    attributes = getattr(values.get("self"), "__dict__", None)
-    if type(attributes) is dict:
-        yield from ((f"self.{name}", value) for name, value in attributes.items())
+def _with_attributes(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    found = list(values.items())
+    if "self" in values and type(attributes := getattr(values["self"], "__dict__", None)) is dict:
+        found += [(f"self.{name}", value) for name, value in attributes.items()]
+    return found
 
 
-def _by_loop_variable(values: Mapping[str, Any], everything: Mapping[str, Any]) -> TensorName | None:
+def _by_loop_variable(values: Mapping[str, Any], telling: list[tuple[str, Any]]) -> TensorName | None:
     words = {name: value for name, value in values.items() if type(value) is str}
     for name, word in words.items():
-        if any(_has(container, word) for container in everything.values()):
+        if any(_has(container, word) for _, container in telling):
             return TensorName(f"{name} {word!r}", is_sure=False)
     return None
 
