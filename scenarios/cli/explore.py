@@ -31,6 +31,7 @@ from ddpsim.scenarios.cli.options import (
     WorldSize,
     by_text,
     how_text,
+    saved_as,
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.recording import check_records, leave_records
@@ -71,16 +72,7 @@ def explore(
     check_determinism: Annotated[
         bool, typer.Option("--check-determinism", help="Run each schedule twice, and compare; ranks start unlike.")
     ] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="OUT.toml",
-            help="Where to save what fails first, as a scenario with its schedule.",
-            show_default=False,
-        ),
-    ] = None,
+    out: Annotated[Path | None, saved_as("Where to save what fails first, as a scenario with its schedule.")] = None,
     report: ReportFolder = None,
     opens: Opens = False,
     flight_recorder: FlightRecorderFolder = None,

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
+from typer.models import OptionInfo
 
 from ddpsim.simulator.backend_semantics import BACKENDS
 from ddpsim.simulator.policies.named import DEFAULT, DRAWING, RUNNING, draws, listed
@@ -210,6 +211,12 @@ ClogFolder = Annotated[
 Opens = Annotated[
     bool, typer.Option("--open", help="Show the report in a browser; without --report, from a temporary folder.")
 ]
+
+
+def saved_as(what: str) -> OptionInfo:
+    """The option that names the file of a scenario to save."""
+    option: OptionInfo = typer.Option("--output", "-o", metavar="OUT.toml", help=what, show_default=False)
+    return option
 
 
 def engines_named(name: str) -> tuple[Engine, ...]:

@@ -24,6 +24,7 @@ from ddpsim.scenarios.cli.options import (
     Preload,
     Seed,
     WorldSize,
+    saved_as,
 )
 from ddpsim.scenarios.cli.program_options import own_arguments
 from ddpsim.scenarios.cli.status import Status
@@ -61,16 +62,7 @@ def shrink(
     check: Checks = None,
     poison: Poison = None,
     seconds: Annotated[float, typer.Option(help="Stop after so long.")] = 60.0,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="OUT.toml",
-            help="Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]",
-            show_default=False,
-        ),
-    ] = None,
+    out: Annotated[Path | None, saved_as("Where to save it.  [default: FILE-shrunk.toml or NAME-shrunk.toml]")] = None,
 ) -> int:
     """Make a scenario that fails as simple as it can be, and save it.
 

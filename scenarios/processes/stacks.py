@@ -29,10 +29,15 @@ def below_call(trace: TracebackType | None) -> TracebackType | None:
 
 
 def stack_of(frame: FrameType | None) -> str:
-    """The stack that ends in `frame`, from the program on, innermost last."""
+    """The stack that ends in `frame`, from the program on, innermost last, without torch's own frames.
+
+    All of it if there are no others. That of a rank that died (`position_of_death`) keeps them, as they say in what.
+    """
     frames = list(traceback.walk_stack(frame))
     own = next((n for n, (each, _) in enumerate(frames) if _is_above(each.f_code)), len(frames))
-    return "".join(traceback.StackSummary.extract(iter(frames[:own][::-1])).format())
+    below = frames[:own][::-1]
+    users = [(each, line) for each, line in below if is_users(each.f_code)]
+    return "".join(traceback.StackSummary.extract(iter(users or below)).format())
 
 
 def _is_above(code: CodeType) -> bool:

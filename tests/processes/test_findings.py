@@ -181,6 +181,19 @@ def test_a_stack_begins_in_the_program_whether_it_takes_the_rank_or_not(monkeypa
         assert [line.split()[-1] for line in stack.splitlines()[::2]] == [program.__name__], stack
 
 
+def test_a_stack_has_no_frames_of_torchs_own():
+    stacks = []
+
+    def backward_with_a_hook(rank):
+        leaf = torch.ones(1, requires_grad=True)
+        leaf.register_hook(lambda gradient: stacks.append(stack_of(sys._getframe())))
+        leaf.sum().backward()
+
+    call_program(Scenario("own", "", backward_with_a_hook), 0)
+    [stack] = stacks
+    assert [line.split()[-1] for line in stack.splitlines()[::2]] == ["backward_with_a_hook", "<lambda>"], stack
+
+
 def test_rank_that_did_not_start():
     reports = [RankReport(0, Ending.HUNG, 1.0, has_started=False, position=Position(0.0, None, "was ended", ()))]
     reports += [RankReport(1, Ending.DIED, 2.0, has_started=False, death="exit status 1", last_words=("why",))]
