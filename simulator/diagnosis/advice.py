@@ -660,10 +660,14 @@ class Cause:
         "place such a gradient as Partial(), or reduce it, before the optimizer steps; make the weights by "
         "distribute_tensor, which sends those of one rank, or from one seed",
     )
-    REDUCED_BY_HAND = about(Nothing)(
+    APART_BY_HAND = about(Nothing)(
         "the program reduces the gradients itself, and the models started apart, or their steps were of unequal "
         "numbers: nothing else makes replicas equal",
         "broadcast the parameters of one rank before the first step, reduce every gradient, and step alike",
+    )
+    AVERAGED_BY_HAND = about(Nothing)(
+        "the program averages the parameters itself, and the ranks made different ones of the same sum",
+        "divide by the number of ranks on each of them, and write the average back everywhere",
     )
     GRADIENTS_DIFFER = about(Nothing)(
         "a synchronised backward leaves all ranks with the same gradients: some were changed since, or a hook on a "

@@ -36,6 +36,8 @@ class Occasion(Enum):
     """A forward began after the program had reduced the gradients of a model itself, without a wrapper."""
     UPDATED = "updated"
     """An optimizer had stepped, and what is compared is a DTensor that is replicated along a mesh dimension."""
+    AVERAGED = "averaged"
+    """The program had averaged parameters itself."""
     ENDED = "ended"
     """The program returned."""
 
@@ -102,6 +104,12 @@ def when_updated(group: str, step: int) -> Moment:
     return Moment(-2, step, text=f'after optimizer step {step} along group "{group}"', occasion=Occasion.UPDATED)
 
 
+def when_averaged_by(group: str, sequence: int) -> Moment:
+    """The program had averaged parameters itself, and trained no further."""
+    text = f'after all_reduce #{sequence} of parameters on group "{group}"'
+    return Moment(-1, sequence, text=text, occasion=Occasion.AVERAGED)
+
+
 def when_ended(wrapper: int, step: int) -> Moment:
     """The program returned."""
     text = f"when the program had ended, after step {step} of DDP #{wrapper}"
@@ -147,8 +155,9 @@ _APART = {
 
 _CAUSES = {
     Occasion.BEGAN: Cause.CHANGED_BY_HAND,
-    Occasion.REDUCED: Cause.REDUCED_BY_HAND,
     Occasion.UPDATED: Cause.REPLICATED_DTENSORS_DIFFER,
+    Occasion.REDUCED: Cause.APART_BY_HAND,
+    Occasion.AVERAGED: Cause.AVERAGED_BY_HAND,
     Occasion.ENDED: Cause.CHANGED_LAST,
 }
 

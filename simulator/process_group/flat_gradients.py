@@ -45,7 +45,7 @@ class FlatGradients:
                 return False
             shares = _equal_shares(now, self._tensor, len(self.pending.members))
             if not _same(now, self._before):
-                return shares or _is_scaled(now, self._tensor)
+                return shares or is_scaled(now, self._tensor)
             return shares and (self._written != _written(self.parameters) or _lie_in(self._tensor, self.parameters))
 
 
@@ -70,7 +70,7 @@ def _equal_shares(tensor: Tensor, whole: Tensor, size: int) -> bool:
     return any(_same(tensor, each) for each in (whole, whole / size, whole * (1 / size)))
 
 
-def _is_scaled(tensor: Tensor, whole: Tensor) -> bool:
+def is_scaled(tensor: Tensor, whole: Tensor) -> bool:
     """True if a tensor is another one times some number above zero."""
     coarse = max(torch.finfo(tensor.dtype).eps, torch.finfo(whole.dtype).eps)
     one, other = tensor.double(), whole.double()

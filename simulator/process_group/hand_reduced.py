@@ -3,6 +3,7 @@
 A parameter whose gradient the program brought to an all_reduce (sum or average) is a replica on the ranks of that
 group, be it alone or in one flat tensor of all gradients of a module that ran (flat_gradients.py). Those are
 compared when the next training forward of such a module begins, whatever made the step, and when the program returns.
+So are, once, parameters that the program brought itself, to average them (averaged_parameters.py).
 
 Ranks are compared after the same all_reduce, told by its sequence number; so a rank that went another way is compared
 with nobody. Tensors pair up in the order in which they were reduced, as the stages of a pipeline share an embedding
@@ -19,7 +20,8 @@ from weakref import ref
 from torch import Tensor
 from torch.nn import Module
 
-from ddpsim.simulator.diagnosis.replica_divergence import when_reduced_by
+from ddpsim.simulator.diagnosis.replica_divergence import Moment, when_averaged_by, when_reduced_by
+from ddpsim.simulator.process_group.averaged_parameters import AveragedParameters
 from ddpsim.simulator.process_group.exchanged import Exchanged
 from ddpsim.simulator.process_group.flat_gradients import FlatGradients, brought
 from ddpsim.simulator.process_group.replica_judge import Look
@@ -58,6 +60,9 @@ class _Rank:
         """All of each root, by how many elements they have."""
         self.awaited: list[FlatGradients] = []
         """Brought to calls, and not seen in the gradients since."""
+        self.parameters: dict[int, Named] = {}
+        """By address."""
+        self.averaged = AveragedParameters()
         self.looks = 0
         self.replicated: dict[str, _Replicated] = {}
         self.compared: dict[str, int] = {}
@@ -89,6 +94,7 @@ class HandReduced:
             mine.looks = 0
             self._find_applied(mine)
             self._compare(rank, mine)
+            self._compare_averaged(rank, mine)
 
     def call_issued(self, pending: Pending) -> None:
         """A rank's program makes a call."""
@@ -109,6 +115,8 @@ class HandReduced:
                 mine.awaited = [*(each for each in mine.awaited if not _is_of(each, own)), behind]
             elif behind is not None:
                 found.append(behind)
+            elif (parameter := self._parameter_at(mine, tensor)) is not None:
+                mine.averaged.note(parameter, pending, content)
         self._are_replicas(mine, pending, found)
 
     def step_begins(self, rank: int, own: Container[int]) -> None:
@@ -127,6 +135,7 @@ class HandReduced:
         """A rank's program returned."""
         if (mine := self._ranks.pop(rank, None)) is not None:
             self._find_applied(mine)
+            self._compare_averaged(rank, mine)
             self._compare(rank, mine, has_ended=True)
 
     # --- inside -------------------------------------------------------------------------------------------------------
@@ -177,15 +186,28 @@ class HandReduced:
         candidates = mine.flat.get(tensor.numel(), []) if tensor.dim() == 1 else []
         return next(filter(None, (brought(pending, tensor, content, each) for each in candidates)), None)
 
+    def _parameter_at(self, mine: _Rank, tensor: Tensor) -> Named | None:
+        """The parameter that a tensor is, or the `.data` of."""
+        found = None if tensor.is_sparse else mine.parameters.get(tensor.data_ptr())
+        is_there = found is not None and found.tensor.data_ptr() == tensor.data_ptr()
+        return found if found is not None and is_there and found.tensor.numel() == tensor.numel() > 0 else None
+
     def _look_through(self, mine: _Rank) -> None:
-        mine.gradients, mine.flat = {}, {}
+        mine.gradients, mine.flat, mine.parameters = {}, {}, {}
         for root in mine.roots:
             module = root()
+            if module is not None:
+                mine.parameters.update((each.tensor.data_ptr(), each) for each in _parameters_of(module))
             own = [] if module is None else _with_gradients(module)
             mine.gradients.update((gradient.data_ptr(), each) for each, gradient in own)
             if len(own) > 1:
                 count = sum(each.tensor.numel() for each, _ in own)
                 mine.flat.setdefault(count, []).append([each for each, _ in own])
+
+    def _compare_averaged(self, rank: int, mine: _Rank) -> None:
+        for group, average in mine.averaged.taken().items():
+            moment = when_averaged_by(group, average.latest.sequence)
+            self._look(rank, group, average.size, moment, average.parameters)
 
     def _compare(self, rank: int, mine: _Rank, *, has_ended: bool = False) -> None:
         for group, (size, latest, parameters) in mine.replicated.items():
@@ -193,18 +215,22 @@ class HandReduced:
             if not latest.is_complete or (mine.compared.get(group) == sequence and not has_ended):
                 continue
             mine.compared[group] = sequence
-            self._judge.look(
-                Look(
-                    (group, -1),
-                    rank,
-                    size,
-                    when_reduced_by(group, sequence, has_ended=has_ended),
-                    _told_apart(list(parameters.values())),
-                    site_here(),
-                    has_trained=True,
-                    exchanged=self._exchanged.by(rank),
-                )
+            moment = when_reduced_by(group, sequence, has_ended=has_ended)
+            self._look(rank, group, size, moment, list(parameters.values()))
+
+    def _look(self, rank: int, group: str, size: int, moment: Moment, parameters: Sequence[Named]) -> None:
+        self._judge.look(
+            Look(
+                (group, -1),
+                rank,
+                size,
+                moment,
+                _told_apart(parameters),
+                site_here(),
+                has_trained=True,
+                exchanged=self._exchanged.by(rank),
             )
+        )
 
 
 def _brought(pending: Pending) -> Sequence[Tensor]:
@@ -233,6 +259,10 @@ def _is_at(parameter: Named, address: int) -> bool:
     """True if its gradient is still there: something else may be by now."""
     gradient = parameter.tensor.grad
     return gradient is not None and gradient.data_ptr() == address
+
+
+def _parameters_of(module: Module) -> list[Named]:
+    return [Named(name, each, Code.DIVERGENCE_PARAMETERS) for name, each in module.named_parameters()]
 
 
 def _with_gradients(module: Module) -> list[tuple[Named, Tensor]]:

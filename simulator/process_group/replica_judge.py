@@ -128,7 +128,7 @@ class ReplicaJudge:
         if look.rank in comparison.ranks:
             return
         tensors = look.tensors
-        by_hand = look.moment.occasion is Occasion.REDUCED
+        by_hand = look.moment.occasion in (Occasion.REDUCED, Occasion.AVERAGED)
         if by_hand and comparison.groups:
             tensors = _named_as(comparison.groups[0].tensors, tensors)
         comparison.add(

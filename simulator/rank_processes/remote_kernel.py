@@ -230,6 +230,8 @@ class RemoteKernel:
         if outcome.error is None:
             self._arena.take(pending.payload, parcel, outcome.left)
         pending.is_complete = True
+        if pending.when_moved is not None:
+            pending.when_moved()
         if not self._parcels:
             self._arena.clear()
 

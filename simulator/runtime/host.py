@@ -68,6 +68,7 @@ class Pending:
         "receive_completion",
         "source",
         "waited",
+        "when_moved",
     )
 
     def __init__(self, call: Call, issuer: RunningThread, payload: Any) -> None:
@@ -92,6 +93,8 @@ class Pending:
         """The global ranks of the group."""
         self.receive_completion: Callable[[], None] = _ignore
         """Runs on a thread of the owner when the completion is delivered: sets futures and runs their chains."""
+        self.when_moved: Callable[[], None] | None = None
+        """Runs as soon as the data has moved, on whichever thread, before any program sees it."""
 
     def release(self) -> None:
         """Let go of the tensors and of the handle, which holds this in turn."""

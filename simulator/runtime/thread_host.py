@@ -249,6 +249,8 @@ class ThreadHost:
         for pending in pendings:
             pending.is_complete = True
             pending.error = error and copy(error)  # one for each: what raises it adds frames
+            if pending.when_moved is not None:
+                pending.when_moved()
         return _MOVED if error is None else Moved(str(error))
 
     def _look_outside(self, me: RankThread) -> bool:

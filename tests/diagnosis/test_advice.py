@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from ddpsim import scenarios, simulator
+from ddpsim.simulator.diagnosis import advice as advice_module
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 
 FOLDERS = [Path(package.__file__).parent for package in (simulator, scenarios)]
@@ -25,6 +26,11 @@ def test_no_two_causes_are_one_and_no_fact_is_told_by_nobody():
     for facts in {advice.facts for advice in TABLE.values()}:
         texts = " ".join(advice.cause + advice.remedy for advice in TABLE.values() if advice.facts is facts)
         assert all(f"{{{name}}}" in texts for name in facts._fields), facts
+
+
+def test_each_name_stands_in_the_table_once():
+    names = re.findall(r"^    ([A-Z_]+) = about\(", Path(advice_module.__file__).read_text("utf-8"), re.MULTILINE)
+    assert sorted(names) == sorted(TABLE)  # the second of two would hide the first
 
 
 def test_a_fact_that_a_cause_needs_must_be_given():

@@ -77,6 +77,36 @@ def without_wrapper(rank, *, seeds, is_flat=False, has_optimizer=True, steps=3):
                 parameter.data -= 0.1 * parameter.grad
 
 
+def local_sgd(rank, *, every=2, divisors=(2, 2), steps=4, is_async=False, then=None, average_first=False):
+    """Parameters are averaged every few steps; `then` does something with the model after each average."""
+    model = network()
+    optimizer = sgd(model)
+    for step in range(1, steps + 1):
+        model.zero_grad()
+        backward(model, rank)
+        if not average_first:
+            optimizer.step()
+        if step % every == 0:
+            for parameter in model.parameters():
+                before = parameter.detach().clone()
+                work = dist.all_reduce(parameter.data, async_op=is_async)
+                if work is not None:
+                    work.wait()
+                parameter.data /= divisors[rank]
+                if then is not None:
+                    then(rank, parameter.data, before)
+        if average_first:
+            optimizer.step()
+
+
+def puts_back(rank, parameter, before):
+    parameter.copy_(before)
+
+
+def changes_a_row(rank, parameter, before):
+    parameter[0].mul_(1 + rank)
+
+
 def two_models(rank, *, differing=(), swapped=False):
     """Their parameters have the same names; `differing` are those that rank 1 made otherwise."""
     torch.manual_seed(0)
@@ -333,3 +363,26 @@ def test_how_many_comparisons_were_made():
     assert result.comparisons == 4
     assert "check   replicas were compared 4 times" in str(result)
     assert simulate(partial(by_hand, rates=(0.1, 0.1)), 2).comparisons is None
+
+
+@pytest.mark.parametrize("options", [{}, {"isolation": "process"}, {"poison": True}], ids=str)
+def test_parameters_are_compared_after_each_average_and_not_between(options):
+    result = simulate(partial(local_sgd, is_async=True), 2, check="replicas", **options)
+    assert (result.findings, result.comparisons) == ((), 2)  # of 4 steps, the second and the last
+    (finding,) = simulate(partial(local_sgd, divisors=(2, 3)), 2, check="replicas", **options).findings
+    assert (finding.code, finding.ranks) == (PARAMETERS, (0, 1))
+    assert "of parameters on group" in finding.summary
+    assert "the ranks made different ones of the same sum" in finding.body
+
+
+@pytest.mark.parametrize("steps", [3, 4, 5])
+def test_steps_after_the_last_average_are_nobodys_fault(steps):
+    assert simulate(partial(local_sgd, steps=steps), 2, check="replicas").findings == ()
+
+
+@pytest.mark.parametrize("program", [partial(local_sgd, then=puts_back), partial(local_sgd, then=changes_a_row)])
+def test_a_sum_that_is_only_looked_at_or_trained_on_is_not_compared(program):
+    (finding,) = simulate(program, 2, check="replicas").findings
+    assert finding.code == "unchecked"
+    (finding,) = simulate(partial(local_sgd, average_first=True), 2, check="replicas").findings
+    assert finding.code == "unchecked"
