@@ -238,7 +238,7 @@ def look_at_a_future(rank, *, kind, looking):
     ("looking", "outcomes"),
     [
         ((0,), {"(False, None)", "(True, None)"}),
-        ((1,), {"(None, False)", "(None, True)"}),
+        pytest.param((1,), {"(None, False)", "(None, True)"}, marks=pytest.mark.tier("nightly")),
         # who fills the slot finds the call complete, as `is_completed` does
         ((0, 1), {"(False, True)", "(True, False)", "(True, True)"}),
     ],

@@ -85,7 +85,7 @@ def test_a_failure_that_the_corpus_has_is_no_new_one(campaign, broken_engine):
     assert f"found: {count} new failure{'s' * (count > 1)}" in summary(first)
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_ctrl_c_keeps_what_was_found(campaign, tmp_path, broken_engine):
     def interrupt(progress):
         if progress.totals.failures and progress.doing == "fuzzing":

@@ -76,7 +76,8 @@ def ddpsim(folder, *words):
     )
 
 
-@pytest.mark.parametrize("jobs", [pytest.param("1", marks=pytest.mark.tier("nightly")), "2"])
+@pytest.mark.tier("nightly")
+@pytest.mark.parametrize("jobs", ["1", "2"])
 def test_ctrl_c_keeps_what_was_found_and_leaves_no_process(tmp_path, jobs):
     (tmp_path / "own.py").write_text(RACY)
     process = ddpsim(tmp_path, "own.py:racy", "--engine", "torch", "--seconds", "600", "--jobs", jobs)

@@ -435,7 +435,7 @@ def test_python_m_ddpsim():
     assert done.stdout.startswith("Usage: ddpsim ")
 
 
-@pytest.mark.tier("ci")
+@pytest.mark.tier("nightly")
 def test_the_installed_command():
     command = shutil.which("ddpsim", path=str(Path(sys.executable).parent))
     if command is None:

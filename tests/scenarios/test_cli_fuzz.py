@@ -27,7 +27,7 @@ def fuzz(ddpsim, tmp_path):
 
 
 @pytest.mark.tier("ci")
-@pytest.mark.parametrize("words", [(), ("--generate",)])
+@pytest.mark.parametrize("words", [pytest.param((), marks=pytest.mark.tier("nightly")), ("--generate",)])
 def test_generated_scenarios(fuzz, words):
     status, out, _ = fuzz(*words, "--executions", "30", "--seed", "3", "--engine", "ddp")
     assert status == Status.AS_EXPECTED
