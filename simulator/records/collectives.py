@@ -45,6 +45,8 @@ class Met:
     """As these, but that there is no record of some members."""
     compared_from: dict[str, int] = field(default_factory=dict)
     """The first number that was compared, of groups of which some ring has lost the beginning."""
+    stale: set[int] = field(default_factory=set)
+    """Ranks whose record lacks calls that others say are complete, so that it was written earlier."""
     count: int = 0
     """How many were compared."""
 
@@ -83,9 +85,14 @@ class _Group:
         self._by_rank = by_rank
         self._found = found
         members = job.members[group]
+        is_guessed = group in job.guessed
+        self._others = tuple(rank for rank in job.may_belong if is_guessed and rank not in members)
+        """The ranks that may have been missing, in a group whose members no record says."""
         silent = [rank for rank in members if rank in job.records and rank not in by_rank]
         unknown = {rank for rank in silent if job.records[rank].lost}
         self._recorded = tuple(rank for rank in members if rank in job.records and rank not in unknown)
+        self._stale: set[int] = set()
+        """Ranks whose record was written before others went on."""
         self._without = tuple(rank for rank in members if rank not in job.records)
 
     def compare(self) -> None:
@@ -101,7 +108,7 @@ class _Group:
             self._found.count += 1
             if self._clash([each.call for each in present]):
                 return
-            if len(present) < len(self._recorded):
+            if any(rank not in self._stale for rank in self._recorded if number not in self._by_rank.get(rank, {})):
                 self._miss(present)
             elif not is_after_open and all(each.progress is not Progress.COMPLETE for each in present):
                 is_after_open = self._stall(present)
@@ -118,15 +125,21 @@ class _Group:
         """Somebody of whom there is a record did not come. What a rank says is complete is open no more for it."""
         waiting = tuple(each.call for each in present if each.progress is not Progress.COMPLETE)
         is_rooted = present[0].call.operation in ROOTED
-        if not waiting or (len(waiting) < len(present) and not is_rooted):  # else a record was written earlier
-            return
         here = {each.call.rank for each in present}
-        self._found.open_slots.append(OpenSlot(waiting, tuple(rank for rank in self._recorded if rank not in here)))
+        missing = tuple(rank for rank in self._recorded if rank not in here and rank not in self._stale)
+        if len(waiting) < len(present) and not is_rooted:
+            self._stale.update(missing)
+            self._found.stale.update(missing)
+        elif waiting:
+            self._found.open_slots.append(OpenSlot(waiting, missing))
 
     def _stall(self, present: Sequence[RecordedCall]) -> bool:
         """Everybody came, and nobody says that it is complete; of the calls of a group the first such counts."""
         if not any(each.progress is Progress.UNFINISHED for each in present):
             return False
         calls = tuple(each.call for each in present)
+        if self._others:
+            self._found.open_slots.append(OpenSlot(calls, self._others, any_suffices=len(self._others) > 1))
+            return True
         (self._found.without_record if self._without else self._found.stalled).append(calls)
         return True

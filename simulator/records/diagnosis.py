@@ -202,6 +202,9 @@ class _Diagnosing:
         records = list(self._job.records.values())
         if self._job.unrecorded:
             yield f"no record of {rank_list(self._job.unrecorded)}"
+        if self._met.stale:
+            whose = rank_list(self._met.stale)
+            yield f"the record of {whose} lacks calls that others completed with it: it was written before those"
         lacks = list(dict.fromkeys(what for record in records for what in record.lacks))
         if lacks:
             yield f"not in the records, so not compared: {', '.join(lacks)}"
@@ -212,7 +215,7 @@ class _Diagnosing:
         if self._job.guessed:
             yield (
                 f"no record says who belongs to group {listed([repr(name) for name in self._job.guessed], 4)}: taken "
-                "to be the ranks that called with it"
+                "to be the ranks that called with it, and who is missing there, one that may be in it besides"
             )
         skipped = {record.rank: record.not_recorded for record in records if record.not_recorded}
         if skipped:

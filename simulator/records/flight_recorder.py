@@ -110,10 +110,11 @@ class _Reading:
             rank=self._rank,
             source=self._source,
             form=f"flight recorder {self._dump.version}",
-            calls=tuple(self._calls()),
+            calls=_with_progress(tuple(self._calls())),
             members=self._members,
             lost=entries[0].record_id if entries else 0,
             not_recorded=_gaps(entries),
+            is_in_one_group=_is_in_one_group(self._dump),
             lacks=("reduction", "root", "splits"),
         )
 
@@ -251,6 +252,20 @@ def _is_together(first: _Entry, other: _Entry) -> bool:
     )
 
 
+def _with_progress(calls: tuple[RecordedCall, ...]) -> tuple[RecordedCall, ...]:
+    """What was retired and had a later call of its group behind it was complete: a time-out would have raised."""
+    if all(each.progress is not Progress.UNKNOWN for each in calls):
+        return calls
+    later: set[str] = set()
+    found = []
+    for each in reversed(calls):
+        group = each.call.group
+        is_done = each.progress is Progress.UNKNOWN and group in later
+        found.append(each._replace(progress=Progress.COMPLETE) if is_done else each)
+        later.add(group)
+    return tuple(reversed(found))
+
+
 def _progress(entry: _Entry) -> Progress:
     if entry.state == "completed":
         return Progress.COMPLETE
@@ -259,7 +274,7 @@ def _progress(entry: _Entry) -> Progress:
 
 @lru_cache(maxsize=4096)
 def _label(name: str, description: str) -> str:
-    if description == _DEFAULT:
+    if description == _DEFAULT or not (name or description):  # gloo has no name for it
         return "default"
     return plain(name if description in _WITHOUT_DESCRIPTION else f"{description} ({name})")
 
@@ -288,6 +303,12 @@ def _rank_of_communicators(state: Any, members: dict[str, tuple[int, ...]]) -> i
             if rank.isascii() and rank.isdigit() and int(rank[:9]) < size:
                 return int(rank)
     return None
+
+
+def _is_in_one_group(dump: _Dump) -> bool:
+    """On gloo each new group of a rank takes the place of the one before, without members: only the first has them."""
+    own = dump.pg_config.get("")
+    return own is not None and len(dump.pg_config) == 1 and len(_ranks(own)) > 0
 
 
 def _gaps(entries: Sequence[_Entry]) -> int:

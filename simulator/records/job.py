@@ -24,6 +24,8 @@ class Job:
     """The global ranks of every group, in group-rank order."""
     guessed: tuple[str, ...] = ()
     """Groups whose members no record says: taken to be those that called with them."""
+    may_belong: tuple[int, ...] = ()
+    """The ranks that may be members of those besides."""
 
     @property
     def unrecorded(self) -> tuple[int, ...]:
@@ -48,7 +50,8 @@ def job_of(records: Sequence[RankRecord], world_size: int | None = None) -> Job:
     _check_enough(by_rank, size)
     members, guessed = _groups(by_rank, size)
     _check_peers(by_rank, size)
-    return Job(size, by_rank, members, guessed)
+    others = tuple(rank for rank in range(size) if rank not in by_rank or not by_rank[rank].is_in_one_group)
+    return Job(size, by_rank, members, guessed, others)
 
 
 def _world_size(records: Mapping[int, RankRecord], said: int | None) -> int:

@@ -49,5 +49,7 @@ class RankRecord:
     """How many calls came before the first that the record still has."""
     not_recorded: int = 0
     """How many calls the rank made meanwhile that the recorder does not record: messages, on gloo."""
+    is_in_one_group: bool = False
+    """The record shows that the rank is in no group but the default one."""
     lacks: tuple[str, ...] = ()
     """What a record of this form has not, so that it is not compared: "reduction", "root", "splits"."""

@@ -172,6 +172,21 @@ def test_nothing_open_and_a_rank_without_a_record_is_unknown():
     assert (diagnosis.verdict, only(diagnosis).code) == (Verdict.UNKNOWN, Code.UNCHECKED)
 
 
+def test_a_record_that_was_written_earlier_is_not_blamed():
+    diagnosis = found(job([[], [DONE, DONE], [DONE, DONE, HUNG], [DONE, DONE, HUNG]]))
+    assert only(diagnosis).ranks == (1,)
+    assert diagnosis.notes[0] == (
+        "the record of rank 0 lacks calls that others completed with it: it was written before those"
+    )
+
+
+def test_what_was_retired_and_has_a_later_call_behind_it_was_complete():
+    retired = call(state="scheduled", retired=True)
+    diagnosis = found(job([[retired, retired, retired], [retired, retired, retired], [retired, retired]]))
+    assert only(diagnosis).ranks == (2,)
+    assert "rank 0  waits in all_reduce #2" in only(diagnosis).body
+
+
 def test_clocks_are_not_asked():
     dumps = job([[DONE, HUNG], [DONE, HUNG], [DONE]])
     for number, each in enumerate(dumps.values()):
@@ -187,6 +202,17 @@ def test_numbers_that_begin_anew_are_another_group_of_the_same_name():
         for number, entry in enumerate(each["entries"][1:], start=1):
             entry["collective_seq_id"] = number
     assert found(dumps).findings == ()
+
+
+def test_groups_of_gloo_in_opposite_order_are_a_cycle_though_no_record_says_who_is_in_them():
+    """As torch 2.13 leaves it: ranks 2 and 3, which are in one group only, have its members."""
+    state = {"state": "scheduled", "retired": False}
+    pair, loss = call(group="1", line=5, **state), call(line=6, **state)
+    dumps = job([[pair], [loss], [loss], [loss]], {"1": (0, 1)})
+    for rank, each in dumps.items():
+        each["pg_config"] = {"": {"name": "", "desc": "", "ranks": "[]" if rank < 2 else "[0, 1, 2, 3]"}}
+    finding = only(found(dumps))
+    assert (finding.code, finding.ranks, finding.cycle) == (Code.DEADLOCK_CYCLE, (0, 1), (0, 1))
 
 
 def test_gloo_says_neither_members_nor_messages():
