@@ -10,7 +10,7 @@ from ddpsim import Budget, Result, UsageError, Verdict, simulate
 from tests.conformance.adapter import Setting, prepare, run_test
 from tests.conformance.outcome import Outcome, Status, first_line, of_all
 
-BUDGET = Budget(seconds=400.0, stuck_seconds=60.0)
+BUDGET = Budget(seconds=600.0, stuck_seconds=300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ class Way:
 WAYS = {
     "process": Way(),
     "thread": Way(isolation="thread"),
-    "random-1": Way(seed=1),
-    "random-2": Way(seed=2),
-    "random-3": Way(seed=3),
+    "random-1": Way(isolation="thread", seed=1),
+    "random-2": Way(isolation="thread", seed=2),
+    "random-3": Way(isolation="thread", seed=3),
     "gloo": Way(transport="gloo"),
 }
 

@@ -14,13 +14,15 @@ from tests.conformance.suites import Suite
 ROOT = Path(__file__).parents[2]
 
 
-def run_suite(suite: Suite, way: str, *, only: Iterable[str] = (), alone: bool = False) -> dict[str, Outcome]:
-    """What came of its tests, or of those in `only`, by name. A worker that dies has told of those before.
+def run_suite(
+    suite: Suite, way: str, *, only: Iterable[str] = (), without: Iterable[str] = (), alone: bool = False
+) -> dict[str, Outcome]:
+    """What came of its tests, by name, or only of those in `only`. A worker that dies has told of those before.
 
     Raises RuntimeError, with its last words, if the worker says nothing at all.
     """
     command = [sys.executable, "-m", "tests.conformance.worker", suite.name, way]
-    command += [f"--only={test}" for test in only] + ["--alone"] * alone
+    command += [f"--only={test}" for test in only] + [f"--without={test}" for test in without] + ["--alone"] * alone
     ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, errors="replace", check=False)
     outcomes = {}
     for line in ran.stdout.splitlines():

@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.conformance import page
 from tests.conformance.on_simulator import WAYS
 from tests.conformance.outcome import Outcome, Status, first_line, of_all
 from tests.conformance.records import (
@@ -73,6 +74,11 @@ def test_records_are_read_as_they_were_written(tmp_path):
 def test_a_text_is_cut_to_its_first_line():
     assert first_line("\n  one \ntwo") == "one"
     assert first_line("") == ""
+
+
+def test_the_page_is_made_of_the_records():
+    # If not: python -m tests.conformance --write
+    assert page.shown() == page.results(load_gloo(), load_exceptions())
 
 
 def test_every_exception_has_a_reason_and_is_of_a_test_that_ran_on_gloo():

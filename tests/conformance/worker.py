@@ -1,6 +1,6 @@
 """Run tests of one suite in one way, and tell each outcome as a line of JSON.
 
-    python -m tests.conformance.worker cpu-3 process [--alone] [--only TEST]...
+    python -m tests.conformance.worker cpu-3 process [--alone] [--only TEST]... [--without TEST]...
 
 A way is "real", which is gloo with a process a rank, or one of `on_simulator.WAYS`. Tests run one after another in this
 process; with --alone, each in a fork of it that has run nothing before.
@@ -33,13 +33,14 @@ def main() -> None:
     parser.add_argument("way", choices=[REAL, *WAYS])
     parser.add_argument("--alone", action="store_true", help="each test in a process that has run no other")
     parser.add_argument("--only", action="append", metavar="TEST", help="run this test; may be given again")
+    parser.add_argument("--without", action="append", default=[], metavar="TEST", help="do not run this one")
     options = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     suite = SUITES[options.suite]
     suite_class = test_class(suite)
     told = _only_for_outcomes()
-    for test in options.only or tests_of(suite_class):
+    for test in options.only or sorted({*tests_of(suite_class)} - {*options.without}):
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             setting = Setting(suite, suite_class, test, Path(folder))
             if options.alone:
