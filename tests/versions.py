@@ -5,7 +5,8 @@
 
 For each pair pip installs this checkout with the extra `dev` into a temporary environment, without the versions of
 constraints.txt but that of torch, and it runs the default tests, the zoo on both engines, and conformance. Wheels of
-torch may be gigabytes; --index-url names where smaller ones are. Exit status: 0 if all pass, 1 if not, 2 usage error.
+torch may be gigabytes; pip's own settings say where it takes them from. Exit status: 0 if all pass, 1 if not, 2 usage
+error.
 """
 
 from __future__ import annotations
@@ -49,12 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.versions", description=__doc__.partition("\n")[0])
     parser.add_argument("pairs", nargs="*", type=pair, metavar="PYTHON:TORCH", help="for instance 3.13:2.15.0")
     parser.add_argument("--list", action="store_true", help="name the interpreters that are there")
-    parser.add_argument("--index-url", metavar="URL", help="where pip takes torch from")
     options = parser.parse_args(arguments)
     if options.list or not options.pairs:
         print("\n".join(f"{version}  {path}" for version, path in interpreters()) or "none")
         return 0
-    rows = [(each, results(each, run, options.index_url)) for each in options.pairs]
+    rows = [(each, results(each, run)) for each in options.pairs]
     print(table(rows))
     return 0 if all(said == PASSED for _, said_by in rows for said in said_by.values()) else 1
 
@@ -77,17 +77,16 @@ def interpreters() -> Iterator[tuple[str, str]]:
             yield version, path
 
 
-def results(versions: Pair, run: Run, index_url: str | None = None) -> dict[str, str]:
+def results(versions: Pair, run: Run) -> dict[str, str]:
     """What came of each step; where the environment cannot be made, of that."""
     path = dict(interpreters()).get(versions.python)
     if path is None:
         return {"environment": "no such Python here"}
     with tempfile.TemporaryDirectory(prefix="ddpsim-versions-") as folder:
         python = f"{folder}/bin/python"
-        sources = ["--extra-index-url", index_url] if index_url else []
         for command in (
             [path, "-m", "venv", folder],
-            [python, "-m", "pip", "install", "-q", *sources, f"torch=={versions.torch}", "-e", f"{ROOT}[dev]"],
+            [python, "-m", "pip", "install", "-q", f"torch=={versions.torch}", "-e", f"{ROOT}[dev]"],
         ):
             status, printed = run(command)
             if status:
