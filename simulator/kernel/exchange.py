@@ -125,6 +125,7 @@ class Exchange:
         calls = [slot.calls[rank] for rank in slot.members]
         code = disagreement(calls)
         if code is not None:
+            self._see_others(me, calls[0])
             fail(self._run, Ending.MISMATCH, mismatch(calls, code, self._run.steps, issued=self._run.issued()))
         yield from self._complete(me, calls[0].signature, calls)
 
@@ -158,9 +159,15 @@ class Exchange:
     def _exchange(self, me: Task, send: Call, receive: Call) -> Script:
         code = pair_disagreement(send, receive)
         if code is not None:
+            self._see_others(me, receive)
             fail(self._run, Ending.MISMATCH, pair_mismatch(send, receive, code, self._run.steps))
         taken = f"from rank {send.rank}" if receive.peer == ANY_SOURCE else ""
         yield from self._complete(me, send.signature, (send, receive), taken)
+
+    def _see_others(self, me: Task, call: Call) -> None:
+        """A call that does not match ends the run, so it matters that it came after those that it met."""
+        if self._run.observer is not None:
+            self._run.observer.touched(me.number, Access(call_object(call), Mode.READ))
 
     def _complete(self, me: Task, signature: Signature, calls: Sequence[Call], text: str = "") -> Script:
         """Let the data of calls that have met move; their ranks learn of it when they run next."""

@@ -264,8 +264,9 @@ class KeyValues:
         if self._has(keys):
             return True
         missing = tuple([key for key in keys if not self._has((key,))])
+        has_alarm = request.timeout_seconds is not None  # else it comes to the same whether it was here before the key
         for key in missing:
-            self._touch(me, key, Mode.MISS)
+            self._touch(me, key, Mode.READ if has_alarm else Mode.MISS)
         what = f"store key {', '.join(missing)}"
         self._waiting[me.number] = tuple(keys)
         self._run.record(EventKind.WAIT, text=what)
