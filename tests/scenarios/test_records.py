@@ -40,6 +40,7 @@ NOT_CARRIED = {
     "batch-replayed-in-order": "which messages were started together no record says",
     "send-issued-before-receive": "in which order messages of a rank are started no record says",
     "message-tags-differ": "tags are in no record",
+    "restart-count-as-store-prefix": "waits for keys of the store are in no record",
     "group-first-used-after-exit": "which ranks were connected no record says",
     "two-wrapped-models-in-their-own-groups": "what a call is for no record says, so the odd rank is not told",
 }
