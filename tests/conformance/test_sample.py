@@ -9,8 +9,8 @@ from tests.conformance.suites import SUITES
 PASS = (
     "test_DistributedDataParallelCPU_grad_is_view",
     "test_all_reduce_sum",
-    "test_all_to_all_single_unequal_split_group",
-    "test_barrier_group",
+    "test_all_to_all_single_unequal_split_full_group",
+    "test_barrier_full_group",
     "test_gather_object",
     "test_monitored_barrier_gloo",
     "test_send_recv_any_source",
