@@ -386,6 +386,11 @@ class Cause:
         "and returned made {usual}",
         "let {who} make as many messages in these lines as the others; what else waits may only follow from it",
     )
+    ODD_COUNT_AT_LINE = about(Breaks)(
+        "{who} came to {site} {fact} times, and its {operation} there has no other side; each other rank that came "
+        "there did so {usual} times, and has returned",
+        "let {who} come there as often as the others",
+    )
     MESSAGES_MISS_EACH_OTHER = about(Nothing)(
         "one rank sends and the other receives, but under another tag, or in another group",
         "give both sides of a message the same tag and group",

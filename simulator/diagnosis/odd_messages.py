@@ -8,7 +8,8 @@ call that breaks a rule which all others keep is the likely root; where two rank
     tag     the same of tags, as they are or counted from the line's first call
     order   a line that never follows on the one before, on any rank that comes to the same lines
     nobody  a rank waits for one that has returned and never had a message of it, while another waits for it
-    count   a rank made one call more, or one less, than each other that came to the same lines and has returned
+    count   a rank made one call more, or one less, than each other that came to the same lines and has returned; or one
+            more at a line, that nobody takes
 """
 
 from __future__ import annotations
@@ -64,7 +65,9 @@ def odd_message(snapshot: Snapshot, involved: Collection[int]) -> Odd | None:
     made = _by_rank(snapshot)
     odd: dict[int, list[Odd]] = {}
     of_lines = (_alone(made, snapshot), _in_sequence(made), _out_of_order(made))
-    for each in chain(*of_lines, _counted(snapshot, made), _with_nobody(snapshot, made)):
+    for each in chain(
+        *of_lines, _counted(snapshot, made), _counted_at_lines(snapshot, made), _with_nobody(snapshot, made)
+    ):
         odd.setdefault(each.call.rank, []).append(each)
     weights = Counter({rank: sum(each.weight for each in own) for rank, own in odd.items()}).most_common(2)
     is_tie = len(weights) > 1 and weights[0][1] == weights[1][1]
@@ -175,6 +178,25 @@ def _counted(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
             more = len(made[rank]) - min(others, default=0)
             if is_enough and len(others) == 1 and more == (-1 if rank in has_returned else 1):
                 yield _odd_count(made[rank][-1].call, len(made[rank]), min(others))
+
+
+def _counted_at_lines(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
+    """As above, of one line: the ends of a pipeline come to other lines than its middle, and send as often."""
+    has_returned = {each.rank for each in snapshot.ranks if each.state is RankState.RETURNED}
+    lines: dict[Site, dict[int, list[_Made]]] = {}
+    for rank, own in made.items():
+        for each in own:
+            lines.setdefault(each.site, {}).setdefault(rank, []).append(each)
+    for ranks in lines.values():
+        counts = Counter(len(own) for own in ranks.values())
+        usual, times = counts.most_common(1)[0]
+        odd = [rank for rank, own in ranks.items() if len(own) != usual]
+        if len(odd) != 1 or times < _ENOUGH or not has_returned.issuperset(ranks.keys() - set(odd)):
+            continue
+        last = ranks[odd[0]][-1].call
+        if len(ranks[odd[0]]) == usual + 1 and last in snapshot.slot_by_call:
+            facts = {"fact": str(usual + 1), "usual": str(usual)}
+            yield Odd(last, Cause.ODD_COUNT_AT_LINE.lines(**_made_at(last), **facts), weight=2)
 
 
 def _with_nobody(snapshot: Snapshot, made: _Table) -> Iterator[Odd]:
