@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
 
 from ddpsim.simulator.calls import ANY_SOURCE, NOWHERE, Call, Site
 from ddpsim.simulator.diagnosis.deadlock_causes import advise, at_fault
@@ -14,24 +13,15 @@ from ddpsim.simulator.diagnosis.rank_errors import done_by
 from ddpsim.simulator.diagnosis.reading import Reading
 from ddpsim.simulator.diagnosis.standstill import OF_RECORDS, RankSnapshot, RankState, Snapshot
 from ddpsim.simulator.diagnosis.thread_findings import cycle_text, together, waits_of_thread
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.verdict import Code, Finding
 from ddpsim.simulator.waits import CallWait, ClockWait, LockWait, StoreWait, ThreadWait, Wait
 from ddpsim.simulator.wording import Line, listed, rank_list, ranks_by
-
-if TYPE_CHECKING:
-    from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 
 _NO_RECORD = "of which there is no record"
 
 _MOST_CALLS = 4
 """So many different calls does a summary tell that ranks wait in."""
-
-
-def wait_graph(snapshot: Snapshot) -> WaitGraph:
-    """Who waits for whom. networkx, which it stands on, is loaded here: a run that passes needs none of it."""
-    from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
-
-    return WaitGraph(snapshot)
 
 
 def deadlocks(graph: WaitGraph) -> tuple[Finding, ...]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, combinations, pairwise
 
+import networkx as nx
+
 from ddpsim.simulator.calls import Call, Site
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
 from ddpsim.simulator.diagnosis.explain import Row, minority, sites_of, table
@@ -90,8 +92,6 @@ def call_site(calls: Sequence[Call]) -> Finding:
 
 def _tangled(orders: Iterable[Sequence[Slot]]) -> set[Slot]:
     """The slots on cycles, or on a path from one to another."""
-    import networkx as nx  # only programs of several groups need it
-
     edges = dict.fromkeys(edge for slots in orders for edge in pairwise(slots))  # of many ranks nearly all are the same
     graph: nx.DiGraph[Slot] = nx.DiGraph(list(edges))
     knots = [slot for part in nx.strongly_connected_components(graph) if len(part) > 1 for slot in part]

@@ -7,9 +7,10 @@ from collections.abc import Generator
 from typing import NoReturn
 
 from ddpsim.simulator.diagnosis.advice import Advice, Cause
-from ddpsim.simulator.diagnosis.deadlock import deadlocks, wait_graph, waiting_lines
+from ddpsim.simulator.diagnosis.deadlock import deadlocks, waiting_lines
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches
 from ddpsim.simulator.diagnosis.standstill import Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.kernel.answers import UNWIND, Answer, LookOutside, Refuse, Strike, TellStack, Unwind
 from ddpsim.simulator.kernel.requests import Looked, StackTold
 from ddpsim.simulator.kernel.run import Run
@@ -30,7 +31,7 @@ class RequestEnded(Exception):
 def fail(run: Run, ending: Ending, *findings: Finding) -> NoReturn:
     """Stop the execution with findings; the caller is unwound."""
     run.findings.extend(findings)
-    run.waiting = wait_graph(run.snapshot()).waiting()
+    run.waiting = WaitGraph(run.snapshot()).waiting()
     if run.observer is not None:
         assert run.running is not None
         run.observer.cut_short(run.running.number)
@@ -50,7 +51,7 @@ def nobody_enabled(run: Run) -> Generator[Answer, Looked, bool]:
         return True
     try:
         mismatches = [finding for _, finding in early_mismatches(run.slots, run.steps, run.issued())]
-        graph = wait_graph(run.snapshot())
+        graph = WaitGraph(run.snapshot())
         run.waiting = graph.waiting()
         run.findings.extend(mismatches or deadlocks(graph))
     except Exception as error:  # a bug of ours, but the others must not sleep for ever

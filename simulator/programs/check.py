@@ -12,11 +12,12 @@ from math import prod
 
 from ddpsim.simulator.calls import Call, Signature, Site
 from ddpsim.simulator.diagnosis import hazards
-from ddpsim.simulator.diagnosis.deadlock import deadlocks, wait_graph
+from ddpsim.simulator.diagnosis.deadlock import deadlocks
 from ddpsim.simulator.diagnosis.mismatch import mismatch, pair_mismatch
 from ddpsim.simulator.diagnosis.open_slots import early_mismatches, open_slots
 from ddpsim.simulator.diagnosis.rank_errors import rank_error
 from ddpsim.simulator.diagnosis.standstill import RankState, Snapshot
+from ddpsim.simulator.diagnosis.wait_graph import WaitGraph
 from ddpsim.simulator.matching.agreement import call_sites_differ, disagreement, pair_disagreement
 from ddpsim.simulator.matching.point_to_point import PointToPointTable
 from ddpsim.simulator.matching.slots import Slot, SlotTable
@@ -92,7 +93,7 @@ class _Run:
         if not self._found and any(rank.state is RankState.WAITING for rank in self.ranks):
             for calls, finding in early_mismatches(self._slots, self._steps, self._issued):
                 self._clash(calls, finding)
-            self._found.extend([] if self._found else deadlocks(wait_graph(self._snapshot())))
+            self._found.extend([] if self._found else deadlocks(WaitGraph(self._snapshot())))
 
     def _next(self, rank: int) -> Progress | None:
         if self._found:

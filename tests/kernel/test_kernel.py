@@ -588,7 +588,7 @@ def test_what_must_not_happen_to_a_task_has_no_state_after_it(state, change):
 
 
 @pytest.mark.tier("ci")
-def test_the_kernel_is_imported_without_torch_or_networkx():
-    script = "import sys, ddpsim.simulator.kernel; print({'torch', 'networkx'} & set(sys.modules))"
+def test_the_kernel_is_imported_without_torch():
+    script = "import sys, ddpsim.simulator.kernel; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == "set()\n"
+    assert done.stdout == "False\n"
