@@ -131,7 +131,8 @@ def main(setting: Setting) -> NoReturn:
 def flush(*, has_own_files: bool = False) -> None:
     """Let nothing stay in the streams of the process, nor in its own files, which Python closes at its end."""
     # Those that are from before the fork are frozen: what the coordinator has not written yet is its own to write.
-    own = [each for each in gc.get_objects() if isinstance(each, io.IOBase)] if has_own_files else []
+    everything = gc.get_objects() if has_own_files else []
+    own = [each for each in everything if issubclass(type(each), io.IOBase)]  # isinstance would ask what a proxy is for
     for stream in (sys.stdout, sys.stderr, *own):
         with suppress(Exception):  # the program may have closed it, or put its own there
             stream.flush()

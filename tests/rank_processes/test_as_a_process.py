@@ -1,10 +1,12 @@
 """What a program does as a process among others: signals, children of its own, logs."""
 
 import textwrap
+import weakref
 
 import pytest
 
 from ddpsim import Code, Verdict, explore, replay, simulate_program
+from ddpsim.simulator.rank_processes.rank_process import flush
 
 BEGIN = """
 import faulthandler, logging, os, signal, subprocess, sys, time
@@ -151,6 +153,20 @@ def test_standard_output_opened_by_its_name(run, capfd):
     assert result.verdict is Verdict.PASS, str(result)
     lines = [f"line {number} of a rank that is long enough to tell" for number in range(3)]
     assert capfd.readouterr().out.splitlines() == [*lines, "by a shell", "by Python", "at the end"]
+
+
+def test_files_that_were_not_closed_are_written_whatever_else_the_program_leaves(tmp_path):
+    class Odd:
+        @property
+        def __class__(self):
+            raise RuntimeError("nobody looks at me")
+
+    left = [weakref.proxy({0}), Odd()]  # a proxy of nothing, as the parts of torch's compiler leave them
+    with (tmp_path / "log").open("w") as log:
+        log.write("a line")
+        flush(has_own_files=True)
+        assert (tmp_path / "log").read_text() == "a line"
+    assert len(left) == 2
 
 
 def test_threads_without_an_object(run, capfd):
