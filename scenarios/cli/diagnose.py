@@ -10,6 +10,7 @@ import typer
 from ddpsim.scenarios.cli import output
 from ddpsim.scenarios.cli.options import Opens, ReportFolder
 from ddpsim.scenarios.cli.status import Status
+from ddpsim.simulator.wording import listed
 
 if TYPE_CHECKING:
     from ddpsim.simulator.records.diagnosis import Diagnosis
@@ -51,7 +52,7 @@ def diagnose(
     if write_test is not None:
         from ddpsim.scenarios.shrinking.saved import check_free
 
-        check_free(write_test)
+        check_free(write_test, "--write-test")
     found = found_in(paths)
     diagnosis = diagnose(job_of(found.records, world_size))
     result = _result(diagnosis, with_trace=report is not None or opens)
@@ -83,7 +84,9 @@ def _head(diagnosis: Diagnosis) -> str:
 def _text(result: Result, diagnosis: Diagnosis) -> str:
     if result.findings:
         return "\n\n".join(finding.body for finding in result.findings)
-    return f"PASS  {diagnosis.compared} collectives met, and agree in what the records have"
+    what = {"collective": diagnosis.compared, "message": diagnosis.messages}
+    met = [f"{count} {each}{'s' * (count != 1)}" for each, count in what.items() if count]
+    return f"PASS  what met agrees in all that the records have: {listed(met) or 'no call'}"
 
 
 def _result(diagnosis: Diagnosis, *, with_trace: bool) -> Result:

@@ -20,7 +20,7 @@ def check_records(flight_recorder: Path | None, clog: Path | None, *, runs: int 
 
     option = "--flight-recorder" if flight_recorder is not None else "--clog"
     if runs > 1:
-        raise UsageError(f"{option} with {runs} runs, expected one: name one engine and one backend")
+        raise UsageError(f"{option} with {runs} runs, expected one: name one engine, one backend and one seed")
     if transport == "processes":
         raise UsageError(f"{option} with --transport processes, expected a simulated run: leave one of them out")
     check_folders(flight_recorder, clog)

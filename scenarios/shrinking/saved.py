@@ -26,13 +26,16 @@ def default_path(name: str) -> Path:
     return Path(f"{name}-shrunk.toml")
 
 
-def check_free(path: Path) -> None:
-    """Raise UsageError if there is something already, or if a file there would not be taken for a scenario."""
+def check_free(path: Path, option: str = "-o") -> None:
+    """Raise UsageError if there is something already, or if a file there would not be taken for a scenario.
+
+    `option` is the one that names the file.
+    """
     if path.suffix != ".toml":
         raise UsageError(f"output is {str(path)!r}, expected a name that ends in .toml: `ddpsim run` knows it by that")
     if path.exists():
         raise UsageError(
-            f"{path} exists, expected a new file, so that nothing is lost: name another with -o, or remove it"
+            f"{path} exists, expected a new file, so that nothing is lost: name another with {option}, or remove it"
         )
 
 

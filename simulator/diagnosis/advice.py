@@ -238,6 +238,10 @@ class Cause:
         "no call in the records is open, and there is no record of {who}",
         "add the missing records; where the processes have ended and left none, see their logs",
     )
+    ENDS_UNKNOWN = about(Ranks)(
+        "the calls of {who} agree, and no record says of any call that it was complete",
+        "if the job hung, it was in one of the last calls, or beside them: see the logs and stacks of the ranks",
+    )
     GROUP_DESTROYED = about(MadeAt)(
         "{who} destroyed the group at {site} without making {operation}, as if the work were done",
         "let the ranks agree on how often they communicate, by an all_reduce(MAX), and destroy the group together",

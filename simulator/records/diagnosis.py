@@ -49,6 +49,8 @@ class Diagnosis:
     """What the records do not say, a sentence each."""
     compared: int
     """How many collectives of the records met others."""
+    messages: int
+    """How many messages of the records met their receives."""
 
     @property
     def verdict(self) -> Verdict:
@@ -79,7 +81,8 @@ class _Diagnosing:
         slots = [call for slot in graph.snapshot.open_slots for call in slot.calls]
         named = [call for finding in findings for call in finding.calls]
         notes = tuple(self._notes())
-        return Diagnosis(self._job, findings, graph.waiting(), (*slots, *named), notes, self._met.count)
+        compared = self._met.count, self._messages.count
+        return Diagnosis(self._job, findings, graph.waiting(), (*slots, *named), notes, *compared)
 
     # --- calls that do not agree --------------------------------------------------------------------------------------
 
@@ -195,6 +198,14 @@ class _Diagnosing:
             who = rank_list(self._job.unrecorded)
             summary = f"nothing is open, and there is no record of {who}"
             yield _of_nobody(summary, Cause.NOTHING_OPEN.lines(who=who))
+        elif not stalled and self._knows_no_end():
+            who = rank_list(self._job.records)
+            yield _of_nobody(f"the calls of {who} agree, and may be complete", Cause.ENDS_UNKNOWN.lines(who=who))
+
+    def _knows_no_end(self) -> bool:
+        """True if the records say of no call whether it was complete."""
+        calls = (each for record in self._job.records.values() for each in record.calls)
+        return all(progress is Progress.UNKNOWN for _, progress in calls)
 
     # --- what the records do not say ----------------------------------------------------------------------------------
 

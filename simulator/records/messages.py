@@ -22,6 +22,8 @@ class MetMessages:
     open_slots: list[OpenSlot] = field(default_factory=list)
     stalled: list[tuple[Call, ...]] = field(default_factory=list)
     """Messages that met and did not complete; between two ranks of a group the first."""
+    count: int = 0
+    """How many were compared."""
 
 
 @dataclass(slots=True)
@@ -62,6 +64,7 @@ def _pair(job: Job, source: int, destination: int, channel: _Channel, found: Met
     if any(rank not in job.records or job.records[rank].lost for rank in (source, destination)):
         sends, receives = _not_complete(sends), _not_complete(receives)  # how many came before nobody knows
     for send, receive in zip(sends, receives, strict=False):
+        found.count += 1
         code = pair_disagreement(send.call, receive.call)
         if code is not None:
             found.clashes.append((send.call, receive.call, code))

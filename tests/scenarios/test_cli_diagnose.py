@@ -57,7 +57,26 @@ def test_records_without_a_finding_pass(ddpsim, tmp_path):
     written(tmp_path / "dumps", FINE)
     status, out, _ = ddpsim("diagnose", "dumps")
     assert status == 0
-    assert "PASS  1 collectives met, and agree in what the records have" in out
+    assert "PASS  what met agrees in all that the records have: 1 collective\n" in out
+
+
+def test_messages_that_met_are_counted_too(ddpsim, tmp_path):
+    sent = [call("send", to=1), call("recv", to=1)]
+    received = [call("recv", to=0), call("send", to=0)]
+    written(tmp_path / "dumps", job([[DONE, *sent], [DONE, *received]]))
+    assert "in all that the records have: 1 collective, 2 messages\n" in ddpsim("diagnose", "dumps")[1]
+    written(tmp_path / "dumps", job([sent, received]))
+    assert "in all that the records have: 2 messages\n" in ddpsim("diagnose", "dumps")[1]
+
+
+def test_a_hang_is_not_passed_over_where_no_record_knows_an_end(ddpsim, tmp_path):
+    sent = "C1|sig|send|in_count=2|out_count=0|dtype=f32|peer=1|async_op=f|comm=world\nC1|Q|work_id=1|+0.1\n"
+    received = "C1|sig|recv|in_count=0|out_count=2|dtype=f32|peer=0|async_op=f|comm=world\nC1|Q|work_id=1|+0.1\n"
+    for rank, text in enumerate((sent, received)):
+        head = f"V|1|base_timestamp=1714234567.890\nnew_comm|comm=world|rank={rank}|world_size=2\n"
+        (tmp_path / f"clog_rank_{rank}.log").write_text(head + text)
+    status, out, _ = ddpsim("diagnose", str(tmp_path))
+    assert (status, "UNKNOWN  unchecked\n  cause   the calls of ranks 0, 1 agree" in out) == (3, True), out
 
 
 def test_what_the_records_do_not_say_is_unknown(ddpsim, tmp_path):
@@ -229,5 +248,6 @@ def test_a_test_needs_a_finding_and_a_new_file(ddpsim, tmp_path):
         "ddpsim: the records have no finding that a test could have, expected one: leave --write-test out\n"
     )
     (tmp_path / "own.toml").write_text("mine")
-    assert "own.toml exists, expected a new file" in ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
+    taken = ddpsim("diagnose", "dumps", "--write-test", "own.toml")[2]
+    assert "own.toml exists, expected a new file, so that nothing is lost: name another with --write-test" in taken
     assert "expected a name that ends in .toml" in ddpsim("diagnose", "dumps", "--write-test", "own.py")[2]
