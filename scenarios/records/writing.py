@@ -11,6 +11,7 @@ from ddpsim.simulator.errors import UsageError
 from ddpsim.simulator.records.as_clog import log_of
 from ddpsim.simulator.records.as_flight_recorder import dump_of
 from ddpsim.simulator.records.journal import Journal, journal
+from ddpsim.simulator.whole_file import write_whole
 
 if TYPE_CHECKING:
     from ddpsim.simulator.result import Result
@@ -47,6 +48,6 @@ def check_folders(*folders: Path | None) -> None:
 def _write(folder: Path, name: str, form: Callable[[Journal, int], bytes], noted: Journal) -> None:
     try:
         for rank in range(noted.world_size):
-            (folder / name.format(rank)).write_bytes(form(noted, rank))
+            write_whole(folder / name.format(rank), form(noted, rank))
     except OSError as error:
         raise UsageError(f"{folder} cannot be written to ({error.strerror}): give another folder") from error

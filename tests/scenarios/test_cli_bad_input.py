@@ -15,7 +15,7 @@ TIME = "expected more than 0 and a number: say how long to fuzz"
 RUNNING_ONES = f"expected one of {', '.join(RUNNING)}: ..."
 
 BAD = {
-    "": "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, report, bench; "
+    "": "Missing command; expected one of list, run, replay, explore, fuzz, shrink, zoo, diagnose, report, bench; "
     "see `ddpsim --help`",
     "runn": "No such command 'runn'...; expected one of list, run, replay, explore, ...; see `ddpsim --help`",
     "--verbose": "No such option: --verbose (Possible options: --version); see `ddpsim --help`",
