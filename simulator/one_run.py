@@ -147,9 +147,22 @@ def run_once(
     if isinstance(program, Program) and result.verdict is Verdict.PASS:
         name = str(options.name or program.name)
         result = dataclasses.replace(result, note=note_of_apart(name, result.returns, result.trace))
+    if options.faults and result.verdict is Verdict.PASS:
+        made = [rank.calls_made for rank in kernel.run.ranks]
+        result = dataclasses.replace(result, not_struck=_not_struck(options.faults, made))
     if options.check is not None and result.verdict is Verdict.PASS:
         result = _told_what_was_compared(result, options.check)
     return result.with_replay(replay_call(program, world_size, schedule, _told(options)))
+
+
+def _not_struck(faults: Sequence[Fault], made: Sequence[int]) -> str:
+    """What to say of faults before calls that no rank came to, of which one may think that they did no harm."""
+    late = [fault for fault in faults if fault.before_call >= made[fault.rank]]
+    return "; ".join(
+        f"the fault before call {fault.before_call} of rank {fault.rank} did not strike: "
+        f"it came to {made[fault.rank]} call{'s' * (made[fault.rank] != 1)}, which count from 0"
+        for fault in late
+    )
 
 
 def _told_what_was_compared(result: Result, check: str) -> Result:

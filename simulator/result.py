@@ -42,6 +42,8 @@ class Result:
     """What a run that passed says of its check."""
     note: str = ""
     """What is strange about a program that passed: its ranks never met."""
+    not_struck: str = ""
+    """Which faults a run that passed has not had."""
 
     @property
     def verdict(self) -> Verdict:
@@ -71,7 +73,7 @@ class Result:
         if self.verdict is Verdict.PASS:
             events = f"  {len(self.trace)} events" if self.trace else ""  # real processes have none
             checked = f"\n  check   {self.checked}" if self.checked else ""
-            note = f"\n  note    {self.note}" if self.note else ""
+            note = "".join(f"\n  note    {each}" for each in (self.note, self.not_struck) if each)
             parts.insert(0, f"PASS  {self.program}{events}{note}{checked}{joined}")
         else:
             parts[-1] += joined

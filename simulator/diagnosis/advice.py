@@ -650,7 +650,8 @@ class Cause:
     )
     NOTHING_COMPARED = about(Nothing)(
         "replicas are known by a DistributedDataParallel around them, by an all_reduce of their gradients (each, or "
-        "all of a module in one flat tensor), or as DTensors placed as Replicate; nothing of this came up on two ranks",
+        "all of a module in one flat tensor) or of the parameters themselves, which hold what came of it, or as "
+        "DTensors placed as Replicate; nothing of this came up on two ranks",
         "wrap the model, or leave the check out; whoever takes what there is says replicas-if-any",
     )
     CHANGED_BY_HAND = about(Nothing)(

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from ddpsim import (
     ChoiceKind,
     Crash,
+    Delay,
     EarlyReturn,
     InjectedCrashError,
     ReplayDivergedError,
@@ -271,3 +272,15 @@ def test_a_traceback_that_pytest_shows_begins_with_the_program():
 
     error = pytest.ExceptionInfo.from_exception(simulate(program, 1).errors[0])
     assert [entry.name for entry in error.traceback.filter(error)] == ["program"]
+
+
+def test_a_fault_that_did_not_strike_is_told():
+    def program(rank):
+        for _ in range(2):
+            dist.all_reduce(torch.ones(1))
+
+    text = str(simulate(program, 2, faults=[Delay(0, 1, 2.0), Crash(1, 2)]))
+    note = "  note    the fault before call 2 of rank 1 did not strike: it came to 2 calls, which count from 0\n"
+    assert note in text
+    assert "of rank 0" not in text
+    assert "note" not in str(simulate(program, 2, faults=[Delay(0, 0, 2.0), Delay(1, 1, 2.0)]))
