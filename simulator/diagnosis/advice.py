@@ -424,8 +424,10 @@ class Cause:
     )
     UPDATES_DIFFER = about(Ranks)(
         "on {who} the optimizer has updated this unit more often, or less, than on the others, so shards of "
-        "different steps make up one parameter: an optimizer.step() was left out, or made once more",
-        "step the optimizer on every rank or on none: share what decides by an all_reduce(MIN) of a flag",
+        "different steps make up one parameter: an optimizer.step() was left out, or made once more, or a step has "
+        "micro-batches fewer or more",
+        "step the optimizer on every rank or on none, after as many micro-batches: share what decides by an "
+        "all_reduce(MIN) of a flag",
     )
     UNITS_MEET_CALL = about(Made)(
         "{who} came to {operation} where the others were in a forward or backward of FSDP units, which takes every "
@@ -892,6 +894,11 @@ class Cause:
     BARRIER_MISSED = about(Parameters)(
         "a rank that the message names did not come to the barrier in time",
         "look at what that rank did instead, and let every rank come to it",
+    )
+    BARRIER_FAILED = about(Parameters)(
+        "{who} came to the barrier, and it failed on the rank that the message names: the error of that one says who "
+        "was late",
+        "see what is told of that rank first",
     )
     THROWN_BY_JOIN = about(Parameters)(
         "{who} ran out of input, and throw_on_early_termination=True ends the loop of all ranks by an error",

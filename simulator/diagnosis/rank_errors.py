@@ -18,6 +18,7 @@ _OTHER_COUNT = "DDP expects same model across all ranks"
 _OTHER_SHAPE = "of the same param in process"
 _NO_MEMBER = "is not part of group"
 _RAN_OUT = "exhausted all inputs"
+_REACHED_BARRIER = "successfully reached monitoredBarrier, but received errors"
 _OTHERS_RAN_OUT = "at least one rank that exhausted inputs"
 
 LOST = "RankLost"
@@ -42,6 +43,7 @@ _BY_WORDS = (
     (_NO_MEMBER, Cause.GROUP_RANK_AS_ROOT),
     ("trying to initialize the default process group twice", Cause.INITIALISED_TWICE),
     ("to pass monitoredBarrier", Cause.BARRIER_MISSED),
+    (_REACHED_BARRIER, Cause.BARRIER_FAILED),
     (_RAN_OUT, Cause.THROWN_BY_JOIN),
     (_OTHERS_RAN_OUT, Cause.THROWN_BY_JOIN),
     ("(throw_on_early_termination)", Cause.THROWN_BY_JOIN),
@@ -79,7 +81,7 @@ def kind(error: str) -> str:
     """What is the same in the errors of ranks that raise for one reason. `error` is type and message in one line."""
     if _NO_MEMBER in error:
         return error.partition(_NO_MEMBER)[0]  # a group's text differs between its members
-    return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT) if words in error), error)
+    return next((words for words in (_OTHER_COUNT, _OTHER_SHAPE, _RAN_OUT, _REACHED_BARRIER) if words in error), error)
 
 
 def done_by(error: str, longest: int = 72) -> str:

@@ -38,6 +38,7 @@ KNOWN = {
     "ValueError: Default process group has not been initialized, please": "destroy the group last",
     "ValueError: trying to initialize the default process group twice!": "dist.is_initialized()",
     "RuntimeError: Rank 1 failed to pass monitoredBarrier in 1800000 ms": "what that rank did instead",
+    "RuntimeError: Rank 1 successfully reached monitoredBarrier, but received errors while": "of that rank first",
     "RuntimeError: Rank 2 exhausted all inputs.": "catch it on every rank",
     "RuntimeError: Detected at least one rank that exhausted inputs. Throwing across all ranks.": "around the join",
     "JoinError: rank 2 ran out of input (throw_on_early_termination)": "leave the option out",
@@ -54,6 +55,12 @@ KNOWN = {
 @pytest.mark.parametrize(("error", "words"), KNOWN.items(), ids=range(len(KNOWN)))
 def test_known_errors(error, words):
     assert words in end(found(error))[1]
+
+
+def test_ranks_whose_barrier_failed_on_another_are_told_together():
+    told = [f"RuntimeError: Rank {rank} successfully reached monitoredBarrier, but received errors" for rank in (1, 2)]
+    assert kind(told[0]) == kind(told[1])
+    assert kind(told[0]) != kind("RuntimeError: [Rank 0]: Rank 3 failed to pass monitoredBarrier in 2000 ms")
 
 
 def test_an_error_that_is_not_known():
