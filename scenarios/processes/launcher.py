@@ -151,7 +151,7 @@ def _servers(alike: bool) -> Iterator[None]:
         gc.collect()  # what still holds a semaphore
         for server in started:
             server._stop()
-        if not had_tracker:
+        if not had_tracker and not multiprocessing.active_children():  # it ends with the last of them
             tracker._stop()
 
 
