@@ -85,8 +85,11 @@ class Outcomes:
         width = len(str(max(self.counts.values())))
         rows = sorted(self.counts.items(), key=lambda row: (-row[1], self.first_seeds[row[0]]))
         table = [f"{count:>{width}}  {found}  (first with seed {self.first_seeds[found]})" for found, count in rows]
-        shown = [] if self.shown.verdict is Verdict.PASS else ["", str(self.shown)]
-        return "\n".join([*table, *shown, ""])
+        if self.shown.verdict is not Verdict.PASS:
+            table += ["", str(self.shown)]
+        elif self.shown.not_struck:
+            table.append(f"note  in the first that passed {self.shown.not_struck}")
+        return "\n".join([*table, ""])
 
 
 def run_seeds(seeds: range, run: Callable[[int], Result], judge: Callable[[Result], Judgement]) -> Outcomes:

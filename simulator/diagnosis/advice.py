@@ -783,7 +783,8 @@ class Cause:
     NAMES_MEET = about(Nothing)(
         "the ranks go through the same tensors in different orders, and each is reduced with another: a set, a state "
         "that was loaded, or a dictionary that was filled in another order",
-        "sort the names, and go through them in that order on every rank",
+        "sort the names, and go through them in that order on every rank; where each takes them in an order of its own "
+        "on purpose, this is no mistake",
     )
     SHARED_IN_FLIGHT = about(Nothing)(
         "a real backend reads and writes the tensors of both any time until the waits, in either order",

@@ -18,6 +18,7 @@ from ddpsim import (
     ReplayDivergedError,
     UsageError,
     Verdict,
+    explore,
     replay,
     simulate,
 )
@@ -284,3 +285,7 @@ def test_a_fault_that_did_not_strike_is_told():
     assert note in text
     assert "of rank 0" not in text
     assert "note" not in str(simulate(program, 2, faults=[Delay(0, 0, 2.0), Delay(1, 1, 2.0)]))
+    assert note.replace("note    ", "note    in the first that passed ").rstrip() in str(
+        explore(program, 2, faults=[Crash(1, 2)])
+    )
+    assert "note" not in str(explore(program, 2, faults=[Delay(0, 1, 2.0)]))

@@ -141,3 +141,11 @@ def test_an_exploration_has_faults_and_saves_none(ddpsim, tmp_path):
 def test_a_fault_that_cannot_be_said_is_refused():
     with pytest.raises(UsageError, match=r"^fault is 'crash:rank=1,before_call=0,message=a,b'"):
         fault_of("crash:rank=1,before_call=0,message=a,b")
+
+
+def test_seeds_say_that_a_fault_did_not_strike(ddpsim, tmp_path):
+    (tmp_path / "meet.py").write_text("import torch.distributed as dist\n\ndef meet(rank):\n    dist.barrier()\n")
+    words = "run --world-size 2 --seeds 0..2 --fault crash:rank=1,before_call={} meet.py:meet"
+    note = "note  in the first that passed the fault before call 9 of rank 1 did not strike"
+    assert note in ddpsim(words.format(9))[1]
+    assert "did not strike" not in ddpsim(words.format(0))[1]
