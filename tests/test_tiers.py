@@ -1,5 +1,6 @@
 """Each tier runs what it should; what else there is is deselected, and a wrong mark is told."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -83,3 +84,8 @@ def test_an_unknown_tier_is_told(run):
     result = run("--tier", "weekly")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*argument --tier: invalid choice: 'weekly' (choose from *ci*, *nightly*)"])
+
+
+def test_no_test_imports_what_changes_its_whole_process():
+    # It gives hypothesis a tenth of the examples, and locks the flags of torch's backends.
+    assert "torch.testing._internal.common_utils" not in sys.modules

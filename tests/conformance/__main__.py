@@ -12,7 +12,6 @@ import sys
 from collections.abc import Sequence
 
 from tests.conformance import page
-from tests.conformance.on_simulator import WAYS
 from tests.conformance.records import (
     Exceptional,
     differences,
@@ -24,6 +23,7 @@ from tests.conformance.records import (
 )
 from tests.conformance.running import run_suite
 from tests.conformance.suites import SUITES
+from tests.conformance.ways import WAYS
 from tests.conformance.worker import REAL
 
 

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch.distributed as dist
 
 from ddpsim import Budget, Result, UsageError, Verdict, simulate
 from tests.conformance.adapter import Setting, prepare, run_test
 from tests.conformance.outcome import Outcome, Status, first_line, of_all
+from tests.conformance.ways import Way
 
 BUDGET = Budget(seconds=600.0, stuck_seconds=300.0)
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a simulation runs its ranks."""
-
-    isolation: str = "process"
-    seed: int | None = None
-    """Of a random schedule; by turns without one."""
-    transport: str = "memory"
-
-
-WAYS = {
-    "process": Way(),
-    "thread": Way(isolation="thread"),
-    "random-1": Way(isolation="thread", seed=1),
-    "random-2": Way(isolation="thread", seed=2),
-    "random-3": Way(isolation="thread", seed=3),
-    "gloo": Way(transport="gloo"),
-}
 
 
 def on_simulator(setting: Setting, way: Way) -> Outcome:

@@ -1,7 +1,8 @@
 """The suites: torch's own tests as they ship in its wheel, each with the number of ranks it runs on.
 
 What torch's module reads from the environment as it is imported (the backend, the world size) holds for a whole
-process, so a process runs one suite.
+process, so a process runs one suite. Importing `torch.testing` changes the process, too: it gives hypothesis fewer
+examples, and locks the flags of backends. So it is imported where a suite runs, and by no test of ours.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from typing import Any
-
-from tests.conformance.cpu_port import lift_guards
 
 DISTRIBUTED_TEST = "torch.testing._internal.distributed.distributed_test"
 OPERATORS = "tests.conformance.operators"
@@ -56,6 +55,8 @@ def test_class(suite: Suite) -> type[Any]:
 
         return OperatorsOnShards
     if suite.is_ported:
+        from tests.conformance.cpu_port import lift_guards
+
         lift_guards()
     from torch.testing._internal.distributed import distributed_test
 

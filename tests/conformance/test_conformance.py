@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from tests.conformance.on_simulator import WAYS
 from tests.conformance.records import differences, load_exceptions, load_gloo
 from tests.conformance.running import run_suite
 from tests.conformance.suites import SUITES
+from tests.conformance.ways import WAYS
 
 pytestmark = pytest.mark.tier("nightly")
 

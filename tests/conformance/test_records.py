@@ -3,7 +3,6 @@
 import pytest
 
 from tests.conformance import page
-from tests.conformance.on_simulator import WAYS
 from tests.conformance.outcome import Outcome, Status, first_line, of_all
 from tests.conformance.records import (
     Direction,
@@ -16,6 +15,7 @@ from tests.conformance.records import (
     save_gloo,
 )
 from tests.conformance.suites import SUITES
+from tests.conformance.ways import WAYS
 
 PASSED, SKIPPED, FAILED = Outcome(Status.PASSED), Outcome(Status.SKIPPED), Outcome(Status.FAILED, "of a reason: two")
 FAILS = Exceptional("cpu-3", "process", "test_a", Direction.FAILS_HERE)

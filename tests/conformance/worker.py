@@ -20,8 +20,9 @@ import torch
 
 from tests.conformance.adapter import Setting
 from tests.conformance.on_gloo import on_gloo
-from tests.conformance.on_simulator import WAYS, on_simulator
+from tests.conformance.on_simulator import on_simulator
 from tests.conformance.suites import SUITES, test_class, tests_of
+from tests.conformance.ways import WAYS
 
 REAL = "real"
 
