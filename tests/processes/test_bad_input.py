@@ -11,6 +11,8 @@ from ddpsim.scenarios import Scenario, load, replay_scenario, run_scenario
 from ddpsim.scenarios.cli import main
 from tests.processes.conftest import PROGRAMS, children
 
+pytestmark = pytest.mark.tier("ci")  # it starts processes
+
 GREETS = f"{PROGRAMS}:greets"
 
 

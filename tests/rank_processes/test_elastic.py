@@ -5,6 +5,8 @@ import pytest
 from ddpsim import Code, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 
+pytestmark = pytest.mark.tier("ci")  # it starts processes
+
 FUNCTION = """
 import os, sys
 import torch, torch.distributed as dist

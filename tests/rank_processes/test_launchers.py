@@ -8,6 +8,8 @@ from ddpsim import Code, UsageError, Verdict, simulate_program
 from ddpsim.scenarios.cli.commands import main
 from tests.rank_processes.left_behind import what_there_is, with_servers
 
+pytestmark = pytest.mark.tier("ci")  # it starts processes
+
 WORKER = """
 import os, sys
 import torch, torch.distributed as dist, torch.multiprocessing as mp

@@ -10,6 +10,8 @@ from ddpsim.scenarios.cli.commands import main
 from ddpsim.scenarios.cli.program_words import with_program_as_one_word
 from tests.tiers import sweep
 
+pytestmark = pytest.mark.tier("ci")  # it starts processes
+
 SCRIPT = """
 import argparse, os, sys
 import torch, torch.distributed as dist

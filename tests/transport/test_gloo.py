@@ -204,6 +204,7 @@ def _files():
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads and files are counted in /proc")
 @pytest.mark.usefixtures("broken_broadcast")
+@pytest.mark.tier("ci")
 @pytest.mark.parametrize("program", [train, refused_then_fine, fails_once, other_sizes])
 def test_nothing_is_left_behind(program):
     simulate(program, 3, transport="gloo")  # what torch starts once for the process
