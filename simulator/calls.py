@@ -237,3 +237,22 @@ class Call(NamedTuple):
             text += ("  to " if head == "send" else "  from ") + other + (f"  tag {self.tag}" if self.tag else "")
             text += f"  tag {self.ignored_tag} ignored" if self.ignored_tag else ""
         return f'{text}  group "{self.group}"'
+
+
+def channel(call: Call) -> tuple[str, int, int]:
+    """Where a message and its receive look for each other: group, the rank that receives, tag."""
+    receiver = call.rank if call.operation == "recv" else call.peer
+    assert receiver is not None
+    return call.group, receiver, call.tag
+
+
+def is_partner(other: Call, arrival: Call, text: str) -> bool:
+    """Whether a call of that channel is the other half of the message whose later half arrived.
+
+    `text` is that of the event, which says whom a receive from anybody has met.
+    """
+    if other.operation == arrival.operation:
+        return False
+    if arrival.operation == "send":
+        return other.peer in (ANY_SOURCE, arrival.rank)
+    return text == f"from rank {other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer

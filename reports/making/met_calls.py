@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ddpsim.reports.document import Slot, SlotState
-from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.calls import ANY_SOURCE, Call, channel, is_partner
 from ddpsim.simulator.events import Event, EventKind
 
 Key = tuple[str, int, int, str]
@@ -50,7 +50,7 @@ class Slots:
         if event.kind is EventKind.ISSUE:
             self._by_key.setdefault(_key(call), _Open(call.group, call.sequence)).issues.append(index)
             if call.is_point_to_point:
-                self._halves.setdefault(_channel(call), []).append(call)
+                self._halves.setdefault(channel(call), []).append(call)
         elif event.kind is EventKind.MATCH:
             if call.is_point_to_point and not self._pair(call, event.text):
                 return
@@ -88,8 +88,8 @@ class Slots:
 
     def _pair(self, arrival: Call, text: str) -> bool:
         """Put the call that arrived last into the slot of its partner, which becomes that of both."""
-        halves = self._halves.get(_channel(arrival), [])
-        partner = next((half for half in halves if _fits(half, arrival, text)), None)
+        halves = self._halves.get(channel(arrival), [])
+        partner = next((half for half in halves if is_partner(half, arrival, text)), None)
         if partner is None or arrival not in halves:
             return False
         halves.remove(arrival)
@@ -103,17 +103,3 @@ def _key(call: Call) -> Key:
     if call.is_point_to_point:
         return call.group, call.sequence, call.rank, call.operation
     return call.group, call.sequence, -1, ""
-
-
-def _channel(call: Call) -> tuple[str, int, int]:
-    receiver = call.rank if call.operation == "recv" else call.peer
-    assert receiver is not None
-    return call.group, receiver, call.tag
-
-
-def _fits(other: Call, arrival: Call, text: str) -> bool:
-    if other.operation == arrival.operation:
-        return False
-    if arrival.operation == "send":
-        return other.peer in (ANY_SOURCE, arrival.rank)
-    return text == f"from rank {other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer

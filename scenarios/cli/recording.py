@@ -27,8 +27,11 @@ def check_records(flight_recorder: Path | None, clog: Path | None, *, runs: int 
 
 
 def leave_records(flight_recorder: Path | None, clog: Path | None, result: Result | None) -> None:
-    """Write the records of a run, and say where; without a run there are none."""
-    if result is None or (flight_recorder is None and clog is None):
+    """Write the records of a run, and say where; without a run there are none, which is said, too."""
+    if flight_recorder is None and clog is None:
+        return
+    if result is None:
+        output.note("no schedule failed, so there is no run to leave the records of")
         return
     from ddpsim.scenarios.records.writing import write_records
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ddpsim.simulator.calls import ANY_SOURCE, Call
+from ddpsim.simulator.calls import Call, channel, is_partner
 from ddpsim.simulator.events import Event, EventKind
 from ddpsim.simulator.operations import CREATING
 from ddpsim.simulator.records.job import DEFAULT
@@ -81,7 +81,7 @@ class _Reading:
     def _issue(self, event: Event, call: Call) -> None:
         place = call.rank, len(self._ranks[call.rank])
         if call.is_point_to_point:
-            self._halves.setdefault(_channel(call), []).append(place)
+            self._halves.setdefault(channel(call), []).append(place)
         else:
             self._places.setdefault((call.group, call.sequence), []).append(place)
             call = call._replace(sequence=call.sequence - self._created[call.group, call.rank])
@@ -92,9 +92,9 @@ class _Reading:
             for place in self._places.get((call.group, call.sequence), ()):
                 self._complete(place)
             return
-        halves = self._halves.get(_channel(call), [])
+        halves = self._halves.get(channel(call), [])
         own = next((place for place in halves if self._call(place) == call), None)
-        other = next((place for place in halves if _fits(self._call(place), call, text)), None)
+        other = next((place for place in halves if is_partner(self._call(place), call, text)), None)
         if own is not None and other is not None:
             halves.remove(own)
             halves.remove(other)
@@ -109,17 +109,3 @@ class _Reading:
         noted = self._ranks[rank][index]
         call = noted.call if peer is None else noted.call._replace(peer=peer)
         self._ranks[rank][index] = Noted(call, True, noted.time)
-
-
-def _channel(call: Call) -> tuple[str, int, int]:
-    receiver = call.rank if call.operation == "recv" else call.peer
-    assert receiver is not None
-    return call.group, receiver, call.tag
-
-
-def _fits(other: Call, arrival: Call, text: str) -> bool:
-    if other.operation == arrival.operation:
-        return False
-    if arrival.operation == "send":
-        return other.peer in (ANY_SOURCE, arrival.rank)
-    return text == f"from rank {other.rank}" if arrival.peer == ANY_SOURCE else other.rank == arrival.peer

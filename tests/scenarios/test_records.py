@@ -117,3 +117,13 @@ def test_explore_and_replay_write_them_too(ddpsim, tmp_path):
     assert ddpsim("replay", *line[:2], "--clog", "replayed")[0] == 0
     for folder in ("explored", "replayed"):
         assert "mismatch.operation" in ddpsim("diagnose", folder)[1]
+
+
+def test_an_exploration_in_which_nothing_fails_says_that_it_leaves_no_records(ddpsim):
+    words = ("explore", "--world-size", "2", "--flight-recorder", "dumps")
+    status, out, err = ddpsim(*words, "op-type-differs-repaired")
+    assert (status, "records" in out) == (0, False)
+    assert "no schedule failed, so there is no run to leave the records of" in err
+    status, out, err = ddpsim(*words, "op-type-differs")
+    assert "records  dumps" in out
+    assert "no schedule failed" not in err
